@@ -1,9 +1,11 @@
+// A signature is published under the call's number and the rank's. The others poll for it, at first
+// often and then less, because ranks that call the same come together. Signatures that were
+// compared once are known, and cost nothing from then on.
 #include "muster/comm/agreement.h"
 
 #include <algorithm>
 #include <thread>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"
 #include "muster/base/strings.h"
@@ -12,15 +14,15 @@ namespace muster {
 
 namespace {
 
-// Between two looks at what others published. Ranks that call the same come together; who is stuck
-// elsewhere answers within a second.
+// The time between two looks at what others have published. A rank that is stuck elsewhere answers
+// within a second.
 constexpr std::chrono::microseconds kLook{50};
 constexpr std::chrono::microseconds kLongestLook{100'000};
-// A rank that leaves too early is to see it, and to say so, before those who fail of it.
+// A rank that leaves too early has this time to see it and to say so, before the others fail of it.
 constexpr std::chrono::microseconds kHeadStart = 4 * kLongestLook;
-// Of calls of ever new shapes. Then the first ones are new again.
+// Calls may have ever new shapes. After so many signatures the first ones are new again.
 constexpr size_t kMostKnown = 10'000;
-// What no rank publishes.
+// No rank publishes this.
 const std::string kNothing = "?";
 
 }  // namespace
@@ -42,8 +44,8 @@ void Agreement::publish(int64_t sequence, const std::string& signature) {
     store_->set(key(sequence, rank_), signature);
 }
 
-// The store answers what is there, and sets nothing, as that is not kNothing. check() and get()
-// would be two round trips, and get() would wait for a key that goes between them.
+// compareSet() answers with what is there and sets nothing, as that is not kNothing. check() and
+// get() would be two round trips, and get() would wait for a key that goes between them.
 std::optional<std::string> Agreement::published_by(int other, int64_t sequence) {
   const std::string found = store_->compareSet(key(sequence, other), kNothing, kNothing);
   return found == kNothing ? std::nullopt : std::optional(found);
@@ -88,8 +90,8 @@ void Agreement::compare(int64_t sequence,
                   "; make all ranks issue the same operations in the same order"));
 }
 
-// Not locked while it waits: a rank whose earlier call is stuck says so meanwhile, by look_again()
-// in another thread.
+// The lock is free while it waits: a rank whose earlier call is stuck says so meanwhile, by
+// look_again() in another thread.
 void Agreement::before(int64_t sequence,
                        const std::string& signature,
                        std::chrono::milliseconds timeout) {
@@ -102,37 +104,44 @@ void Agreement::before(int64_t sequence,
   const Deadline deadline(timeout);
   LateRanks late_ranks(timeout);
   for (int other = 0; other < size_; ++other) {
-    if (other == rank_)
-      continue;
-    auto pause = kLook;
-    std::optional<std::string> theirs;
-    while (!(theirs = published_by(other, sequence))) {
-      if (deadline.passed()) {
-        throw Error(ErrorCode::timeout,
-                    cat("collective #",
-                        sequence,
-                        " ('",
-                        signature,
-                        "'): waited ",
-                        timeout.count(),
-                        " ms on ",
-                        names_.whose(rank_),
-                        "; missing rank(s) ",
-                        join(names_(absent(sequence)), ", "),
-                        "; see whether they ended, or are busy elsewhere"));
-      }
-      if (late_ranks.due())
-        tell_of_late(sequence, signature, late_ranks);
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kLongestLook);
-    }
-    compare(sequence, signature, other, *theirs);
+    if (other != rank_)
+      compare(
+          sequence, signature, other, wait_for(other, sequence, signature, deadline, late_ranks));
   }
   all_have_come(sequence, signature);
 }
 
-// So what was compared at an earlier call has been read by all. What was published at one that is
-// stuck is published again where it is looked at again.
+// Returns what the other rank has published for this call.
+std::string Agreement::wait_for(int other,
+                                int64_t sequence,
+                                const std::string& signature,
+                                const Deadline& deadline,
+                                LateRanks& late_ranks) {
+  for (auto pause = kLook;; pause = std::min(pause * 2, kLongestLook)) {
+    if (auto theirs = published_by(other, sequence))
+      return *std::move(theirs);
+    if (deadline.passed()) {
+      throw Error(ErrorCode::timeout,
+                  cat("collective #",
+                      sequence,
+                      " ('",
+                      signature,
+                      "'): waited ",
+                      deadline.limit().count(),
+                      " ms on ",
+                      names_.whose(rank_),
+                      "; missing rank(s) ",
+                      join(names_(absent(sequence)), ", "),
+                      "; see whether they ended, or are busy elsewhere"));
+    }
+    if (late_ranks.due())
+      tell_of_late(sequence, signature, late_ranks);
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+// All ranks have read what was compared at an earlier call, so that it goes. A call that is stuck
+// publishes its signature again where it is looked at again.
 void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
   const std::lock_guard lock(mutex_);
   const auto later = published_.lower_bound(sequence);
@@ -185,15 +194,16 @@ void Agreement::tell_of_not_waiting(int64_t sequence,
   tell(sequence, operation, late, late_ranks);
 }
 
-// By the first of those who have come, so that it is said once.
+// The first of those who have come speaks, so that it is said once.
 void Agreement::tell(int64_t sequence,
                      const std::string& operation,
                      const std::vector<int>& late,
                      const LateRanks& late_ranks) const {
   std::vector<int> came;
-  for (int rank = 0; rank < size_; ++rank)
-    if (std::find(late.begin(), late.end(), rank) == late.end())
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::ranges::find(late, rank) == late.end())
       came.push_back(rank);
+  }
   if (late.empty() || came.at(0) != rank_)
     return;
   late_ranks.tell(cat("collective #", sequence, " ('", operation, "')", names_.group()),

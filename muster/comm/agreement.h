@@ -1,13 +1,12 @@
-// Finds ranks that call different collectives, or the same with different shapes: the mistake that
-// otherwise hangs a job, corrupts sums, or (Gloo, unequal sizes) ends the process from another
-// thread.
+// Finds ranks that call different collectives, or one with different shapes. The mistake otherwise
+// hangs a job, corrupts sums, or (Gloo, unequal sizes) ends the process from another thread.
 //
 // Every call has a sequence number and a signature ("all_reduce sum float [3, 4]"). A rank that
 // uses a signature for the first time publishes it and waits for the others' at that number before
 // it touches the wire; a rank whose operation stays unanswered for a second publishes its own and
 // looks again. So either all pass, or all see both sides. In the steady state nothing is published.
-// With `every_call` (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. What a rank has published goes
-// when all have come to a later call that is compared before it begins.
+// With `every_call` (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. A rank takes back what it has
+// published when all have come to a later call that is compared before it begins.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -20,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/rank_names.h"
 
@@ -28,12 +28,12 @@ namespace muster {
 // The signature of a rank that leaves the group, in good order.
 inline constexpr const char* kLeaving = "shutdown";
 
-// What a rank publishes that has given up the group after a failure, where its next call would be.
+// A rank that has given up the group after a failure publishes this where its next call would be.
 inline constexpr const char* kGivenUp = "gave up the group";
 
 class Agreement {
  public:
-  // `names`: what messages call the ranks; their own numbers without.
+  // Messages call the ranks by `names`, or without any by their own numbers.
   Agreement(c10::intrusive_ptr<c10d::Store> store,
             int rank,
             int size,
@@ -55,8 +55,8 @@ class Agreement {
   // Warns of ranks that have not come to an operation for which this one waits.
   void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
 
-  // For operations of GPUs, which ranks begin without waiting for each other, so that their numbers
-  // differ: says that this rank waits for the one at `sequence`, or (nothing) for none any more.
+  // GPUs' operations begin without waiting for other ranks, so that the ranks' numbers differ. Says
+  // that this rank waits for the one at `sequence`, or (nothing) for none any more.
   void say_waiting(std::optional<int64_t> sequence);
 
   // Warns of the ranks that do not say that they wait too.
@@ -64,15 +64,20 @@ class Agreement {
                            const std::string& operation,
                            const LateRanks& late_ranks);
 
-  // Ranks that have published nothing at `sequence`: where they are is unknown, but not here. None
-  // where all have come to a later one.
+  // Returns the ranks that have published nothing at `sequence`: nobody knows where they are, but
+  // not here. There are none where all have come to a later call.
   std::vector<int> absent(int64_t sequence);
 
  private:
   std::string key(int64_t sequence, int rank) const;
   void publish(int64_t sequence, const std::string& signature);
-  std::optional<std::string> published_by(int other,
-                                          int64_t sequence);  // Blocking: for one round trip
+  // Blocking: for one round trip.
+  std::optional<std::string> published_by(int other, int64_t sequence);
+  std::string wait_for(int other,
+                       int64_t sequence,
+                       const std::string& signature,
+                       const Deadline& deadline,
+                       LateRanks& late_ranks);
   void compare(int64_t sequence,
                const std::string& mine,
                int other,
@@ -90,9 +95,8 @@ class Agreement {
   const bool every_call_;
   std::mutex mutex_;
   std::set<std::string> known_;
-  std::set<int64_t> published_;  // numbers whose keys are in the store
-  std::atomic<int64_t> common_ =
-      -1;  // the last to which all ranks have come, as they have published it
+  std::set<int64_t> published_;       // numbers whose keys are in the store
+  std::atomic<int64_t> common_ = -1;  // the last that all ranks have published
 };
 
 }  // namespace muster

@@ -1,3 +1,4 @@
+// A row for each backend. What a row does not name the backend cannot do.
 #include "muster/comm/capabilities.h"
 
 #include <algorithm>
@@ -18,24 +19,20 @@ constexpr std::array kCapabilities = {
                  .compares_calls = true,
                  .ends_waits = true,
                  .ends_messages = true,
-
                  .records_calls = true,
                  .can_be_interrupted = true,
                  .leaves_without_store = true},
     Capabilities{.backend = "shm+gloo", .records_calls = true, .can_be_interrupted = true},
-    Capabilities{.backend = "mpi",
-                 .copies_gpus = true,
-                 .ends_messages = true,
-
-                 .records_calls = true},
+    Capabilities{
+        .backend = "mpi", .copies_gpus = true, .ends_messages = true, .records_calls = true},
 };
 
 }  // namespace
 
+// The user may have given the name, so that an unknown one is an error of theirs.
 const Capabilities& capabilities_of(const std::string& backend) {
-  const auto found = std::find_if(kCapabilities.begin(),
-                                  kCapabilities.end(),
-                                  [&](const Capabilities& can) { return can.backend == backend; });
+  const auto found = std::ranges::find_if(
+      kCapabilities, [&](const Capabilities& can) { return can.backend == backend; });
   if (found != kCapabilities.end())
     return *found;
   throw Error(

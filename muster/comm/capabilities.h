@@ -1,5 +1,5 @@
-// What a backend does by itself, and what is left to who uses it: a row for each, in
-// capabilities.cc.
+// Backends differ in what they do by themselves, and what is left to their user. capabilities.cc
+// has a row for each.
 #pragma once
 
 #include <string>
@@ -9,13 +9,12 @@ namespace muster {
 
 struct Capabilities {
   const char* backend = "";
-  bool on_gpus =
-      false;  // its collectives run on GPUs; others copy a GPU's tensors through the host
-  bool copies_gpus = false;           // every operation takes a GPU's tensor, and copies it itself
-  bool compares_calls = false;        // a mismatched collective is an error on every rank
-  bool ends_waits = false;            // at the time limit, whatever is waited for
-  bool ends_messages = false;         // at the time limit: send and recv
-  bool records_calls = false;         // in the rank's activity file
+  bool on_gpus = false;         // its collectives run on GPUs; others copy tensors through the host
+  bool copies_gpus = false;     // every operation takes a GPU's tensor, and copies it itself
+  bool compares_calls = false;  // a mismatched collective is an error on every rank
+  bool ends_waits = false;      // at the time limit, whatever is waited for
+  bool ends_messages = false;   // at the time limit: send and recv
+  bool records_calls = false;   // in the rank's activity file
   bool matches_by_order = false;      // send and recv, not by tag and direction
   bool can_be_interrupted = false;    // by interrupt_groups()
   bool leaves_without_store = false;  // when all have left, nobody needs the store any more

@@ -1,3 +1,5 @@
+// Every rank tells its clock's offset and its host. A rank on rank 0's host takes rank 0's offset
+// as it is; on another host it asks rank 0 for the time, and believes the quickest answer.
 #include "muster/comm/clock_alignment.h"
 
 #include <ATen/ops/empty.h>
@@ -14,29 +16,31 @@ namespace muster {
 
 namespace {
 
-constexpr int kRounds = 16;
+constexpr int kQuestions = 16;
 constexpr int kClockTag = 7001;
 
-// Rank 0's part: its time, as often as one asks.
+// Rank 0's part: it answers every question with its time.
 void answer_with_clock(ProcessGroup& group, int rank, int64_t own_unix_ns) {
   const at::Tensor time = at::empty({1}, at::kLong);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int question = 0; question < kQuestions; ++question) {
     group.recv(time, rank, kClockTag);
     time.fill_(activity_now() + own_unix_ns);
     group.send(time, rank, kClockTag);
   }
 }
 
+// The correction is added to the own clock; the uncertainty says how wrong that may be.
 struct ClockOffset {
   int64_t correction_ns = 0;
   int64_t uncertainty_ns = std::numeric_limits<int64_t>::max();
 };
 
+// The answer is taken to be rank 0's time in the middle between question and answer.
 ClockOffset ask_for_clock(ProcessGroup& group, int64_t own_unix_ns) {
   ClockOffset best;
   const at::Tensor time = at::empty({1}, at::kLong);
   time.fill_(0);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int question = 0; question < kQuestions; ++question) {
     const int64_t before = activity_now() + own_unix_ns;
     group.send(time, 0, kClockTag);
     group.recv(time, 0, kClockTag);
@@ -53,12 +57,12 @@ ClockOffset ask_for_clock(ProcessGroup& group, int64_t own_unix_ns) {
 void align_clock(ProcessGroup& group, const Activity* activity) {
   TraceEventFile* const events = activity == nullptr ? nullptr : activity->events();
   const int64_t own_unix_ns = events == nullptr ? 0 : activity->unix_minus_monotonic_ns();
-  const auto told = group.all_gather_bytes(
-      events == nullptr ? std::string() : cat(own_unix_ns, " ", host_identity()), "clocks");
+  const std::string mine = events == nullptr ? "" : cat(own_unix_ns, " ", host_identity());
+  const auto told = group.all_gather_bytes(mine, "clocks");
   if (events == nullptr || told[0].empty())
     return;
   const auto host_of = [&](int rank) {
-    const std::string& text = told[static_cast<size_t>(rank)];
+    const std::string& text = told[rank];
     return text.substr(text.find(' ') + 1);
   };
   const std::string first_host = host_of(0);
@@ -73,7 +77,7 @@ void align_clock(ProcessGroup& group, const Activity* activity) {
   }
   events->correct_clock(0, 0);
   for (int rank = 1; rank < group.size(); ++rank) {
-    const bool has_events = !told[static_cast<size_t>(rank)].empty();
+    const bool has_events = !told[rank].empty();
     if (has_events && host_of(rank) != first_host)
       answer_with_clock(group, rank, own_unix_ns);
   }

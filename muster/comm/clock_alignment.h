@@ -1,4 +1,4 @@
-// How far the clocks of other hosts are from rank 0's, for a trace of all ranks.
+// A trace of all ranks needs one clock: other hosts' clocks are corrected to rank 0's.
 #pragma once
 
 #include "muster/comm/process_group.h"

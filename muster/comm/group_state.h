@@ -1,4 +1,4 @@
-// Inside of ProcessGroup; for the sources beside it.
+// The state of a ProcessGroup, for the sources beside it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -26,18 +26,17 @@
 
 namespace muster {
 
-// How to build a group's backends over a store, for sub-groups too.
+// The options for a group's backends over a store, also of sub-groups.
 struct GroupOptions {
   std::string backend = "gloo";         // gloo, nccl, shm, shm+gloo, mpi
   std::vector<std::string> hosts = {};  // host_identity() of each rank
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
-  // For all ranks to connect, where the backend has a limit of its own for that.
+  // The time for all ranks to connect, where the backend has a limit of its own for that.
   std::chrono::milliseconds connect_timeout{0};
   NcclOptions nccl = {};
-  c10::intrusive_ptr<c10d::Backend> nccl_parent =
-      {};                    // which is split; only while the group is made
+  c10::intrusive_ptr<c10d::Backend> nccl_parent = {};  // split from it; while the group is made
   bool awaited = false;      // a process outside of the group waits for its end, good or not
   bool of_all_ranks = true;  // of the job; a part of them has numbers of its own
   RankNames names = {};      // what messages call the ranks; their own numbers without
@@ -54,8 +53,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Agreement> agreement;
   std::unique_ptr<LateWatch> late_watch;  // where there is one
-  std::shared_ptr<GpuEnds>
-      gpu_ends;  // where collectives run on GPUs, and the rank has an activity file
+  std::shared_ptr<GpuEnds> gpu_ends;      // for GPUs' collectives, where there is an activity file
   std::vector<int> parent_ranks;
   std::shared_ptr<const RankNames> names;
   std::string group_name;  // in logs, and the rank's activity file: "world", "ranks 0,2"
@@ -65,7 +63,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   std::atomic<int64_t> sequence{0};
   std::atomic<int64_t> calls{0}, bytes{0};  // Traffic
   int64_t sub_groups = 0;
-  // Where ranks count those that left in good order. Outlives this group when the store does, so
+  // Ranks count there those that left in good order. It outlives this group when the store does, so
   // that the next group of the same ranks (`generation` + 1) reads none of this one's keys.
   c10::intrusive_ptr<c10d::Store> departures;
   int64_t generation = 0;
@@ -83,8 +81,8 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
 inline constexpr const char* kDepartures = "departures";
 inline constexpr const char* kAbandoned = "abandoned";
 
-// The group of `size` ranks that comes next over `store`: how many of them were left in good order
-// before.
+// The number of the group of `size` ranks that comes next over `store`: so many such groups were
+// left in good order before.
 int64_t next_generation(c10d::Store& store, int size);
 
 // Builds the backends and the group. Collective: over the ranks that share `store`. Throws:

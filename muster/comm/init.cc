@@ -1,3 +1,5 @@
+// Ranks meet in a store, tell each other who they are, agree on a backend, and make the group over
+// it. Where only some take part, the process that serves the store waits until these have left.
 #include "muster/comm/init.h"
 
 #include <torch/version.h>
@@ -31,8 +33,10 @@ namespace muster {
 
 namespace {
 
+// After one rank's failure the others may use the store for so long.
 constexpr std::chrono::seconds kLastWords{30};
 
+// The backend that the user asks for. MUSTER_BACKEND comes first, unless it is "auto".
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
@@ -49,6 +53,7 @@ std::string backend_asked(const InitOptions& options) {
   return asked;
 }
 
+// This process's identity. A GPU is made current here, before anything else uses it.
 RankIdentity identity(const Rendezvous& rendezvous,
                       const InitOptions& options,
                       bool takes_part = true) {
@@ -76,6 +81,7 @@ RankIdentity identity(const Rendezvous& rendezvous,
           .takes_part = takes_part};
 }
 
+// Errors of this process name the others that have ended, where it can see them.
 void remember_processes(const std::vector<RankIdentity>& members, const RankIdentity& self) {
   std::vector<RankProcess> others;
   for (const RankIdentity& member : members) {
@@ -84,6 +90,20 @@ void remember_processes(const std::vector<RankIdentity>& members, const RankIden
       others.push_back({.rank = member.rank, .pid = member.pid});
   }
   remember_rank_processes(others);
+}
+
+// Tells of the backend in the log of the group's first rank. Other groups of the process are like
+// its first.
+void log_backend(const std::string& backend, const InitOptions& options, size_t ranks) {
+  static std::atomic<bool> told = false;
+  if (options.device.is_cuda() && !capabilities_of(backend).on_gpus) {
+    log(LogLevel::info,
+        cat("process group: ",
+            backend,
+            ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
+  } else if (!told.exchange(true)) {
+    log(LogLevel::info, cat("process group: ", ranks, " ranks over ", backend));
+  }
 }
 
 // The group of `members`, this process being the one at `place`.
@@ -98,23 +118,15 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
   describe_late_ranks(/*names_are_the_jobs=*/true);
   set_warning([](const std::string& text) { log(LogLevel::warn, text); },
               "MUSTER_COLLECTIVE_TIMEOUT");
-  static std::atomic<bool> told =
-      false;  // of the process's first group: what else it makes is like it
-  if (options.device.is_cuda() && !capabilities_of(backend).on_gpus && place == 0) {
-    log(LogLevel::info,
-        cat("process group: ",
-            backend,
-            ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
-  } else if (place == 0 && !told.exchange(true)) {
-    log(LogLevel::info, cat("process group: ", members.size(), " ranks over ", backend));
-  }
-  remember_processes(members, members[static_cast<size_t>(place)]);
+  if (place == 0)
+    log_backend(backend, options, members.size());
+  remember_processes(members, members[place]);
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members)
     hosts.push_back(member.host);
   return make_process_group(root,
                             place,
-                            static_cast<int>(members.size()),
+                            static_cast<int>(std::ssize(members)),
                             {.backend = backend,
                              .hosts = std::move(hosts),
                              .device = options.device,
@@ -126,7 +138,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
                              .of_all_ranks = std::ssize(members) == rendezvous.world_size});
 }
 
-// Until `count` has been added to the key, or `deadline`.
+// Waits until `count` has been added to the key; false when the deadline has come first.
 bool wait_for_count(c10d::Store& store, const char* key, int64_t count, const Deadline& deadline) {
   while (store.add(key, 0) < count) {
     if (deadline.passed())
@@ -136,8 +148,9 @@ bool wait_for_count(c10d::Store& store, const char* key, int64_t count, const De
   return true;
 }
 
-// Until the ranks of the group have left it, well or not: they need the store that this process
-// serves. Where one fails, the others get kLastWords to say so too; one that was killed never does.
+// Waits until the ranks of the group have left it, well or not: they need the store that this
+// process serves. Where one fails, the others get kLastWords to say so too; one that was killed
+// never does.
 void serve_until_left(c10d::Store& root, int64_t size) {
   const auto left = [&] {
     return root.add(kDepartures, 0) + root.add(kAbandoned, 0);
@@ -153,6 +166,7 @@ void serve_until_left(c10d::Store& root, int64_t size) {
 
 }  // namespace
 
+// A user's variable comes before the program's own limit.
 std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
   const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
   if (!told)
@@ -165,6 +179,7 @@ std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
   return timeout;
 }
 
+// The members' keys have a number of their own for each group that was made over the store before.
 ProcessGroup init_process_group(const Rendezvous& rendezvous, const InitOptions& options) {
   const RankIdentity self = identity(rendezvous, options);
   const auto world = c10::make_intrusive<c10d::PrefixStore>("world", rendezvous.store);
@@ -185,6 +200,8 @@ std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& option
   return init_process_group_of_some(open_rendezvous(options), options, takes_part);
 }
 
+// Every process joins, and those that take part are renumbered. A process that does not take part
+// has no group, but may have to serve the store of those that do.
 std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezvous,
                                                        const InitOptions& options,
                                                        bool takes_part) {
@@ -198,7 +215,7 @@ std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezv
   if (any)
     std::erase_if(members, std::not_fn(stays));
   const auto root = c10::make_intrusive<c10d::PrefixStore>("some", rendezvous.store);
-  // Who serves the store may not end before all have read who takes part.
+  // The process that serves the store may not end before all have read who takes part.
   root->add("joined", 1);
   if (rendezvous.serves_store)
     wait_for_count(*root, "joined", rendezvous.world_size, Deadline(options.init_timeout));

@@ -34,7 +34,7 @@ ProcessGroup init_process_group(const InitOptions& options = {});
 // Throws: as above.
 std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part);
 
-// The same over a store that the ranks already share (threads of one process, for instance).
+// Joins over a store that the ranks already share (threads of one process, for instance).
 ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
                                 int rank,
                                 int world_size,

@@ -1,4 +1,4 @@
-// Making the default process group of ranks that have a store already, which muster::run keeps for
+// Makes the default process group of ranks that have a store already, which muster::run keeps for
 // itself too.
 #pragma once
 

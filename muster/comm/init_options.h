@@ -1,4 +1,4 @@
-// How the ranks meet, and the settings of the groups that they make.
+// The way in which the ranks meet, and the settings of the groups that they make.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,7 +22,7 @@ struct InitOptions {
   // Set both or neither. They override the environment, which must not contradict them.
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  // of every collective; MUSTER_COLLECTIVE_TIMEOUT overrides it
+  // The limit of every collective; MUSTER_COLLECTIVE_TIMEOUT overrides it.
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to join
   c10::Device device = c10::kCPU;                         // a CUDA device is made current first

@@ -1,3 +1,6 @@
+// Gloo has no way to end what is under way, but fails it when a connection closes. So the
+// connections that a group makes are found by looking at the process's sockets before and after,
+// and an interruption shuts them down. Backends over shared memory are aborted.
 #include "muster/comm/interrupt.h"
 
 #include <dirent.h>
@@ -17,8 +20,8 @@ namespace muster {
 
 namespace {
 
-// A connection of this process: its descriptor, and the kernel's own number, which tells it from
-// another that has the descriptor later.
+// Connections of this process: each has its descriptor, and the kernel's own number, which tells it
+// from another that has the descriptor later.
 using Connections = std::map<int, ino_t>;
 
 bool is_tcp_connection(int fd) {
@@ -50,7 +53,8 @@ Connections own_connections() {
   return found;
 }
 
-// Both ends see the end of it, and Gloo fails all that waits for it. The descriptor stays Gloo's.
+// Both ends see that a connection is shut down, and Gloo fails all that waits for it. The
+// descriptor stays Gloo's.
 void shut_down(const Connections& connections) {
   for (const auto& [fd, inode] : connections) {
     struct stat info = {};
@@ -73,7 +77,8 @@ struct Registry {
 };
 
 Registry& tracked_groups() {
-  static auto& registry = *new Registry;  // never destroyed: threads may outlive main()
+  // It is never destroyed: threads may outlive main().
+  static auto& registry = *new Registry;
   return registry;
 }
 
@@ -129,6 +134,7 @@ GroupTrack::GroupTrack() {
 
 GroupTrack::~GroupTrack() = default;
 
+// The group's connections are those that were not there before.
 void GroupTrack::add(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!before_)
     return;

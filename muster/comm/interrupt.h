@@ -1,6 +1,6 @@
-// Ends what a process waits for in its groups, from another thread: when the job has decided that a
+// Ends what a process waits for in its groups, from another thread. When the job has decided that a
 // group is no more, every rank of it has to leave it soon, also one that waits for a rank that
-// lives. For groups over shared memory, over Gloo, and over both.
+// lives. It works for groups over shared memory, over Gloo, and over both.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -14,20 +14,20 @@ class Backend;
 
 namespace muster {
 
-// From now on groups are kept track of; without, nothing is. `generation` is in the names that
-// their calls have in the rank's activity file, so that calls of several generations are told
-// apart; 0 is in none.
+// Groups that are made from now on can be interrupted; before, none can. `generation` is in the
+// names that their calls have in the rank's activity file, so that calls of several generations are
+// told apart; 0 is in none.
 void track_groups(int generation);
 
 // Operations that are under way in groups made since track_groups(), and those that begin later,
-// fail. Of the groups themselves nothing is freed. From any thread.
+// fail. Nothing of the groups themselves is freed. Any thread may call it.
 void interrupt_groups();
 
 // "", or " of generation 2".
 std::string group_name_suffix();
 
-// Made before a group's backend, which is handed over when it is there: so the connections that it
-// has made are known.
+// It is made before a group's backend, which is handed over when it is there: so it knows the
+// connections that the backend has made.
 class GroupTrack {
  public:
   GroupTrack();

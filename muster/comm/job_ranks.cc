@@ -1,3 +1,4 @@
+// The number is a process's own: it is set when the job's group is made, and read from any thread.
 #include "muster/comm/job_ranks.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// How many ranks this process's job has, for checks that have no group at hand.
+// The number of ranks of this process's job, for checks that have no group at hand.
 #pragma once
 
 namespace muster {

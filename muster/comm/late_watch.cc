@@ -1,3 +1,6 @@
+// The thread looks a few times a second. A host's operation is late when its time is half over,
+// say; LateRanks knows. A GPU's operation can also be lost, when a rank of it has ended or calls
+// something else: then nothing on this rank will ever see its end.
 #include "muster/comm/late_watch.h"
 
 #include <algorithm>
@@ -15,24 +18,24 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 
-// Until then a launcher has had the time to end this rank too, and the other rank's last operations
-// are over.
+// A rank counts as lost after this time: a launcher has had the time to end this rank too, and the
+// lost rank's last operations are over.
 constexpr std::chrono::seconds kUntilLost{3};
 
-// An operation that takes longer is waited for, and others are told so.
+// A rank whose operation takes longer tells the others that it waits.
 constexpr std::chrono::seconds kUntilSaid{2};
 
-// "rank 1 has ended", of the ranks of the operation's group; or "".
+// "rank 1 has ended" where a rank of the operation's group has; else "".
 std::string lost_member(const Work::State& state) {
+  const auto& members = state.names->ranks;
   for (const RankProcess& process : ended_processes()) {
-    const auto& members = state.names->ranks;
-    if (std::find(members.begin(), members.end(), process.rank) != members.end())
+    if (std::ranges::find(members, process.rank) != members.end())
       return cat("rank ", process.rank, " (process ", process.pid, ") has ended");
   }
   return "";
 }
 
-// A GPU that has failed says so wherever it is asked; the rank's own next call tells of it.
+// A GPU that has failed says so wherever it is asked, and the rank's own next call tells of it.
 bool is_over(c10d::Work& work) {
   try {
     return work.isCompleted();
@@ -41,8 +44,8 @@ bool is_over(c10d::Work& work) {
   }
 }
 
-// What the comparison finds is thrown where the operation is waited for; a store that has gone is
-// no reason for this thread to speak.
+// Whoever waits for the operation throws what the comparison finds. A store that has gone is no
+// reason for this thread to speak.
 void tell_if_late(const Work::State& state, const LateRanks& late_ranks) {
   try {
     state.agreement->look_again(state.sequence, state.signature);
@@ -99,6 +102,7 @@ void LateWatch::run() {
   }
 }
 
+// The lock is free while it tells: new ones go to the end, and nobody else takes any away.
 void LateWatch::look_at_host(Lock& lock) {
   for (auto next = watched_.begin(); next != watched_.end();) {
     const auto state = next->state.lock();
@@ -108,7 +112,7 @@ void LateWatch::look_at_host(Lock& lock) {
     }
     if (next->late_ranks.due()) {
       const LateRanks late_ranks = next->late_ranks;
-      lock.unlock();  // new ones go to the end, and nobody else takes any away
+      lock.unlock();
       tell_if_late(*state, late_ranks);
       lock.lock();
     }
@@ -116,7 +120,7 @@ void LateWatch::look_at_host(Lock& lock) {
   }
 }
 
-// Not locked while it asks the GPU and the store: nobody's next operation waits for that.
+// The lock is free while it asks the GPU and the store: nobody's next operation waits for that.
 void LateWatch::look_at_gpu(Lock& lock) {
   const std::shared_ptr<Work::State> newest = newest_of_gpu_;
   lock.unlock();
@@ -126,6 +130,7 @@ void LateWatch::look_at_gpu(Lock& lock) {
     newest_of_gpu_.reset();
 }
 
+// Runs in the thread, without the lock.
 bool LateWatch::is_over_on_gpu(const std::shared_ptr<Work::State>& newest) {
   if (!of_gpu_ || of_gpu_->state != newest) {
     forget_of_gpu();
@@ -179,7 +184,7 @@ void LateWatch::compare_on_gpu() {
     if (error.code() == ErrorCode::invalid_argument)
       give_up(error.what());
   } catch (const std::exception&) {
-    return;  // a store that has gone
+    return;  // the store has gone
   }
 }
 

@@ -1,6 +1,6 @@
-// Watches operations that nobody here waits for: the caller of an asynchronous one may be stuck
-// elsewhere, as in DistributedDataParallel's own wait for its gradients; and where a GPU does the
-// work, wait() does not block the host at all. Names the ranks that do not come.
+// Watches operations that nobody here waits for, and names the ranks that do not come. The caller
+// of an asynchronous operation may be stuck elsewhere, as in DistributedDataParallel's own wait for
+// its gradients; and where a GPU does the work, wait() does not block the host at all.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,8 +22,8 @@ namespace muster {
 class LateWatch {
  public:
   // `lost` is called, once, when a GPU's operation can never be over: a rank of its group, on this
-  // host, has ended some seconds ago, or another makes a different call. With "all_reduce #12 on
-  // rank 0 of 2: rank 1 has ended", or with both calls.
+  // host, has ended some seconds ago, or another makes a different call. It gets "all_reduce #12 on
+  // rank 0 of 2: rank 1 has ended", or both calls.
   using Lost = std::function<void(const std::string& what)>;
   explicit LateWatch(Lost lost = {}, c10::Device device = c10::kCPU)
       : lost_(std::move(lost)), device_(device) {}
@@ -31,11 +31,11 @@ class LateWatch {
   LateWatch& operator=(const LateWatch&) = delete;
   ~LateWatch();
 
-  // From now on until it is over, or waited for. The first starts the thread.
+  // Watches the operation from now on, until it is over or waited for. The first starts the thread.
   void add(const std::shared_ptr<Work::State>& state);
 
-  // Of a GPU's operations, which one communicator does one after the other, the newest: until it is
-  // over, or the next comes. So no more than its tensors are kept.
+  // Watches a GPU's operation until it is over, or the next comes: one communicator does them one
+  // after the other, so the newest is enough, and only its tensors are kept.
   void add_of_gpu(std::shared_ptr<Work::State> state);
 
  private:
@@ -43,7 +43,7 @@ class LateWatch {
     std::weak_ptr<Work::State> state;
     LateRanks late_ranks;
   };
-  // The thread's own.
+  // Only the thread uses it.
   struct WatchedOfGpu {
     std::shared_ptr<Work::State> state;  // the caller lets it go long before it is over
     LateRanks late_ranks;

@@ -1,4 +1,6 @@
-// Builds a process group: its backends, its name, and what watches it.
+// Builds a process group: its backends, its name, and what watches it. Each part has a prefix of
+// its own in the store. NCCL comes before the host's backend, because all of a parent's ranks must
+// come to a split.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <unistd.h>
@@ -34,11 +36,11 @@ namespace {
 
 constexpr std::chrono::seconds kToAbort{5};
 
-// For tensors on the CPU, and for others where there is no NCCL.
-c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank,
-                                                    int size,
-                                                    const GroupOptions& options) {
+// The backend for tensors on the CPU, and for others where there is no NCCL.
+c10::intrusive_ptr<c10d::Backend> backend_for_cpu(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  int rank,
+                                                  int size,
+                                                  const GroupOptions& options) {
   const auto part = [&](const char* name) {
     return c10::make_intrusive<c10d::PrefixStore>(name, store);
   };
@@ -56,6 +58,7 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10
   return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo");
 }
 
+// The job's numbers of the ranks give NCCL's logs, and a split, the same names on all of them.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const ProcessGroup::State& state) {
   return make_nccl(store,
@@ -71,7 +74,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 }
 
 // A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it,
-// for ever. What it leaves in memory is no result, so that the process ends with its communicator.
+// for ever. It leaves no result in memory, so that the process ends with its communicator.
 LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
     log(LogLevel::error, cat(what, "; NCCL's communicator is aborted, and this rank ends"));
@@ -90,21 +93,80 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   };
 }
 
-// The same on all ranks of the group, which are made in one order: "world", "ranks 0,2", "ranks 0,2
-// (2)".
+std::string name_of_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kMostNamed = 8;
+  if (ranks.size() <= kMostNamed)
+    return cat("ranks ", join(ranks, ","));
+  return cat(ranks.size(), " ranks ", ranks[0], ",", ranks[1], "…", ranks.back());
+}
+
+// "world", "ranks 0,2", or for the second such group "ranks 0,2 (2)". All ranks of a group give it
+// one name, since they make their groups in one order.
 std::string group_name_of(bool of_all_ranks, const RankNames& names) {
   static std::mutex mutex;
   static auto& made = *new std::map<std::string, int>;  // never destroyed
-  constexpr size_t kMostNamed = 8;
-  const auto& ranks = names.ranks;
-  std::string name = of_all_ranks ? "world"
-                     : ranks.size() <= kMostNamed
-                         ? cat("ranks ", join(ranks, ","))
-                         : cat(ranks.size(), " ranks ", ranks[0], ",", ranks[1], "…", ranks.back());
-  name += group_name_suffix();
+  const std::string name =
+      (of_all_ranks ? "world" : name_of_ranks(names.ranks)) + group_name_suffix();
   const std::lock_guard lock(mutex);
   const int number = ++made[name];
   return number == 1 ? name : cat(name, " (", number, ")");
+}
+
+using C10dType = c10d::ProcessGroup::BackendType;
+
+// c10d's own name for the kind of a backend.
+C10dType c10d_type_of(const std::string& backend) {
+  if (backend.starts_with("shm"))
+    return C10dType::CUSTOM;
+  return backend == "mpi" ? C10dType::MPI : C10dType::GLOO;
+}
+
+// Makes c10d's group and its backends.
+void make_backends(ProcessGroup::State& state) {
+  const GroupOptions& options = state.options;
+  const auto sub_store = [&](const char* name) {
+    return c10::make_intrusive<c10d::PrefixStore>(name, state.store);
+  };
+  state.group = c10::make_intrusive<c10d::ProcessGroup>(sub_store("c10d"), state.rank, state.size);
+  c10::intrusive_ptr<c10d::Backend> nccl;
+  if (state.can.on_gpus)
+    nccl = make_nccl_backend(sub_store("nccl"), state);
+  state.options.nccl_parent.reset();
+  GroupTrack track;
+  const auto on_host = backend_for_cpu(state.store, state.rank, state.size, options);
+  track.add(on_host);
+  const C10dType type = c10d_type_of(options.backend);
+  state.group->setBackend(c10::kCPU, type, on_host);
+  state.group->setDefaultBackend(type);
+  if (nccl) {
+    state.group->setBackend(c10::kCUDA, C10dType::NCCL, nccl);
+    state.group->setDefaultBackend(C10dType::NCCL);
+  } else if (options.device.is_cuda()) {
+    state.group->setBackend(c10::kCUDA, type, on_host);  // staged through host memory
+  }
+  if (options.backend == "shm" || options.backend == "mpi")
+    state.backend = on_host.get();
+  if (options.backend == "shm")
+    state.blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
+  state.group->setGroupName(cat("muster: ", state.group_name));
+  on_host->setGroupDesc(state.group_name);
+}
+
+// A backend that does not compare calls itself needs an agreement of the ranks.
+void make_agreement(ProcessGroup::State& state) {
+  const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
+  state.agreement =
+      std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", state.store),
+                                  state.rank,
+                                  state.size,
+                                  every_call,
+                                  *state.names);
+  if (!state.can.on_gpus) {
+    state.late_watch = std::make_unique<LateWatch>();
+    return;
+  }
+  state.late_watch = std::make_unique<LateWatch>(end_without(state.group->getBackend(c10::kCUDA)),
+                                                 state.options.device);
 }
 
 }  // namespace
@@ -118,64 +180,20 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root,
   state->can = capabilities_of(options.backend);
   state->departures = root;
   state->generation = next_generation(*root, size);
-  const auto store =
-      c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
-  state->store = store;
+  state->store = c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
   state->rank = rank;
   state->size = size;
   state->names = std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size)
                                                                          : options.names);
-  state->parent_ranks.resize(static_cast<size_t>(size));
+  state->parent_ranks.resize(size);
   std::iota(state->parent_ranks.begin(), state->parent_ranks.end(), 0);
   state->group_name = group_name_of(options.of_all_ranks, *state->names);
-
-  using Group = c10d::ProcessGroup;
-  translate_failures(cat("process group of ", size, " (rank ", state->name(), ")"), [&] {
-    const auto sub_store = [&](const char* name) {
-      return c10::make_intrusive<c10d::PrefixStore>(name, store);
-    };
-    state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
-    const auto type = options.backend.starts_with("shm") ? Group::CUSTOM
-                      : options.backend == "mpi"         ? Group::MPI
-                                                         : Group::GLOO;
-    // First: of a split all of the parent's ranks are part, and those outside wait for it.
-    c10::intrusive_ptr<c10d::Backend> nccl;
-    if (state->can.on_gpus)
-      nccl = make_nccl_backend(sub_store("nccl"), *state);
-    state->options.nccl_parent.reset();
-    GroupTrack track;
-    const auto on_host = make_host_backend(store, rank, size, options);
-    track.add(on_host);
-    state->group->setBackend(c10::kCPU, type, on_host);
-    state->group->setDefaultBackend(type);
-    if (nccl) {
-      state->group->setBackend(c10::kCUDA, Group::NCCL, nccl);
-      state->group->setDefaultBackend(Group::NCCL);
-    } else if (options.device.is_cuda()) {
-      state->group->setBackend(c10::kCUDA, type, on_host);  // staged through host memory
-    }
-    if (options.backend == "shm" || options.backend == "mpi")
-      state->backend = on_host.get();
-    if (options.backend == "shm")
-      state->blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
-    state->group->setGroupName(cat("muster: ", state->group_name));
-    on_host->setGroupDesc(state->group_name);
-  });
+  translate_failures(cat("process group of ", size, " (rank ", state->name(), ")"),
+                     [&] { make_backends(*state); });
   if (state->can.on_gpus && Activity::get() != nullptr)
     state->gpu_ends = std::make_shared<GpuEnds>(options.device);
-  if (size > 1 && !state->can.compares_calls) {
-    const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
-    state->agreement =
-        std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
-                                    rank,
-                                    size,
-                                    every_call,
-                                    *state->names);
-    state->late_watch = state->can.on_gpus
-                            ? std::make_unique<LateWatch>(
-                                  end_without(state->group->getBackend(c10::kCUDA)), options.device)
-                            : std::make_unique<LateWatch>();
-  }
+  if (size > 1 && !state->can.compares_calls)
+    make_agreement(*state);
   return ProcessGroup(std::move(state));
 }
 

@@ -1,3 +1,7 @@
+// The façade's collectives. Each makes a ProcessGroupCall, which checks its tensors; says what all
+// ranks must have in common; and starts the operation on what takes it. One path is shorter: an
+// all_reduce of a plain tensor whose caller waits goes to the backend directly, since a small one
+// takes no longer than the detour.
 #include "muster/comm/process_group.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -22,6 +26,7 @@ namespace muster {
 
 namespace {
 
+// The enumerations have the same operations in another order.
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
@@ -44,22 +49,32 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   throw Error(ErrorCode::internal, "reduce op: unknown value");
 }
 
+// Whether the backend can take the tensor's memory as it is.
 bool is_plain_on_host(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && is_plain(tensor);
 }
 
-// The parts of a tensor, one a rank, as views along the flattened first dimension.
+// Returns the ranks' parts of a tensor as flat views. The tensor is contiguous: a view would fail
+// otherwise.
 std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   const at::Tensor flat = whole.view({parts, whole.numel() / parts});
   std::vector<at::Tensor> views;
-  views.reserve(static_cast<size_t>(parts));
   for (int i = 0; i < parts; ++i)
     views.push_back(flat[i]);
   return views;
 }
 
-int64_t row_count(const std::vector<int64_t>& splits) {
-  return std::accumulate(splits.begin(), splits.end(), int64_t{0});
+// Whether the splits, one a rank, deal out all rows of the tensor; without any, equally many to
+// each.
+bool are_splits_of(const std::vector<int64_t>& splits, const at::Tensor& tensor, int ranks) {
+  if (tensor.dim() == 0)
+    return false;
+  if (splits.empty())
+    return tensor.size(0) % ranks == 0;
+  const bool any_negative = std::ranges::any_of(splits, [](int64_t rows) { return rows < 0; });
+  if (std::ssize(splits) != ranks || any_negative)
+    return false;
+  return std::accumulate(splits.begin(), splits.end(), int64_t{0}) == tensor.size(0);
 }
 
 }  // namespace
@@ -88,6 +103,8 @@ void ProcessGroup::add_traffic(const Traffic& more) {
   state_->calls += more.calls;
   state_->bytes += more.bytes;
 }
+
+// The copy shares the group, and has a limit of its own. A time that cannot be counted is no limit.
 ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const {
   if (timeout <= std::chrono::milliseconds(0)) {
     throw Error(ErrorCode::invalid_argument,
@@ -113,15 +130,19 @@ int ProcessGroup::job_rank() const {
   return state_->name();
 }
 int ProcessGroup::parent_rank(int rank) const {
-  return state_->parent_ranks.at(static_cast<size_t>(rank));
+  return state_->parent_ranks.at(rank);
 }
 
+// shutdown() lets c10d's group go, so that nobody may use it afterwards.
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
   if (!state_->group)
     throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
   return state_->group;
 }
 
+// The short path, for a backend that can do without a Work and a tensor that it can take as it is.
+// It counts and names the call as the long path does. The backend is not called without the gate:
+// it goes with shutdown().
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
   const Gate::Pass pass = state_->gate.enter();
   if (!pass || !state_->blocking || timeout_ || !is_plain_on_host(tensor))
@@ -141,6 +162,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
   }
 }
 
+// The tensor itself is what the backend reads and writes, unless it is not plain.
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
   ProcessGroupCall call("all_reduce", state_.get(), timeout_);
   std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
@@ -153,6 +175,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
   });
 }
 
+// Every rank's tensor may be written: backends use it for what they add up on the way.
 Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce", state_.get(), timeout_);
   call.check_root(root);
@@ -167,6 +190,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
   });
 }
 
+// Only the root's bytes count as traffic: the others give nothing.
 Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get(), timeout_);
   call.check_root(root);
@@ -181,9 +205,9 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   });
 }
 
+// Outputs and inputs go flat: Gloo compares the number of dimensions too.
 Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
   ProcessGroupCall call("all_gather", state_.get(), timeout_);
-  // Flat: Gloo compares the number of dimensions too.
   at::Tensor to = call.moved(output, true).view(-1);
   at::Tensor from = call.moved(input, false).view(-1);
   call.check_parts(output, input, "output", "input");
@@ -194,6 +218,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
   });
 }
 
+// The input is flat too: a rank's part is what lies at its place in memory.
 Work ProcessGroup::reduce_scatter_async(at::Tensor output,
                                         at::Tensor input,
                                         ReduceOp op,
@@ -211,6 +236,7 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output,
   });
 }
 
+// Ranks may send different amounts; what they have in common is the type and the shape of a row.
 Work ProcessGroup::all_to_all_async(at::Tensor output,
                                     at::Tensor input,
                                     std::vector<int64_t> output_splits,
@@ -221,12 +247,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
   at::Tensor from = call.moved(input, false);
   const auto check =
       [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
-        const bool right = splits.empty()
-                               ? tensor.dim() > 0 && tensor.size(0) % state_->size == 0
-                               : std::ssize(splits) == state_->size && tensor.dim() > 0 &&
-                                     *std::min_element(splits.begin(), splits.end()) >= 0 &&
-                                     row_count(splits) == tensor.size(0);
-        if (right)
+        if (are_splits_of(splits, tensor, state_->size))
           return;
         throw Error(ErrorCode::invalid_argument,
                     cat("all_to_all: expected ",
@@ -255,7 +276,6 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
                     state_->name(),
                     ")"));
   }
-  // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
   call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });
   return call.start([&](auto& group) {
@@ -264,6 +284,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
   });
 }
 
+// Only the root checks an output; the ranks compare the inputs, which are alike on all of them.
 Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   ProcessGroupCall call("gather", state_.get(), timeout_);
   call.check_root(root);
@@ -284,6 +305,7 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
   });
 }
 
+// Only the root has an input, whose parts are like every rank's output.
 Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   ProcessGroupCall call("scatter", state_.get(), timeout_);
   call.check_root(root);
@@ -304,6 +326,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
   });
 }
 
+// c10d's own send() has no time limit for one message; muster's backend for the CPU has.
 Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
   ProcessGroupCall call("send", state_.get(), timeout_);
   call.check_root(to);
@@ -326,6 +349,7 @@ Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
   return call.start_between(from, tag, [&](auto& group) { return group.recv(tensors, from, tag); });
 }
 
+// A group on GPUs has its barriers there too.
 Work ProcessGroup::barrier_async(Caller caller) {
   ProcessGroupCall call("barrier", state_.get(), timeout_);
   call.without_tensors();

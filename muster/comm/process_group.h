@@ -30,17 +30,17 @@ class Store;
 
 namespace muster {
 
-// What a rank has passed to a group's collectives and messages since the group was made. `bytes`
-// counts the tensors that the rank contributed: the tensor of an all_reduce, the input of a gather,
-// the root's tensor of a broadcast. How often they cross a wire depends on the backend.
-// DistributedDataParallel adds its gradient buckets, except sparse gradients. Other calls made
-// directly on c10d() are not counted.
+// The traffic of a rank is what it has passed to a group's collectives and messages since the group
+// was made. `bytes` counts the tensors that the rank contributed: the tensor of an all_reduce, the
+// input of a gather, the root's tensor of a broadcast. How often they cross a wire depends on the
+// backend. DistributedDataParallel adds its gradient buckets, except sparse gradients. Other calls
+// made directly on c10d() are not counted.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
 };
 
-// What the caller does before it calls wait(). If it waits at once, a backend may work in the
+// The caller goes on before it calls wait(), or waits at once: then a backend may work in the
 // caller's thread.
 enum class Caller { goes_on, waits };
 

@@ -1,4 +1,5 @@
-// Bytes of any length as collectives of tensors: first the length, then the content.
+// Bytes of any length go as collectives of tensors: first the length, then the content. The
+// content's shape is no part of what the ranks compare, since it would be new with every call.
 #include "muster/comm/process_group.h"
 
 #include <ATen/ops/empty.h>
@@ -14,9 +15,10 @@
 
 namespace muster {
 
+// The root's length decides: the others resize to it.
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   at::Tensor length = at::empty({1}, at::kLong);
-  length.fill_(static_cast<int64_t>(bytes.size()));
+  length.fill_(std::ssize(bytes));
   broadcast(length, root);
   const auto size = length.item<int64_t>();
   if (size == 0) {
@@ -26,8 +28,6 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   at::Tensor content = at::empty({size}, at::kByte);
   if (rank() == root)
     std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
-  // The length differs from call to call; that is agreed on already, so the shape is no signature
-  // of its own.
   ProcessGroupCall call("broadcast_bytes", state_.get(), timeout_);
   std::vector<at::Tensor> tensors{content};
   call.in_common([&] { return cat("from ", root); });
@@ -37,14 +37,15 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
         return group.broadcast(tensors, options);
       })
       .wait();
-  bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
+  bytes.assign(static_cast<const char*>(content.const_data_ptr()), size);
 }
 
+// All ranks' bytes are padded to the longest.
 std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
                                                         const std::string& what) {
   at::Tensor lengths = at::empty({size()}, at::kLong);
   at::Tensor length = at::empty({1}, at::kLong);
-  length.fill_(static_cast<int64_t>(bytes.size()));
+  length.fill_(std::ssize(bytes));
   ProcessGroupCall gather_lengths("all_gather_bytes", state_.get(), timeout_);
   gather_lengths.in_common([&] { return cat("lengths ", what); });
   gather_lengths
@@ -57,20 +58,17 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   at::Tensor mine = at::zeros({longest}, at::kByte);
   std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
   at::Tensor all = at::empty({size() * longest}, at::kByte);
-  // As in broadcast_bytes: the length is agreed on, and no part of the signature.
   ProcessGroupCall call("all_gather_bytes", state_.get(), timeout_);
   call.start([&](auto& group) {
         return all_gather_single(
             group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
       })
       .wait();
-  std::vector<std::string> pieces;
-  pieces.reserve(static_cast<size_t>(size()));
-  for (int rank = 0; rank < size(); ++rank) {
-    pieces.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * longest,
-                        static_cast<size_t>(lengths[rank].item<int64_t>()));
-  }
-  return pieces;
+  const auto* const first = static_cast<const char*>(all.const_data_ptr());
+  std::vector<std::string> found;
+  for (int rank = 0; rank < size(); ++rank)
+    found.emplace_back(first + rank * longest, lengths[rank].item<int64_t>());
+  return found;
 }
 
 }  // namespace muster

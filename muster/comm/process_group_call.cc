@@ -1,3 +1,6 @@
+// A collective takes a number, is compared with the other ranks' where the backend does not do
+// that, and is then started. Its Work gets everything that wait() needs: the tensors to copy back,
+// the time limit and who waits for it, the record in the activity file.
 #include "muster/comm/process_group_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -21,7 +24,7 @@ namespace muster {
 
 namespace {
 
-// How much longer a backend waits than Work::wait(), where the latter has the clock.
+// A backend waits so much longer than Work::wait(), where the latter has the clock.
 constexpr std::chrono::seconds kAfterOurs{30};
 
 }  // namespace
@@ -38,6 +41,7 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
                 cat(operation, ": the process group was shut down"));
 }
 
+// A copy that is made for an output is noted, and copied back when the call is over.
 at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   check(given);
   if (first_ == nullptr)
@@ -51,7 +55,7 @@ at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   return copy;
 }
 
-// The host's backends do by themselves what NCCL's leaves to its callers.
+// NCCL leaves to its callers what the host's backends do by themselves.
 bool ProcessGroupCall::is_for_nccl(const at::Tensor& tensor) const {
   return state_->can.on_gpus && !tensor.is_cpu();
 }
@@ -129,6 +133,7 @@ void ProcessGroupCall::check_parts(const at::Tensor& whole,
                   ")"));
 }
 
+// A tensor on a GPU makes the call one of the GPU's, where the backend has those.
 void ProcessGroupCall::check(const at::Tensor& tensor) {
   const auto bad = [&](const std::string& expected, const std::string& got) {
     throw Error(
@@ -153,8 +158,8 @@ bool ProcessGroupCall::ends_by_itself() const {
   return on_device_ || state_->can.ends_waits;
 }
 
-// Gloo's error of a time that has run out names no rank, and closes the connections of the others,
-// whose time has not quite. So Work::wait() gives up first, which knows who is missing.
+// When Gloo's time runs out, its error names no rank, and it closes the connections of ranks whose
+// time has not quite run out. So Work::wait() gives up first, which knows who is missing.
 ProcessGroupCall::Limit ProcessGroupCall::backend_limit() const {
   return ends_by_itself() ? limit_ : countable(limit() + kAfterOurs);
 }
@@ -167,35 +172,43 @@ std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
   return work;
 }
 
+// A thread that has an earlier number than another also agrees and starts first, as on the other
+// ranks.
 Work ProcessGroupCall::start_with_all(Start start) {
   auto work = new_work();
-  // Of two threads the one that has the earlier number also agrees and starts first, as on the
-  // other ranks.
   std::unique_lock<std::mutex> turn(state_->turn, std::defer_lock);
   if (state_->agreement)
     turn.lock();
   work->sequence = state_->sequence++;
   check_not_given_up(*work);
-  if (state_->agreement) {
-    work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
-    if (CallNumber::here() >= 0)
-      work->signature += cat(", number ", CallNumber::here());
-    work->agreement = state_->agreement;
-    translate_failures(work->name(),
-                       [&] { work->agreement->before(work->sequence, work->signature, limit()); });
-  }
+  if (state_->agreement)
+    agree(*work);
   Work started = launch(work, start);
-  if (!state_->late_watch)
-    return started;
+  if (state_->late_watch)
+    watch(work);
+  return started;
+}
+
+// Compares the call with the other ranks'.
+void ProcessGroupCall::agree(Work::State& work) {
+  work.signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
+  if (CallNumber::here() >= 0)
+    work.signature += cat(", number ", CallNumber::here());
+  work.agreement = state_->agreement;
+  translate_failures(work.name(),
+                     [&] { work.agreement->before(work.sequence, work.signature, limit()); });
+}
+
+void ProcessGroupCall::watch(const std::shared_ptr<Work::State>& work) const {
   if (on_device_ && state_->can.on_gpus) {
     state_->late_watch->add_of_gpu(work);
   } else if (work->waiting == Work::State::Waiting::in_slices) {
     state_->late_watch->add(work);
   }
-  return started;
 }
 
-// What was given up is still under way, and the backend would do the next call behind it, or never.
+// A call that was given up is still under way, and the backend would run the next one behind it, or
+// never.
 void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
   if (!*state_->abandoned)
     return;
@@ -207,8 +220,8 @@ void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
                   "has left a call that failed; make a new one"));
 }
 
-// Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all
-// threads.
+// The backend is called past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a
+// barrier, one for all threads.
 Work ProcessGroupCall::start_barrier(Caller caller) {
   return start_with_all([&] {
     auto options = this->options<c10d::BarrierOptions>(caller);
@@ -231,8 +244,8 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   return launch(std::move(work), start);
 }
 
-// muster's own backends count and write down collectives themselves. Of a message's peer they know
-// the number in the group alone.
+// muster's own backends count and write down collectives themselves. Messages are written down
+// here, because a backend knows the peer's number in the group alone.
 CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
   if (work.peer < 0 && state_->backend != nullptr)
     return {};
@@ -258,8 +271,8 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     RECORD_USER_SCOPE(operation_);  // for LibTorch's profiler
-    const CallNumber compared(
-        state_->agreement ? -1 : CallNumber::here());  // once, by whoever compares calls
+    // The number is compared once, by whoever compares calls.
+    const CallNumber compared(state_->agreement ? -1 : CallNumber::here());
     work->work = start();
   } catch (...) {
     record.end(/*failed=*/true);

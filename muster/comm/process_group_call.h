@@ -1,5 +1,5 @@
-// One call of a ProcessGroup being put together: checks its tensors, makes them contiguous, then
-// starts it. Inside of process_group.cc.
+// One call of a ProcessGroup being put together: it checks its tensors, makes them contiguous, then
+// starts the operation. For the sources of ProcessGroup.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,19 +23,20 @@ class ProcessGroupCall {
  public:
   using Limit = std::optional<std::chrono::milliseconds>;
 
-  // `limit`: its own time limit; none: the group's. Throws: failed_precondition after shutdown().
+  // `limit` is the call's own time limit; without one it has the group's. Throws:
+  // failed_precondition after shutdown().
   ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit = {});
 
-  // A tensor the backend reads or writes: checked, plain (host/plain_tensor.h). Results are copied
-  // back when `output`.
+  // A tensor that the backend reads or writes: checked, plain (host/plain_tensor.h). An `output` is
+  // copied back.
   at::Tensor tensor(const at::Tensor& given, bool output);
-  // The same, to be moved, as bytes where the backend does not know its type; and to be reduced,
-  // complex numbers as real ones. Throws: invalid_argument for an operation that complex numbers
-  // have not.
+  // A tensor that is moved is treated alike, and becomes bytes where the backend does not know its
+  // type, and for one that is reduced, whose complex numbers become real ones. Throws:
+  // invalid_argument for an operation that complex numbers do not have.
   at::Tensor moved(const at::Tensor& given, bool output);
   at::Tensor numbers(const at::Tensor& given, bool output, ReduceOp op);
-  // To be moved, on the host: what Gloo sends and receives between two ranks. (Its collectives copy
-  // CUDA tensors themselves.)
+  // A message's tensor is on the host where Gloo sends it. (Gloo's collectives copy CUDA tensors
+  // themselves.)
   at::Tensor host_tensor(const at::Tensor& given, bool output);
   // A call without tensors runs on the group's own device.
   void without_tensors() { on_device_ = state_->can.on_gpus; }
@@ -48,7 +49,7 @@ class ProcessGroupCall {
                    const char* whole_name,
                    const char* part_name) const;
 
-  // The time limit. Whether the caller waits: only for the backend that knows what to make of it.
+  // Options with the time limit. A backend of muster's own is also told whether the caller waits.
   template <class Options>
   Options options(Caller caller) const {
     Options options;
@@ -58,23 +59,23 @@ class ProcessGroupCall {
     return options;
   }
 
-  // What all ranks must have in common, beside the operation. It is put together where they compare
-  // it.
+  // All ranks must have this text in common, beside the operation. It is put together only where
+  // they compare it.
   template <class Text>
   void in_common(Text&& text) {
     if (state_->agreement)
       in_common_ = text();
   }
 
-  // `operation` of what takes it: the one backend there is; else c10d's group, which chooses by the
-  // tensors' device. That costs as much as a small operation.
+  // Starts the operation on the one backend there is, else on c10d's group, which chooses by the
+  // tensors' device. That choice costs as much as a small operation.
   template <class Operation>
   Work start(const Operation& operation) {
     return start_with_all([&] { return of_what_takes_it(operation); });
   }
-  // Without tensors.
+  // Starts a call without tensors.
   Work start_barrier(Caller caller);
-  // As start, between two ranks only: nothing to agree on.
+  // Starts a message between two ranks, which have nothing to agree on.
   template <class Operation>
   Work start_between(int peer, int tag, const Operation& operation) {
     return start_with(peer, tag, [&] { return of_what_takes_it(operation); });
@@ -96,6 +97,8 @@ class ProcessGroupCall {
   Work start_with_all(Start start);
   Work start_with(int peer, int tag, Start start);
   void check(const at::Tensor& tensor);
+  void agree(Work::State& work);
+  void watch(const std::shared_ptr<Work::State>& work) const;
   void check_not_given_up(const Work::State& work) const;
   std::shared_ptr<Work::State> new_work() const;
   CallRecord new_record(const Work::State& work) const;
@@ -107,8 +110,7 @@ class ProcessGroupCall {
   const Gate::Pass pass_;
   std::string in_common_;
   bool on_device_ = false;
-  const at::Tensor* first_ =
-      nullptr;  // the first that was given: the caller's, as long as the call is made
+  const at::Tensor* first_ = nullptr;  // the caller's first tensor, while the call is made
   std::vector<Work::State::Copy> copies_;
 };
 

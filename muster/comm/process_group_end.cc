@@ -1,4 +1,6 @@
-// How a group ends: in good order, after a failure, and what is left of it then.
+// A group ends in good order (shutdown), after a failure (abandon), or with its last copy. In good
+// order the ranks meet in a barrier, and count their departures in the store: nobody closes a
+// connection that another still reads from, and the store's server ends last.
 #include <chrono>
 #include <mutex>
 #include <new>
@@ -17,8 +19,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kDepartureTime{
-    8};  // a rank that died in between is not waited for longer
+// A rank that dies between the barrier and its departure is waited for no longer.
+constexpr std::chrono::seconds kDepartureTime{8};
 
 // Keeps a group until the process ends.
 void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
@@ -61,8 +63,7 @@ void ProcessGroup::shutdown() {
   if (state_->gate.closed())
     return;
   if (state_->can.leaves_without_store) {
-    // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after
-    // that.
+    // Nobody uses the store after the barrier, so that whoever serves it may end then.
     translate_failures(cat("shutdown on rank ", state_->name()), [&] {
       state_->departures->add(kDepartures, 1);
       state_->blocking->leave_and_wait();

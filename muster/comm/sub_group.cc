@@ -1,4 +1,5 @@
-// Groups of some of a group's ranks.
+// Makes groups of some of a group's ranks. All ranks of the parent first compare the lists: ranks
+// with different lists would wait for each other in groups that never come together.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -16,10 +17,11 @@ namespace muster {
 
 namespace {
 
+// A rank may be in a group once.
 void check_members(const std::vector<int>& ranks, int size, int own_name) {
   const std::set<int> distinct(ranks.begin(), ranks.end());
-  if (!ranks.empty() && distinct.size() == ranks.size() && *distinct.begin() >= 0 &&
-      *distinct.rbegin() < size)
+  const bool all_differ = !ranks.empty() && distinct.size() == ranks.size();
+  if (all_differ && *distinct.begin() >= 0 && *distinct.rbegin() < size)
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("new_group: expected different ranks between 0 and ",
@@ -31,12 +33,13 @@ void check_members(const std::vector<int>& ranks, int size, int own_name) {
                   ")"));
 }
 
-// Of the group that some ranks of `parent` make.
+// The options of the group that some ranks of `parent` make. A part of several hosts' ranks may be
+// on one host.
 GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vector<int>& ranks) {
   GroupOptions options = parent.options;
   options.hosts.clear();
   for (const int member : ranks)
-    options.hosts.push_back(parent.options.hosts.at(static_cast<size_t>(member)));
+    options.hosts.push_back(parent.options.hosts.at(member));
   if (options.backend == "shm+gloo")
     options.backend = choose_host_backend(options.hosts);
   options.of_all_ranks = false;
@@ -54,7 +57,7 @@ c10::intrusive_ptr<c10d::Backend> split_parent(const ProcessGroup::State& state)
 
 }  // namespace
 
-// Ranks with different lists would wait for each other in groups that never come together.
+// A backend that compares calls compares shapes alone: there the lists are gathered.
 void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
   const std::string mine = cat("[", join(ranks, ", "), "]");
   if (!state_->can.compares_calls) {
@@ -64,10 +67,9 @@ void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
     call.start_barrier(Caller::waits).wait();
     return;
   }
-  const auto lists =
-      all_gather_bytes(mine, "new_group");  // of which the backend compares the shapes alone
+  const auto lists = all_gather_bytes(mine, "new_group");
   for (int other = 0; other < size(); ++other) {
-    const std::string& theirs = lists[static_cast<size_t>(other)];
+    const std::string& theirs = lists[other];
     if (theirs == mine)
       continue;
     throw Error(ErrorCode::invalid_argument,
@@ -83,13 +85,14 @@ void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
   }
 }
 
+// All ranks of the parent come here, also those outside of the new group.
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
   check_members(ranks, size(), state_->name());
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   agree_on_members(ranks);
   const auto parent = split_parent(*state_);
-  const auto at = std::find(ranks.begin(), ranks.end(), rank());
-  if (at == ranks.end()) {
+  const auto place = std::ranges::find(ranks, rank());
+  if (place == ranks.end()) {
     if (parent)
       stay_out_of_split(*parent, device());
     return std::nullopt;
@@ -97,8 +100,9 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   GroupOptions options = options_of_part(*state_, ranks);
   options.nccl_parent = parent;
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
-  ProcessGroup group = make_process_group(
-      store, static_cast<int>(at - ranks.begin()), static_cast<int>(ranks.size()), options);
+  const auto own_rank = static_cast<int>(place - ranks.begin());
+  const auto size_of_group = static_cast<int>(std::ssize(ranks));
+  ProcessGroup group = make_process_group(store, own_rank, size_of_group, options);
   group.state_->parent_ranks = ranks;
   return group;
 }

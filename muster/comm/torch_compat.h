@@ -68,7 +68,7 @@ void refuse_reads_for_good(Storage& storage, const std::string& error) {
   if constexpr (requires { storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error); })
     storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error);
 }
-// The same until allow_reads().
+// Reading throws `error` until allow_reads().
 template <class Storage>
 void refuse_reads(Storage& storage, const std::string& error) {
   if constexpr (can_refuse_for_a_while<Storage>())

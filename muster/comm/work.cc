@@ -1,3 +1,6 @@
+// A backend that has the time limit itself is simply waited for. Gloo is waited for in slices, and
+// between them this rank looks at what the others are doing: a collective that they do not come to
+// is named here, which Gloo's own error would not do.
 #include "muster/comm/work.h"
 
 #include <ATen/core/grad_mode.h>
@@ -18,10 +21,25 @@ namespace {
 // An operation unanswered for this long is compared with what the other ranks are doing.
 constexpr std::chrono::seconds kUnanswered{1};
 
+[[noreturn]] void fail_for_time(const Work::State& state) {
+  const auto missing =
+      state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
+  const std::string why = missing.empty()
+                              ? "all ranks are in it: a slow or broken network"
+                              : cat("missing rank(s) ", join((*state.names)(missing), ", "));
+  throw Error(ErrorCode::timeout,
+              cat(state.name(),
+                  ": Timed out waiting ",
+                  state.deadline.limit().count(),
+                  "ms; ",
+                  why,
+                  "; see what they do, or give a longer timeout"));
+}
+
 void wait_on_host(Work::State& state) {
   const Deadline& deadline = state.deadline;
   const std::chrono::milliseconds limit = deadline.limit();
-  // Well before a short deadline too, so that who is missing is known when it passes.
+  // A short deadline has looks before it too, so that who is missing is known when it passes.
   const auto unanswered = std::min<std::chrono::milliseconds>(kUnanswered, limit / 4);
   LateRanks late_ranks(limit);
   for (;;) {
@@ -33,21 +51,12 @@ void wait_on_host(Work::State& state) {
       if (!deadline.passed() && late_ranks.due())
         state.agreement->tell_of_late(state.sequence, state.signature, late_ranks);
     }
-    if (!deadline.passed())
-      continue;
-    const auto missing =
-        state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
-    throw Error(ErrorCode::timeout,
-                cat(state.name(),
-                    ": Timed out waiting ",
-                    limit.count(),
-                    "ms; ",
-                    missing.empty() ? std::string("all ranks are in it: a slow or broken network")
-                                    : cat("missing rank(s) ", join((*state.names)(missing), ", ")),
-                    "; see what they do, or give a longer timeout"));
+    if (deadline.passed())
+      fail_for_time(state);
   }
 }
 
+// An operation that is still under way after a failure spoils the group for later calls.
 void wait_or_give_up(Work::State& state) {
   try {
     wait_on_host(state);
@@ -58,6 +67,7 @@ void wait_or_give_up(Work::State& state) {
   }
 }
 
+// A call may have no work to wait for.
 void wait_as_it_can(Work::State& state) {
   if (!state.work)
     return;
@@ -83,8 +93,9 @@ bool Work::done() const {
 void Work::wait() {
   if (!state_)
     return;
+  // A second wait does nothing.
   const auto group = std::exchange(group_, nullptr);
-  const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
+  const auto state = std::exchange(state_, nullptr);
   state->fork.check(state->operation);
   state->waited = true;
   const Span span(state->operation, Category::communication);
@@ -105,6 +116,7 @@ void Work::wait() {
   }
 }
 
+// Messages are named by their peer and tag, collectives by their number.
 std::string Work::State::name() const {
   const std::string whose = " on " + names->whose(rank);
   if (peer >= 0)

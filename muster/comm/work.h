@@ -1,7 +1,7 @@
 // A collective in progress. Call `wait()` before touching its tensors; it throws failures of the
 // operation or of peers, and timeouts. Errors found before anything is sent are thrown by the call
-// that starts it. Until it has been waited for, or is dropped, it keeps its group: wait() is as
-// good where no ProcessGroup is left.
+// that starts it. Until it has been waited for, or is dropped, it keeps its group alive, so that
+// wait() also works where no ProcessGroup is left.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Inside of Work; for process_group.cc and work.cc.
+// The state of a Work, which process_group_call.cc fills in, and work.cc and late_watch.cc use.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -37,10 +37,9 @@ struct Work::State {
   };
   std::vector<Copy> copies{};
   std::shared_ptr<Agreement> agreement{};
-  std::shared_ptr<std::atomic<bool>>
-      abandoned{};  // the group's: set when an operation is given up while under way
-  std::atomic<bool> waited = false;  // its caller waits, or has
-  std::string signature{};           // where there is an agreement
+  std::shared_ptr<std::atomic<bool>> abandoned{};  // the group's; set when a call is given up
+  std::atomic<bool> waited = false;                // its caller waits, or has
+  std::string signature{};                         // where there is an agreement
   ForkMark fork{};
   Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation
 

@@ -1,5 +1,6 @@
-// The library muster_cuda: everything of muster that needs LibTorch's CUDA part and NCCL. Loaded by
-// comm/nccl/nccl.cc.
+// The library muster_cuda: everything of muster that needs LibTorch's CUDA part and NCCL.
+// comm/nccl/nccl.cc loads it, and calls the functions of its table (comm/nccl/plugin.h). It keeps
+// nothing of its own between the calls.
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -15,15 +16,20 @@
 
 namespace {
 
+// LibTorch numbers devices with a smaller type than the driver.
+at::Device device_at(int ordinal) {
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
+}
+
 int device_count() {
   return c10::cuda::device_count();
 }
 
 void set_device(int ordinal) {
-  c10::cuda::set_device(static_cast<c10::DeviceIndex>(ordinal));
+  c10::cuda::set_device(device_at(ordinal).index());
 }
 
-// By default any thread's question would break another one's capture of a CUDA graph.
+// By default a question of any thread would break another one's capture of a CUDA graph.
 void begin_thread(int ordinal) {
   set_device(ordinal);
   auto mode = cudaStreamCaptureModeThreadLocal;
@@ -31,8 +37,7 @@ void begin_thread(int ordinal) {
 }
 
 std::string device_uuid(int ordinal) {
-  const cudaUUID_t uuid =
-      at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(ordinal))->uuid;
+  const cudaUUID_t uuid = at::cuda::getDeviceProperties(device_at(ordinal).index())->uuid;
   return "GPU-" + muster::uuid_text(std::string_view(uuid.bytes, sizeof(uuid.bytes)));
 }
 
@@ -40,10 +45,7 @@ std::string nccl_version() {
   return c10d::getNcclVersion();
 }
 
-at::Device device_at(int ordinal) {
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
-}
-
+// A group with a parent is split from its communicator, of which all ranks must give one color.
 c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::NcclGroup& group) {
   auto options = c10d::ProcessGroupNCCL::Options::create(group.options.high_priority_stream);
   options->timeout = group.timeout;
@@ -55,7 +57,7 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::Ncc
   if (group.parent) {
     options->split_from = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(group.parent);
     const auto first = std::min_element(group.ranks_of_job.begin(), group.ranks_of_job.end());
-    options->split_color = static_cast<int>(*first);  // the same on the group's ranks
+    options->split_color = static_cast<int>(*first);  // equal on all ranks of the group
   }
   return options;
 }
@@ -63,7 +65,8 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::Ncc
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const muster::NcclGroup& group) {
   if (group.options.nonblocking) {
-    // LibTorch reads it once, and waits as long for every call of NCCL. A user's own value stays.
+    // LibTorch reads the variable once, and waits as long for every call of NCCL. A user's own
+    // value stays.
     const auto limit = std::max(group.connect_timeout, group.timeout);
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(limit).count();
     ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds).c_str(), /*overwrite=*/0);
@@ -74,7 +77,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   // collective.
   const at::Device device = device_at(group.ordinal);
   backend->setBoundDeviceId(device);
-  const c10::DeviceGuard guard(device);  // of which getCommPtr() gives the communicator
+  const c10::DeviceGuard guard(device);  // getCommPtr() gives this device's communicator
   backend->eagerConnectSingleDevice(device);
   backend->getCommPtr();  // waits until it can be used
   return backend;

@@ -1,3 +1,5 @@
+// c10d's timed wait throws a c10::Error both where the time runs out and where the work has failed;
+// of a work that has failed it says that it is completed.
 #include "muster/comm/call/bounded_wait.h"
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -6,8 +8,6 @@
 
 namespace muster {
 
-// c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of
-// which the work says that it is completed.
 bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
   const Deadline slice(time);
   try {

@@ -1,7 +1,11 @@
+// Exceptions that have a type of their own are told apart by that. Gloo and NCCL report everything
+// as one type whose text tells what happened, and classify() reads it.
 #include "muster/comm/call/failure.h"
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/exception.h>
+
+#include <algorithm>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -14,14 +18,11 @@ namespace {
 constexpr std::chrono::milliseconds kToEnd{200};  // of a process that has closed its connections
 
 bool mentions(const std::string& text, std::initializer_list<const char*> words) {
-  for (const char* word : words) {
-    if (text.find(word) != std::string::npos)
-      return true;
-  }
-  return false;
+  return std::ranges::any_of(
+      words, [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
-// Gloo's text without its source file before, and its advice after what happened.
+// Returns Gloo's text without the source file before what happened and the advice after it.
 std::string in_short(const std::string& text) {
   std::string_view shown = text;
   const size_t source_end = shown.starts_with('[') ? shown.find("] ") : std::string_view::npos;
@@ -30,15 +31,15 @@ std::string in_short(const std::string& text) {
   return std::string(trim(shown.substr(0, shown.find(" This is typically"))));
 }
 
-// A rank that has left for the sake of another is not the one to look at.
+// A rank that has left for the sake of another is not the one to look at: the error also names
+// those whose processes have ended. Returns "" where it does that already.
 std::string ended_beside(const Error& error) {
   if (error.code() != ErrorCode::peer_failed || mentions(error.message(), {") ended"}))
     return "";
   return ended_ranks({});
 }
 
-// Gloo reports everything as one exception type whose text tells; NCCL too. This is the one place
-// that reads texts.
+// This is the one place that reads texts of Gloo and NCCL.
 Error classify(const std::string& what, const std::string& text) {
   if (mentions(text,
                {"closed by peer",
@@ -47,13 +48,11 @@ Error classify(const std::string& what, const std::string& text) {
                 "remote process exited",
                 "Socket closed"})) {
     const std::string ended = ended_ranks(kToEnd);
-    return Error(ErrorCode::peer_failed,
-                 cat(what,
-                     ": ",
-                     ended.empty() ? "another rank ended or left the group" : ended + " ended",
-                     " (",
-                     in_short(text),
-                     "); the first rank that failed has the cause"));
+    const std::string who =
+        ended.empty() ? "another rank ended or left the group" : cat(ended, " ended");
+    return Error(
+        ErrorCode::peer_failed,
+        cat(what, ": ", who, " (", in_short(text), "); the first rank that failed has the cause"));
   }
   if (mentions(text, {"imed out", "imeout"})) {
     return Error(ErrorCode::timeout,

@@ -12,7 +12,8 @@ namespace muster {
 // message begins with `what`.
 void translate_failures(const std::string& what, const std::function<void()>& body);
 
-// The same for a handler, of what it has caught: `what` is put together for a failure only.
+// A handler calls it to throw on what it has caught, translated: `what` is put together for a
+// failure only.
 [[noreturn]] void rethrow_translated(const std::string& what);
 
 // An exception's first line, without LibTorch's C++ stack.

@@ -1,3 +1,6 @@
+// A counter goes up in each forked child, so that a mark made before the fork is not the child's
+// own. The child also takes a reference to every backend that is alive, and never gives it back: it
+// must not run their destructors.
 #include "muster/comm/call/fork_guard.h"
 
 #include <pthread.h>
@@ -17,9 +20,9 @@ namespace muster {
 
 namespace {
 
-std::atomic<uint64_t> generation_of_process{0};  // one more in each forked child
+std::atomic<uint64_t> forks_before_process{0};  // one more in each forked child
 
-// Never destroyed: backends may outlive what the program's end destroys.
+// They are never destroyed: backends may outlive what the program's end destroys.
 struct Backends {
   std::mutex mutex;
   std::set<c10d::Backend*> alive;
@@ -36,22 +39,23 @@ void after_fork() {
   backends().mutex.unlock();
 }
 void in_forked_child() {
-  ++generation_of_process;
+  ++forks_before_process;
   for (c10d::Backend* const backend : backends().alive)
     c10::raw::intrusive_ptr::incref(backend);
   backends().mutex.unlock();
 }
 
-uint64_t watched_generation() {
+// The counter, which the handlers keep right from now on.
+uint64_t watched_forks() {
   static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
   if (registered != 0)
     fail_errno("process group: pthread_atfork", registered);
-  return generation_of_process.load(std::memory_order_relaxed);
+  return forks_before_process.load(std::memory_order_relaxed);
 }
 
 }  // namespace
 
-ForkMark::ForkMark() : generation_(watched_generation()) {}
+ForkMark::ForkMark() : forks_(watched_forks()) {}
 
 ForkGuard::ForkGuard(c10d::Backend& backend) : backend_(backend) {
   const std::lock_guard lock(backends().mutex);
@@ -64,7 +68,7 @@ ForkGuard::~ForkGuard() {
 }
 
 bool ForkMark::in_child() const {
-  return generation_of_process.load(std::memory_order_relaxed) != generation_;
+  return forks_before_process.load(std::memory_order_relaxed) != forks_;
 }
 
 void ForkMark::check(const char* operation) const {

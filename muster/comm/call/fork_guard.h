@@ -1,7 +1,7 @@
-// What a backend does in a child that its process has forked (a data loader's worker): nothing. The
-// threads that serve it are not there, and its descriptors and memory are the parent's: ending it
-// would wait for the first for ever, and end the parent's watch over the other ranks. So a child
-// keeps it for good.
+// A backend does nothing in a child that its process has forked (a data loader's, for instance).
+// The threads that serve it are not there, and its descriptors and memory are the parent's: ending
+// it would wait for the threads for ever, and end the parent's watch over the other ranks. So a
+// child keeps it for good.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ class ForkMark {
  public:
   ForkMark();
 
-  // This is a forked child of the process that made it.
+  // Whether this is a forked child of the process that made it.
   bool in_child() const;
   // Throws: failed_precondition in a child.
   void check(const char* operation) const;
 
  private:
-  uint64_t generation_;
+  uint64_t forks_;
 };
 
 // A member of a backend that is held by intrusive_ptr.

@@ -1,6 +1,7 @@
-// A number that a thread's calls carry, which ranks compare where they compare calls: two that look
-// alike otherwise (of equal modules, one after the other) are two calls then. Set by what calls a
-// group's collectives; read by ProcessGroup and by backends that compare calls themselves.
+// A number that a thread's calls carry, which ranks compare where they compare calls: two calls
+// that look alike otherwise (of equal modules, one after the other) differ then. Whoever calls a
+// group's collectives sets it; ProcessGroup reads it, and so do backends that compare calls
+// themselves.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace muster {
 
-// While it lives. -1: none.
+// The calls of this thread have the number while it lives. -1: none.
 class CallNumber {
  public:
   explicit CallNumber(int64_t number) : before_(std::exchange(current_, number)) {}

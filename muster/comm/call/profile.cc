@@ -1,3 +1,5 @@
+// An event is an at::RecordFunction that ends in another thread than it began in: the thread's
+// profiler state goes along with what ends it.
 #include "muster/comm/call/profile.h"
 
 #include <ATen/ThreadLocalState.h>

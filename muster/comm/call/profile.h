@@ -1,5 +1,5 @@
-// An operation as PyTorch's profiler shows it: from its call to its completion, whichever thread
-// completes it.
+// PyTorch's profiler shows an operation from its call to its completion, whichever thread completes
+// it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,11 +10,11 @@
 
 namespace muster {
 
-// In this thread.
+// Whether a profiler records this thread.
 bool profiler_looks_on();
 
-// Begins the event `title`, with the shapes of `tensors`, where a profiler looks on. What it
-// returns ends the event, once, in any thread; it is empty where none does.
+// Begins the event `title`, with the shapes of `tensors`, where a profiler looks on. The function
+// that it returns ends the event, once, in any thread; it is empty where no profiler looks on.
 std::function<void()> begin_event(const std::string& title, const std::vector<at::Tensor>& tensors);
 
 }  // namespace muster

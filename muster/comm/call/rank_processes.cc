@@ -1,3 +1,5 @@
+// A process is known by its id and its start time, from /proc/<pid>/stat: another process may have
+// the id later. A zombie has ended for our purpose, though it still has an entry.
 #include "muster/comm/call/rank_processes.h"
 
 #include <cerrno>
@@ -16,14 +18,14 @@ namespace {
 
 struct KnownProcess {
   RankProcess process;
-  std::string started;  // which another process with this id, later, would not share
+  std::string started;  // start_of() then
 };
 
 std::mutex g_mutex;
 std::vector<KnownProcess> g_known;
 
-// When it was started, in ticks since the machine was; empty where it has ended, waited for or not.
-// Nothing where that cannot be known now, as with too many open files.
+// Returns when the process was started, in ticks since the machine was; empty where it has ended,
+// waited for or not. Nothing where that cannot be known now, as with too many open files.
 std::optional<std::string> start_of(int pid) {
   errno = 0;
   std::ifstream file(cat("/proc/", pid, "/stat"));
@@ -41,6 +43,7 @@ std::optional<std::string> start_of(int pid) {
   return fields[kStart];
 }
 
+// "rank 2 (process 18017)" of each, whose ranks are lost from now on.
 std::string names_of(const std::vector<RankProcess>& processes) {
   std::vector<std::string> names;
   names.reserve(processes.size());
@@ -56,21 +59,23 @@ std::string names_of(const std::vector<RankProcess>& processes) {
 void remember_rank_processes(const std::vector<RankProcess>& ranks) {
   const std::lock_guard lock(g_mutex);
   g_known.clear();
-  for (const RankProcess& rank : ranks)
+  for (const RankProcess& rank : ranks) {
     if (const auto started = start_of(rank.pid))
       g_known.push_back({.process = rank, .started = *started});
+  }
 }
 
 std::vector<RankProcess> ended_processes() {
   const std::lock_guard lock(g_mutex);
   std::vector<RankProcess> ended;
-  for (const KnownProcess& known : g_known)
+  for (const KnownProcess& known : g_known) {
     if (start_of(known.process.pid).value_or(known.started) != known.started)
       ended.push_back(known.process);
+  }
   return ended;
 }
 
-// A process closes its connections a little before it has ended.
+// It looks again for a while: a process closes its connections a little before it has ended.
 std::string ended_ranks(std::chrono::milliseconds patience) {
   const Deadline deadline(patience);
   for (;;) {

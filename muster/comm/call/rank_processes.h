@@ -1,5 +1,5 @@
-// The job's ranks on this host, as processes: which of them have ended. For errors of backends that
-// know that a connection closed, and not whose.
+// Knows which of the job's ranks on this host have ended, as processes, for errors of backends that
+// know that a connection closed but not whose.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ struct RankProcess {
   int pid = 0;
 };
 
-// Replaces what was told before. Only processes of this host and PID namespace, all alive, but for
-// this one.
+// Replaces what was told before. The processes are of this host and PID namespace, all alive, and
+// this one is not among them.
 void remember_rank_processes(const std::vector<RankProcess>& ranks);
 
-// Those known to have ended.
+// Returns those known to have ended.
 std::vector<RankProcess> ended_processes();
 
 // "rank 2 (process 18017)", of several "rank 2 (process 18017), rank 3 (process 18018)"; empty

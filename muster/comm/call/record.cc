@@ -1,9 +1,11 @@
+// The activity file gets a call's facts when it begins, and its end by the number that it gave.
 #include "muster/comm/call/record.h"
 
 namespace muster {
 
 thread_local CallRecord* OuterRecord::current_ = nullptr;
 
+// Names as short as people write them; LibTorch's own for other types.
 const char* short_type(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -35,6 +37,7 @@ const char* short_type(at::ScalarType type) {
   }
 }
 
+// No file is open in most programs: then there is nothing to record.
 CallRecord::CallRecord(const char* group,
                        const char* operation,
                        int64_t sequence,
@@ -50,10 +53,9 @@ CallRecord::CallRecord(const char* group,
     facts.type = short_type(tensor->scalar_type());
     facts.sizes = tensor->sizes().data();
     facts.dimensions = tensor->sizes().size();
-    // Of a sparse one the entries that there are, which differ from rank to rank, are no facts of
-    // the call.
+    // The entries of a sparse tensor differ from rank to rank, and are no facts of the call.
     if (tensor->layout() == at::kStrided)
-      facts.bytes = static_cast<int64_t>(tensor->nbytes());
+      facts.bytes = tensor->numel() * tensor->element_size();
   }
   number_ = activity->begin_call(facts);
 }

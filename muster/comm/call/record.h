@@ -1,7 +1,7 @@
-// A collective or message as the rank's activity file has it (muster/trace). It is written down
-// where it is called; who knows when it has ended ends it there: a HostOperation in whichever
-// thread completes it, a Work of other backends when its caller has waited for it. Called by
-// ProcessGroup and the backends; nothing is done where no file is open.
+// A collective or message in the rank's activity file (muster/trace). It is written down where it
+// is called, and ended by who knows that: a HostOperation in whichever thread completes it, a Work
+// of other backends when its caller has waited for it. ProcessGroup and the backends use it; it
+// does nothing where no file is open.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,11 +34,13 @@ class CallRecord {
   CallRecord(const CallRecord&) = delete;
   CallRecord& operator=(const CallRecord&) = delete;
   explicit operator bool() const { return number_ != 0; }
-  ~CallRecord() = default;  // what nobody has ended is under way for good
+  ~CallRecord() = default;  // a call that nobody has ended is under way for good
 
   void end(bool failed) noexcept {
     const uint64_t number = std::exchange(number_, 0);
-    if (Activity* const activity = number == 0 ? nullptr : Activity::get())
+    if (number == 0)
+      return;
+    if (Activity* const activity = Activity::get())
       activity->end_call(number, failed ? CallState::failed : CallState::ended);
   }
 
@@ -46,8 +48,8 @@ class CallRecord {
   uint64_t number_ = 0;
 };
 
-// While a record's call goes on in a backend: the backend takes that record, and writes down no
-// other.
+// While it lives, a record's call goes on in a backend: the backend takes that record, and writes
+// down no other.
 class OuterRecord {
  public:
   explicit OuterRecord(CallRecord& record) : before_(std::exchange(current_, &record)) {}
@@ -55,7 +57,7 @@ class OuterRecord {
   OuterRecord(const OuterRecord&) = delete;
   OuterRecord& operator=(const OuterRecord&) = delete;
 
-  // That of the calling thread; nullptr outside of any. One that was taken is empty.
+  // The calling thread's record; nullptr outside of any call. One that was taken is empty.
   static CallRecord* here() { return current_; }
 
  private:
@@ -63,9 +65,9 @@ class OuterRecord {
   static thread_local CallRecord* current_;
 };
 
-// The record of an operation that a backend begins: the one around it, or else one of its own, in
-// the group that c10d knows the backend by, and `suffix` where others count that group's operations
-// too.
+// The record of a call that a backend begins: the one around it, or else one of its own. It is in
+// the group that c10d knows the backend by, with `suffix` where others count that group's calls
+// too. Backends inside of another one have no name of a group, and write nothing down.
 template <class Backend>
 CallRecord backend_record(const Backend& backend,
                           const char* suffix,
@@ -73,19 +75,7 @@ CallRecord backend_record(const Backend& backend,
                           int64_t sequence,
                           const at::Tensor* tensor,
                           int peer = -1,
-                          int tag = 0);
-
-}  // namespace muster
-
-// Backends inside of another one have no name of a group, and write nothing down.
-template <class Backend>
-muster::CallRecord muster::backend_record(const Backend& backend,
-                                          const char* suffix,
-                                          const char* operation,
-                                          int64_t sequence,
-                                          const at::Tensor* tensor,
-                                          int peer,
-                                          int tag) {
+                          int tag = 0) {
   if (Activity::get() == nullptr)
     return {};
   if (CallRecord* const outer = OuterRecord::here())
@@ -98,3 +88,5 @@ muster::CallRecord muster::backend_record(const Backend& backend,
       name == "default_pg" ? "world" : name;  // as Python calls the group of all ranks
   return CallRecord((shown + suffix).c_str(), operation, sequence, tensor, peer, tag);
 }
+
+}  // namespace muster

@@ -1,4 +1,4 @@
-// The time that a caller of a backend gives an operation.
+// Reads the time that a caller of a backend gives an operation.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>

@@ -1,3 +1,5 @@
+// LibTorch's Gloo chooses the address that the host's name resolves to, which is loopback on many
+// machines. So the interface is chosen here, by its name or by the route to rank 0.
 #include "muster/comm/gloo/gloo.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -10,30 +12,31 @@ namespace muster {
 
 namespace {
 
+// GLOO_SOCKET_IFNAME may name several interfaces, all of which Gloo then uses.
 void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::string& master_addr) {
+  using GlooGroup = c10d::ProcessGroupGloo;
+  const auto names = get_env("GLOO_SOCKET_IFNAME");
   try {
-    if (const auto names = get_env("GLOO_SOCKET_IFNAME")) {
-      for (const std::string& name : split(*names, ',')) {
-        options.devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
-      }
-    } else {
-      options.devices.push_back(
-          c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(master_addr)));
+    if (!names) {
+      const std::string address = address_towards(master_addr);
+      options.devices.push_back(GlooGroup::createDeviceForHostname(address));
+      return;
     }
+    for (const std::string& name : split(*names, ','))
+      options.devices.push_back(GlooGroup::createDeviceForInterface(name));
   } catch (const std::exception& error) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("gloo: expected a usable network interface, got ",
-            get_env("GLOO_SOCKET_IFNAME") ? "GLOO_SOCKET_IFNAME=" + *get_env("GLOO_SOCKET_IFNAME")
-                                          : "the route to '" + master_addr + "'",
+            names ? cat("GLOO_SOCKET_IFNAME=", *names) : cat("the route to '", master_addr, "'"),
             " (",
             std::string(error.what()).substr(0, 200),
             "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
   }
 }
 
-// Gloo writes to a socket whose peer may be dead, and the rank must outlive it. Its own threads are
-// protected since they were made; these calls write in the caller's.
+// Gloo writes to a socket whose peer may be dead, and the rank must outlive that. Gloo's own
+// threads are protected since they were made; these calls write in the caller's thread.
 class Gloo : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
@@ -65,7 +68,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
                                             int size,
                                             std::chrono::milliseconds timeout,
                                             const std::string& master_addr) {
-  const NoSigpipe guard;  // and in the threads that Gloo makes here
+  const NoSigpipe guard;  // also in the threads that Gloo makes here
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   choose_interface(*options, master_addr);
   return c10::make_intrusive<Gloo>(store, rank, size, options);

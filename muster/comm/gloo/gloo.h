@@ -1,4 +1,4 @@
-// How to make LibTorch's Gloo backend: on which network interface, with which deadline.
+// Makes LibTorch's Gloo backend, on the right network interface and with a deadline.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -1,5 +1,5 @@
-// A backend that leaves everything to another one, for those that do one thing differently. c10d's
-// callers know the operations by these names in every version that is supported.
+// A backend that leaves everything to another one, for backends that do one thing differently.
+// c10d's callers know the operations by these names in every version that is supported.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -1,3 +1,5 @@
+// A tensor that Gloo can use is given as it is. Every other is copied to one that Gloo can use; an
+// output's copy is noted in rest_, and copied back when Gloo has ended.
 #include "muster/comm/hierarchical/gloo_call.h"
 
 #include <ATen/core/grad_mode.h>
@@ -19,7 +21,7 @@ namespace {
 
 using RedOp = c10d::ReduceOp::RedOpType;
 
-// The values that Gloo adds up for those of `type`. Of halves the sum, of which the mean is made,
+// The type in which Gloo adds up values of `type`. A mean of halves is made from floats: their sum
 // may be more than their type has.
 at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
   const bool halves = type == at::kHalf || type == at::kBFloat16;
@@ -32,7 +34,7 @@ at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
   return type;
 }
 
-// Of truth values that are bytes of 0 and 1.
+// Truth values are bytes of 0 and 1: the operation on bytes that gives the same answers.
 c10d::ReduceOp op_of_bytes(shm::Op op) {
   switch (op) {
     case shm::Op::product:
@@ -48,29 +50,15 @@ c10d::ReduceOp op_of_bytes(shm::Op op) {
 
 }  // namespace
 
-void GlooCall::check(const at::Tensor& tensor) const {
-  if (tensor.defined() && tensor.layout() == at::kStrided)
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(operation_,
-                  ": expected a dense tensor, got ",
-                  tensor.defined() ? c10::str(tensor.layout()) : "an undefined one"));
-}
-
-void GlooCall::expect_one_type(const Tensors& tensors) const {
+void GlooCall::expect_one_kind(const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
-    check(tensor);
-    if (tensor.scalar_type() == tensors[0].scalar_type())
-      continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat(operation_,
-                    ": expected tensors of one type, got ",
-                    c10::toString(tensors[0].scalar_type()),
-                    " and ",
-                    c10::toString(tensor.scalar_type())));
+    expect_dense(operation_, tensor);
+    expect_one_type(operation_, tensors[0], tensor);
   }
 }
 
+// The caller's stream is remembered for a GPU's tensor: the copy has to come before what follows
+// there.
 void GlooCall::copy_back(const at::Tensor& from, const at::Tensor& to) {
   rest_.copies_.push_back({.from = from, .to = to.detach()});
   const c10::Device device = to.device();
@@ -79,13 +67,14 @@ void GlooCall::copy_back(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Tensor GlooCall::in(const at::Tensor& tensor) {
-  check(tensor);
+  expect_dense(operation_, tensor);
   const at::Tensor memory = is_plain(tensor) ? tensor : plain(tensor.detach());
   return is_known_everywhere(memory.scalar_type()) ? memory : as_bytes(memory);
 }
 
+// A copy has the output's values where Gloo also reads it.
 at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
-  check(tensor);
+  expect_dense(operation_, tensor);
   outputs_.push_back(tensor);
   at::Tensor memory = tensor;
   if (!is_plain(tensor)) {
@@ -96,7 +85,7 @@ at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
 }
 
 GlooCall::Tensors GlooCall::in(const Tensors& tensors) {
-  expect_one_type(tensors);
+  expect_one_kind(tensors);
   Tensors found;
   for (const at::Tensor& tensor : tensors)
     found.push_back(in(tensor));
@@ -104,13 +93,14 @@ GlooCall::Tensors GlooCall::in(const Tensors& tensors) {
 }
 
 GlooCall::Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
-  expect_one_type(tensors);
+  expect_one_kind(tensors);
   Tensors found;
   for (const at::Tensor& tensor : tensors)
     found.push_back(out(tensor, also_read));
   return found;
 }
 
+// Complex numbers are given as pairs of real ones, which add up alike.
 at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   outputs_.push_back(tensor);
   at::Tensor memory = tensor;
@@ -123,15 +113,16 @@ at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& 
 }
 
 GlooCall::Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::ReduceOp& op) {
-  expect_one_type(tensors);
+  expect_one_kind(tensors);
   Tensors found;
   for (const at::Tensor& tensor : tensors)
     found.push_back(number_out(tensor, op));
   return found;
 }
 
+// The caller's inputs must stay as they are, and Gloo reduces in place: so this is a copy.
 at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
-  expect_one_type(inputs);
+  expect_one_kind(inputs);
   Tensors flat;
   for (const at::Tensor& input : inputs)
     flat.push_back(plain(input.detach()).view(-1));
@@ -140,7 +131,8 @@ at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op)
   return numbers.is_complex() ? at::view_as_real(numbers).view(-1) : numbers;
 }
 
-// Those that a type has, it has in shared memory too, but for the product of complex numbers.
+// A type has the operations here that it has in shared memory, but for the product of complex
+// numbers, which Gloo sees as pairs of real ones.
 c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const {
   if (tensors.empty() || !tensors[0].defined())
     return op;
@@ -159,16 +151,18 @@ c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& o
 }
 
 void GlooCall::written(const at::Tensor& from, const at::Tensor& output) {
-  check(output);
+  expect_dense(operation_, output);
   outputs_.push_back(output);
   copy_back(from.view(output.sizes()), output);
 }
 
+// Numbers become complex again where the output is.
 void GlooCall::cut_out(const at::Tensor& numbers, int ranks, int rank, const at::Tensor& output) {
   const at::Tensor part = numbers.view({ranks, numbers.numel() / ranks})[rank];
   written(output.is_complex() ? at::view_as_complex(part.view({output.numel(), 2})) : part, output);
 }
 
+// The caller's stream waits for the copies, which run on this thread's stream.
 void GlooCall::Rest::operator()() const {
   const at::NoGradGuard no_grad;
   for (const Copy& copy : copies_)

@@ -1,6 +1,6 @@
-// What Gloo is given for a call's tensors. It reads and writes memory whatever the strides are,
-// leaves lazy conjugations out, and knows few types: others it moves as bytes, and reduces as
-// numbers that it knows. Inside of comm/hierarchical.
+// Makes tensors fit for Gloo, which reads and writes memory whatever the strides are, leaves lazy
+// conjugations out, and knows few types. Tensors of other types are moved as bytes, and reduced as
+// numbers that Gloo knows. Inside of comm/hierarchical.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,30 +18,31 @@ class GlooCall {
 
   explicit GlooCall(const char* operation) : operation_(operation) {}
 
-  // To be moved: what is read, and what is written (and read too, where `also_read`). Throws:
-  // invalid_argument for an undefined one, one that is not dense, and for lists of more than one
-  // type.
+  // Tensors to be moved, which are read (in) or written (out; and read too, where `also_read`).
+  // Throws: invalid_argument for a tensor that is undefined or not dense, and for lists of more
+  // than one type.
   at::Tensor in(const at::Tensor& tensor);
   at::Tensor out(const at::Tensor& tensor, bool also_read = false);
   Tensors in(const Tensors& tensors);
   Tensors out(const Tensors& tensors, bool also_read = false);
 
-  // To be reduced by gloo_op(): the tensors' values in place where Gloo knows their type, else a
-  // copy that is copied back; or the values of all inputs, one after the other, always a copy.
+  // Tensors to be reduced by gloo_op(). numbers_out() has their values in place where Gloo knows
+  // their type, else a copy that is copied back; numbers_of() has the values of all inputs, one
+  // after the other, and is always a copy.
   Tensors numbers_out(const Tensors& tensors, const c10d::ReduceOp& op);
   at::Tensor numbers_of(const Tensors& inputs, const c10d::ReduceOp& op);
-  // Throws: invalid_argument for an operation that the type has not.
+  // Throws: invalid_argument for an operation that the type does not have.
   c10d::ReduceOp gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const;
 
-  // After the operation `output` becomes `from`, or of `ranks` equal parts of numbers the one of
-  // `rank`.
+  // After the operation `output` becomes `from`, or the part of `rank` among `ranks` equal parts of
+  // numbers.
   void written(const at::Tensor& from, const at::Tensor& output);
   void cut_out(const at::Tensor& numbers, int ranks, int rank, const at::Tensor& output);
 
   struct Copy {
-    at::Tensor from, to;  // no tensors of the caller's: any thread may let them go
+    at::Tensor from, to;  // none is the caller's own: any thread may let them go
   };
-  // What is left to do when Gloo has ended, in its thread.
+  // Does what is left to do when Gloo has ended, in Gloo's thread.
   class Rest {
    public:
     void operator()() const;
@@ -50,14 +51,13 @@ class GlooCall {
    private:
     friend class GlooCall;
     std::vector<Copy> copies_;
-    std::optional<c10::Stream> stream_;  // the caller's, which goes on behind the copies
+    std::optional<c10::Stream> stream_;  // the caller's; it goes on behind the copies
   };
   const Rest& rest() const { return rest_; }
   const Tensors& outputs() const { return outputs_; }  // as the caller gave them
 
  private:
-  void check(const at::Tensor& tensor) const;
-  void expect_one_type(const Tensors& tensors) const;
+  void expect_one_kind(const Tensors& tensors) const;  // dense, and of one type
   at::Tensor number_out(const at::Tensor& tensor, const c10d::ReduceOp& op);
   void copy_back(const at::Tensor& from, const at::Tensor& to);
 

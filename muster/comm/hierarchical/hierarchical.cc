@@ -1,3 +1,6 @@
+// A rank is in two groups: inside_ has its host's ranks, and between_ has the ranks of all hosts
+// that have the same local rank (a column). A collective goes through both, one after the other, in
+// the executor's thread. Only that thread uses them while calls are under way.
 #include "muster/comm/hierarchical/hierarchical.h"
 
 #include <ATen/core/grad_mode.h>
@@ -22,6 +25,7 @@
 #include "muster/comm/hierarchical/over_gloo.h"
 #include "muster/comm/host/operation.h"
 #include "muster/comm/host/ordered_executor.h"
+#include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/shm/backend.h"
 
 namespace muster {
@@ -29,17 +33,24 @@ namespace muster {
 namespace {
 
 using std::chrono::milliseconds;
+using RedOp = c10d::ReduceOp::RedOpType;
 
-// Elements that are summed inside the host while those before them are on the network.
+// Ranks and hosts are few enough for an int.
+template <class List>
+int count_of(const List& list) {
+  return static_cast<int>(std::ssize(list));
+}
+
+// While a piece is on the network, the next one is summed inside the host.
 constexpr int64_t kPieceBytes = 4 << 20;
-// Less than this for each goes through one rank of the host alone: another connection would cost
-// more.
+// A rank's share is no smaller: else fewer ranks of the host have one, because another connection
+// would cost more.
 constexpr int64_t kShareBytes = 64 << 10;
 
-// Where one rank stands among the hosts.
+// One rank's place among the hosts.
 struct Place {
   std::vector<std::vector<int>> ranks_of_hosts = {};  // hosts by their first rank
-  size_t host = 0;
+  int host = 0;
   int local_rank = 0;
   int num_ranks = 0;
   int columns = 0;    // local ranks that every host has: rank i of each talks to the others' rank i
@@ -48,39 +59,39 @@ struct Place {
   const std::vector<int>& neighbours() const { return ranks_of_hosts[host]; }
 };
 
+// `hosts` has each rank's host. Hosts are numbered by their first rank, and a host's ranks by their
+// own order.
 Place place_of(int rank, const std::vector<std::string>& hosts) {
-  Place place{.num_ranks = static_cast<int>(std::ssize(hosts))};
+  Place place{.num_ranks = count_of(hosts)};
   std::vector<std::string> names;
-  for (int other = 0; other < std::ssize(hosts); ++other) {
-    const auto found = std::find(names.begin(), names.end(), hosts[static_cast<size_t>(other)]);
-    const auto host = static_cast<size_t>(found - names.begin());
+  for (int other = 0; other < place.num_ranks; ++other) {
+    const auto found = std::ranges::find(names, hosts[other]);
+    const auto host = static_cast<int>(found - names.begin());
     if (found == names.end()) {
-      names.push_back(hosts[static_cast<size_t>(other)]);
+      names.push_back(hosts[other]);
       place.ranks_of_hosts.emplace_back();
     }
     auto& ranks = place.ranks_of_hosts[host];
     if (other == rank) {
       place.host = host;
-      place.local_rank = static_cast<int>(ranks.size());
+      place.local_rank = count_of(ranks);
     }
     ranks.push_back(other);
   }
-  const auto smallest = std::min_element(
-      place.ranks_of_hosts.begin(), place.ranks_of_hosts.end(), [](const auto& a, const auto& b) {
-        return a.size() < b.size();
-      });
-  place.columns = static_cast<int>(smallest->size());
+  const auto smallest = std::ranges::min_element(
+      place.ranks_of_hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
+  place.columns = count_of(*smallest);
   place.even = place.columns * std::ssize(place.ranks_of_hosts) == place.num_ranks;
   return place;
 }
 
-constexpr milliseconds kNetworkLook{100};    // while the network is waited for
-constexpr std::chrono::seconds kToLetGo{5};  // of a network
-// Before the failure is told: a Gloo that Python has made needs the interpreter to go, which ends
-// soon after.
+constexpr milliseconds kNetworkLook{100};    // between two looks while the network is waited for
+constexpr std::chrono::seconds kToLetGo{5};  // for a network to close
+// A network that has failed closes before the failure is told: a Gloo that Python has made needs
+// the interpreter to go, which ends soon after.
 constexpr std::chrono::seconds kToLetGoOfFailed{1};
 
-// Gloo's destructor waits for what is under way, for a host that has lost its power until the
+// Gloo's destructor waits for what is under way, and where a host has lost its power until the
 // deadline. So it runs in a thread of its own, which is left behind where that takes long.
 void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
   if (!network)
@@ -99,6 +110,20 @@ void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
   warn(
       "process group: a connection to another host does not close; it stays open until the process "
       "ends");
+}
+
+// Gloo reduces these types with these operations. It refuses others, or reduces them in its own
+// way.
+bool is_reduced_by_gloo(at::ScalarType type, RedOp op) {
+  const bool mean = op == RedOp::AVG;
+  const bool sum = op == RedOp::SUM;
+  if (type == at::kComplexFloat || type == at::kComplexDouble)
+    return sum || mean;
+  if (!is_known_everywhere(type))
+    return false;
+  if (mean)
+    return at::isFloatingType(type);
+  return sum || op == RedOp::MIN || op == RedOp::MAX || op == RedOp::PRODUCT;
 }
 
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,
@@ -126,13 +151,13 @@ class HierarchicalBackend : public OverGloo {
         names_(names_on_host(names, place_)),
         inside_(make_shm(part_of(store, cat("host/", place_.host)),
                          place_.local_rank,
-                         static_cast<int>(std::ssize(place_.neighbours())),
+                         count_of(place_.neighbours()),
                          timeout,
                          names_)) {
     if (place_.local_rank < place_.columns) {
       between_ = network(part_of(store, cat("column/", place_.local_rank)),
-                         static_cast<int>(place_.host),
-                         static_cast<int>(std::ssize(place_.ranks_of_hosts)));
+                         place_.host,
+                         count_of(place_.ranks_of_hosts));
     }
   }
 
@@ -165,6 +190,7 @@ class HierarchicalBackend : public OverGloo {
     ForwardingBackend::shutdown();
   }
 
+  // Gloo alone reduces what does not go through memory.
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     if (!goes_through_memory(tensors, options))
       return OverGloo::allreduce(tensors, options);
@@ -178,8 +204,8 @@ class HierarchicalBackend : public OverGloo {
                  });
   }
 
-  // Behind what is under way, as Gloo's own: a rank that leaves after it has ended all that came
-  // before.
+  // It comes behind what is under way, as Gloo's own: a rank that leaves after it has ended all
+  // that came before.
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     fork().check("barrier");
     return start(HostCall("barrier", c10d::OpType::BARRIER),
@@ -191,8 +217,8 @@ class HierarchicalBackend : public OverGloo {
                  });
   }
 
-  // Of even hosts: each value crosses the network once, to one rank of each other host, which gives
-  // it to its neighbours.
+  // Between even hosts each value crosses the network once, to one rank of each other host, which
+  // gives it to its neighbours.
   WorkPtr _allgather_base(at::Tensor& output,
                           at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
@@ -208,12 +234,12 @@ class HierarchicalBackend : public OverGloo {
         });
   }
 
-  // Summed inside of each host; then, of even hosts, each host's sums cross the network once, to
-  // the rank that they are for. Gloo's own is an all_reduce.
+  // Inputs are summed inside of each host. Between even hosts, each host's sums then cross the
+  // network once, to the rank that they are for. Gloo's own is an all_reduce.
   WorkPtr _reduce_scatter_base(at::Tensor& output,
                                at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    if (!are_parts(input, output) || !is_reduced_by_gloo(input, options.reduceOp))
+    if (!are_parts(input, output) || !is_reduced_by_gloo(input.scalar_type(), options.reduceOp))
       return OverGloo::_reduce_scatter_base(output, input, options);
     fork().check("reduce_scatter");
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
@@ -230,44 +256,22 @@ class HierarchicalBackend : public OverGloo {
   using Collective = std::function<void(const HostCall&, const Deadline&)>;
 
   static bool goes_through_memory(const Tensors& tensors, const c10d::AllreduceOptions& options) {
-    return tensors.size() == 1 && !tensors[0].is_sparse() && tensors[0].numel() > 0 &&
-           is_reduced_by_gloo(tensors[0], options.reduceOp);
+    if (tensors.size() != 1 || tensors[0].is_sparse() || tensors[0].numel() == 0)
+      return false;
+    return is_reduced_by_gloo(tensors[0].scalar_type(), options.reduceOp);
   }
 
-  // `whole` has a part for every rank. What is wrong with others Gloo tells.
+  // Whether `whole` has a part for every rank. Gloo tells what is wrong with others.
   bool are_parts(const at::Tensor& whole, const at::Tensor& part) const {
-    return whole.layout() == at::kStrided && part.layout() == at::kStrided && part.numel() > 0 &&
-           whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * getSize();
+    if (whole.layout() != at::kStrided || part.layout() != at::kStrided || part.numel() == 0)
+      return false;
+    return whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * getSize();
   }
 
-  // All else it refuses, or does in its own way.
-  static bool is_reduced_by_gloo(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-    const bool mean = op == c10d::ReduceOp::AVG;
-    switch (tensor.scalar_type()) {
-      case at::kFloat:
-      case at::kDouble:
-      case at::kHalf:
-      case at::kBFloat16:
-        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN ||
-               op == c10d::ReduceOp::MAX || op == c10d::ReduceOp::PRODUCT || mean;
-      case at::kComplexFloat:
-      case at::kComplexDouble:
-        return op == c10d::ReduceOp::SUM || mean;
-      case at::kInt:
-      case at::kLong:
-      case at::kByte:
-      case at::kChar:
-        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN ||
-               op == c10d::ReduceOp::MAX || op == c10d::ReduceOp::PRODUCT;
-      default:
-        return false;
-    }
-  }
-
+  // Queues the collective. A failure breaks the group: the other ranks may have gone on.
   WorkPtr start(HostCall call, milliseconds asked, Collective collective) {
     call.show_event(getBackendName());
-    call.record = backend_record(
-        *this, " c10d", call.name, static_cast<int64_t>(sequence_), call.first_tensor());
+    call.record = backend_record(*this, " c10d", call.name, sequence_, call.first_tensor());
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     const Deadline deadline(timeout_of(asked, timeout_));
@@ -303,31 +307,37 @@ class HierarchicalBackend : public OverGloo {
            (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
   }
 
-  // What is summed: of complex numbers both parts.
+  // The real numbers that are summed: both parts of complex ones.
   static at::Tensor numbers_of(const at::Tensor& memory) {
     return (memory.is_complex() ? at::view_as_real(memory.detach()) : memory).view(-1);
   }
 
-  // What an operation reads and writes, in this host's memory.
+  // The memory of this host that a call reads and writes.
   static const at::Tensor& read(const HostCall& call) { return call.held[0]; }
   static const at::Tensor& written(const HostCall& call) {
     return call.copies.empty() ? call.outputs[0] : call.copies[0].from;
   }
 
+  // The column brings each host's input of this local rank; then the ranks of this host gather, for
+  // each host, what their columns have brought.
   void all_gather(const HostCall& call, const Deadline& deadline) {
     at::Tensor input = bytes_of(read(call));
-    at::Tensor column = at::empty({hosts() * input.numel()},
-                                  input.options());  // from this rank's like, host by host
+    // The inputs of this rank's column, host by host.
+    at::Tensor column = at::empty({hosts() * input.numel()}, input.options());
     c10d::AllgatherOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
     const auto rows = rows_of_hosts(bytes_of(written(call)));
     for (int64_t host = 0; host < hosts(); ++host) {
       options.timeout = left(deadline);
-      std::vector<Tensors> outputs{rows[static_cast<size_t>(host)]};
+      std::vector<Tensors> outputs{rows[host]};
       Tensors inputs{column.narrow(0, host * input.numel(), input.numel())};
       inside_->allgather(outputs, inputs, options)->wait();
     }
+  }
+
+  static c10d::ReduceOp without_mean(const c10d::ReduceOp& op) {
+    return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
   }
 
   void reduce_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
@@ -336,9 +346,8 @@ class HierarchicalBackend : public OverGloo {
     const at::Tensor given = numbers_of(read(call));
     const at::Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
     const bool mean = op == c10d::ReduceOp::AVG;
-    const at::Tensor sums =
-        sums_of_this_host(input, mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op, deadline);
-    at::Tensor theirs = at::empty_like(sums);  // for this rank, host by host
+    const at::Tensor sums = sums_of_this_host(input, without_mean(op), deadline);
+    at::Tensor theirs = at::empty_like(sums);  // sums for this rank, host by host
     at::Tensor sent = bytes_of(sums), received = bytes_of(theirs);
     std::vector<int64_t> equal_parts;
     c10d::AllToAllOptions options;
@@ -353,13 +362,14 @@ class HierarchicalBackend : public OverGloo {
     numbers_of(written(call)).copy_(sum);
   }
 
+  // Uneven hosts have no columns of all ranks: everything is summed everywhere.
   void reduce_and_cut(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
     const at::Tensor whole = numbers_of(read(call)).clone();
     all_reduce(whole, op, deadline);
     numbers_of(written(call)).copy_(whole.view({getSize(), -1})[getRank()]);
   }
 
-  // For this rank's like on each host, host by host.
+  // Sums what this host's ranks have for this rank's column, host by host.
   at::Tensor sums_of_this_host(const at::Tensor& input,
                                const c10d::ReduceOp& op,
                                const Deadline& deadline) {
@@ -369,7 +379,7 @@ class HierarchicalBackend : public OverGloo {
     options.reduceOp = op;
     for (int64_t host = 0; host < hosts(); ++host) {
       options.timeout = left(deadline);
-      std::vector<Tensors> inputs{rows[static_cast<size_t>(host)]};
+      std::vector<Tensors> inputs{rows[host]};
       Tensors outputs{sums[host]};
       inside_->reduce_scatter(outputs, inputs, options)->wait();
     }
@@ -398,12 +408,12 @@ class HierarchicalBackend : public OverGloo {
     for (const auto& ranks : place_.ranks_of_hosts) {
       Tensors& rows = found.emplace_back();
       for (const int rank : ranks)
-        rows.push_back(parts[static_cast<size_t>(rank)]);
+        rows.push_back(parts[rank]);
     }
     return found;
   }
 
-  // The sum of halves, of which their mean is made, may be more than their type has.
+  // A mean of halves is made from floats: their sum may be more than their type has.
   void all_reduce(const at::Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!is_mean_of_halves(flat, op))
       return reduce_in_pieces(flat, op, deadline);
@@ -412,17 +422,19 @@ class HierarchicalBackend : public OverGloo {
     flat.copy_(wide);
   }
 
-  // Pieces follow each other: one is on the network while the next is summed in memory.
+  // Pieces follow each other: one is on the network while the next is summed in memory. Of a piece,
+  // the first ranks of the host have a share each, which they sum with the other hosts' and then
+  // give to their neighbours.
   void reduce_in_pieces(const at::Tensor& flat,
                         const c10d::ReduceOp& op,
                         const Deadline& deadline) {
     const bool mean = op == c10d::ReduceOp::AVG;
-    const auto bytes = static_cast<int64_t>(flat.nbytes());
+    const int64_t bytes = flat.numel() * flat.element_size();
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
     const auto pieces = flat.chunk(std::max<int64_t>(1, bytes / (kPieceBytes * shares)));
     std::vector<WorkPtr> on_network;
     c10d::AllreduceOptions options;
-    options.reduceOp = mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
+    options.reduceOp = without_mean(op);
     for (const at::Tensor& piece : pieces) {
       options.timeout = left(deadline);
       options.asyncOp = false;
@@ -431,7 +443,7 @@ class HierarchicalBackend : public OverGloo {
       const auto parts = piece.tensor_split(shares);
       if (place_.local_rank >= shares)
         continue;
-      tensors = {parts[static_cast<size_t>(place_.local_rank)]};
+      tensors = {parts[place_.local_rank]};
       if (tensors[0].numel() > 0)
         on_network.push_back(between_->allreduce(tensors, options));
     }
@@ -440,7 +452,7 @@ class HierarchicalBackend : public OverGloo {
         wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);
       for (int64_t owner = 0; owner < shares; ++owner)
-        give_to_neighbours(parts[static_cast<size_t>(owner)], owner, deadline);
+        give_to_neighbours(parts[owner], owner, deadline);
     }
     if (mean)
       flat.div_(getSize());
@@ -457,6 +469,7 @@ class HierarchicalBackend : public OverGloo {
     inside_->broadcast(tensors, options)->wait();
   }
 
+  // It looks now and then whether abort() was called.
   void wait_for_network(c10d::Work& work, const Deadline& deadline) {
     while (!wait_for(work, std::min(kNetworkLook, left(deadline)))) {
       if (given_up_)
@@ -468,11 +481,12 @@ class HierarchicalBackend : public OverGloo {
     }
   }
 
+  // The time left for the next step, which is never "none".
   static milliseconds left(const Deadline& deadline) {
     return std::max(deadline.left(), milliseconds(1));
   }
 
-  // Gloo's messages number the hosts.
+  // Gloo's messages number the hosts, so that the error names this host's ranks first.
   std::exception_ptr told_of_this_host(const char* collective, const std::exception& error) const {
     const auto whose = cat(collective,
                            " over hosts on ",
@@ -490,7 +504,7 @@ class HierarchicalBackend : public OverGloo {
     return nullptr;
   }
 
-  // So that neither this host's ranks nor the other hosts' wait for what will not come.
+  // After a failure neither this host's ranks nor the other hosts' wait for what will not come.
   void give_up() {
     inside_->abort();
     let_go(std::move(between_), kToLetGoOfFailed);
@@ -506,12 +520,11 @@ class HierarchicalBackend : public OverGloo {
 
   const Place place_;
   std::chrono::milliseconds timeout_;
-  const RankNames names_;                     // of this host's ranks
-  c10::intrusive_ptr<c10d::Backend> inside_;  // this host's ranks
-  // The ranks of other hosts with this one's local rank; the thread's, until it has ended.
-  c10::intrusive_ptr<c10d::Backend> between_;
+  const RankNames names_;                      // of this host's ranks
+  c10::intrusive_ptr<c10d::Backend> inside_;   // this host's ranks
+  c10::intrusive_ptr<c10d::Backend> between_;  // this rank's column; null where it has none
   std::atomic<bool> given_up_ = false;
-  uint64_t sequence_ = 0;
+  int64_t sequence_ = 0;
   std::atomic<bool> left_ = false;
   OrderedExecutor executor_{[this] { abort(); }};
 };
@@ -525,7 +538,7 @@ c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10
                                                     const NetworkBackend& network,
                                                     RankNames names) {
   if (names.ranks.empty())
-    names = RankNames::of_all(static_cast<int>(hosts.size()));
+    names = RankNames::of_all(count_of(hosts));
   return c10::make_intrusive<HierarchicalBackend>(
       store, rank, place_of(rank, hosts), timeout, network, names);
 }

@@ -1,7 +1,7 @@
-// The backend of ranks on several hosts: messages and collectives by Gloo, but what training does
-// at every step goes through memory inside each host: all_reduce, and where all hosts have equally
-// many ranks all_gather and reduce_scatter. Over the network goes only what has been summed there,
-// or what that host has not got yet.
+// The backend of ranks on several hosts. Gloo has messages and most collectives, but those of every
+// training step go through memory inside each host: all_reduce, and where all hosts have equally
+// many ranks all_gather and reduce_scatter. Only sums of a host, and values that the other host
+// does not have yet, cross the network.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -24,8 +24,8 @@ namespace muster {
 using NetworkBackend = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)>;
 
-// Collective: over all ranks; `hosts` has the host_identity() of each. `names`: what messages call
-// them. The bits of a sum depend on which ranks share a host, and on nothing else. Throws: as
+// Collective: over all ranks; `hosts` has the host_identity() of each. Messages call them by
+// `names`. The bits of a sum depend on which ranks share a host, and on nothing else. Throws: as
 // make_shm and `network`.
 c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank,

@@ -1,3 +1,6 @@
+// Every call is Gloo's, with tensors that a GlooCall has made fit for it. What is left to do when
+// Gloo has ended (results to copy back, a profiler's event to end) hangs on the future of its work;
+// a work that has no future gets a wrapper that does it when the work is seen to be over.
 #include "muster/comm/hierarchical/over_gloo.h"
 
 #include <ATen/core/grad_mode.h>
@@ -23,13 +26,14 @@ namespace {
 using Tensors = OverGloo::Tensors;
 using WorkPtr = OverGloo::WorkPtr;
 
-// Does `end` once when the work has been seen to be over: of messages and some collectives Gloo
-// tells nobody else.
+// Does `end` once when the work has been seen to be over. Gloo tells nobody of the end of messages
+// and of some collectives.
 class SeenOver : public c10d::Work {
  public:
   SeenOver(WorkPtr work, std::function<void()> end)
       : Work(-1, work->retrieveOpType()), work_(std::move(work)), end_(std::move(end)) {}
 
+  // A work that has failed does not do `end` here: its wait() throws.
   bool isCompleted() override {
     if (!work_->isCompleted())
       return false;
@@ -56,7 +60,7 @@ class SeenOver : public c10d::Work {
   std::once_flag over_;
 };
 
-// nullptr where this work has none.
+// Returns nullptr where this work has no future.
 c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
   try {
     return work->getFuture();
@@ -65,6 +69,7 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
   }
 }
 
+// A future tells a failure by throwing it.
 std::exception_ptr failure_of(c10::ivalue::Future& ended) {
   try {
     ended.value();
@@ -74,7 +79,7 @@ std::exception_ptr failure_of(c10::ivalue::Future& ended) {
   }
 }
 
-// `work`, and after it what the call has left to do.
+// A work that is over when `work` is, and when the call has done what was left to do then.
 WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
   const GlooCall::Rest& rest = of_gloo.rest();
   if (rest.empty())
@@ -99,7 +104,7 @@ WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
   return own;
 }
 
-// The bytes of `parts`; throws where they are not one a rank, of one type.
+// Returns the bytes of each part; throws where there is not one a rank, of one type.
 std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType type) {
   if (std::ssize(parts) != ranks) {
     throw Error(ErrorCode::invalid_argument,
@@ -114,11 +119,12 @@ std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType typ
                       " and ",
                       c10::toString(part.scalar_type())));
     }
-    found.push_back(static_cast<int64_t>(part.nbytes()));
+    found.push_back(part.numel() * part.element_size());
   }
   return found;
 }
 
+// Lists of inputs and of outputs, each made fit for Gloo.
 std::vector<Tensors> lists_in(GlooCall& call, const std::vector<Tensors>& lists) {
   std::vector<Tensors> found;
   for (const Tensors& list : lists)
@@ -132,25 +138,19 @@ std::vector<Tensors> lists_out(GlooCall& call, const std::vector<Tensors>& lists
   return found;
 }
 
-// Bytes of two types would fit each other.
-void expect_one_type(const char* name, const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() == b.scalar_type())
+// Throws unless all tensors of the lists have the type of the others.
+void expect_one_type_in(const char* name,
+                        const std::vector<Tensors>& lists,
+                        const Tensors& tensors) {
+  if (tensors.empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(name,
-                  ": expected tensors of one type, got ",
-                  c10::toString(a.scalar_type()),
-                  " and ",
-                  c10::toString(b.scalar_type())));
-}
-void expect_one_type(const char* name, const std::vector<Tensors>& lists, const Tensors& tensors) {
-  for (const Tensors& list : lists)
+  for (const Tensors& list : lists) {
     for (const at::Tensor& tensor : list)
-      if (!tensors.empty())
-        expect_one_type(name, tensor, tensors[0]);
+      expect_one_type(name, tensor, tensors[0]);
+  }
 }
 
-// One list of inputs, a part like the output for each rank.
+// Throws unless there is one list of inputs with a part like the output for each rank.
 void expect_parts(const char* name,
                   const std::vector<Tensors>& inputs,
                   const Tensors& outputs,
@@ -175,6 +175,7 @@ void expect_parts(const char* name,
 
 }  // namespace
 
+// `start`s with a profiler's event around it, from the call to its end.
 template <class Start>
 WorkPtr OverGloo::shown(const char* operation, const Tensors& tensors, const Start& start) const {
   if (name_ == "gloo")
@@ -190,6 +191,7 @@ WorkPtr OverGloo::shown(const char* operation, const Tensors& tensors, const Sta
   return work;
 }
 
+// Autograd sees nothing of a call: what it copies is no operation of the model's.
 template <class Start>
 WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Start& start) {
   fork_.check(operation);
@@ -201,23 +203,53 @@ WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Star
   });
 }
 
+// A time that PyTorch could not count is below 0; Gloo gets one that it can count.
 void OverGloo::setTimeout(std::chrono::milliseconds timeout) {
   ForwardingBackend::setTimeout(countable(timeout));
 }
 
+// `method` reduces the tensors' numbers, with the operation that Gloo has for `options.reduceOp`.
+template <class CallOptions>
+WorkPtr OverGloo::reduced(const char* operation,
+                          const Tensors& tensors,
+                          const CallOptions& options,
+                          WorkPtr (Backend::*method)(Tensors&, const CallOptions&)) {
+  return call(operation, tensors, [&](GlooCall& call) {
+    CallOptions of_gloo = options;
+    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
+    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
+    return (backend_.get()->*method)(numbers, of_gloo);
+  });
+}
+
+// `method` moves inputs to lists of outputs, which may be of several layouts: what Gloo has
+// gathered is copied to those that are not plain.
+template <class CallOptions>
+WorkPtr OverGloo::gathered(const char* operation,
+                           const std::vector<Tensors>& outputs,
+                           const Tensors& inputs,
+                           const CallOptions& options,
+                           WorkPtr (Backend::*method)(std::vector<Tensors>&,
+                                                      Tensors&,
+                                                      const CallOptions&)) {
+  return call(operation, inputs, [&](GlooCall& call) {
+    expect_one_type_in(operation, outputs, inputs);
+    Tensors from = call.in(inputs);
+    std::vector<Tensors> to = lists_out(call, outputs);
+    return (backend_.get()->*method)(to, from, options);
+  });
+}
+
+// Gloo's own takes sparse tensors as they are.
 WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].is_sparse()) {
     fork_.check("all_reduce");
     return shown(
         "all_reduce", tensors, [&] { return ForwardingBackend::allreduce(tensors, options); });
   }
-  return call("all_reduce", tensors, [&](GlooCall& call) {
-    c10d::AllreduceOptions of_gloo = options;
-    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
-    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
-    return ForwardingBackend::allreduce(numbers, of_gloo);
-  });
+  return reduced("all_reduce", tensors, options, &Backend::allreduce);
 }
+// Gloo sums sparse tensors itself. The event has a name of its own, as in PyTorch.
 WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   fork_.check("sparse_all_reduce");
   return shown("sparse_all_reduce", tensors, [&] {
@@ -226,46 +258,28 @@ WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOption
 }
 WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors,
                                       const c10d::AllreduceCoalescedOptions& options) {
-  return call("all_reduce", tensors, [&](GlooCall& call) {
-    c10d::AllreduceCoalescedOptions of_gloo = options;
-    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
-    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
-    return ForwardingBackend::allreduce_coalesced(numbers, of_gloo);
-  });
+  return reduced("all_reduce", tensors, options, &Backend::allreduce_coalesced);
 }
+// On other ranks than the root the tensor's content is undefined afterwards.
+WorkPtr OverGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  return reduced("reduce", tensors, options, &Backend::reduce);
+}
+// The root's tensor is read, so that a copy of it has its values.
 WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   return call("broadcast", tensors, [&](GlooCall& call) {
     Tensors moved = call.out(tensors, /*also_read=*/true);
     return ForwardingBackend::broadcast(moved, options);
   });
 }
-WorkPtr OverGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return call("reduce", tensors, [&](GlooCall& call) {
-    c10d::ReduceOptions of_gloo = options;
-    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
-    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
-    return ForwardingBackend::reduce(numbers, of_gloo);
-  });
-}
 WorkPtr OverGloo::allgather(std::vector<Tensors>& outputs,
                             Tensors& inputs,
                             const c10d::AllgatherOptions& options) {
-  return call("all_gather", inputs, [&](GlooCall& call) {
-    expect_one_type("all_gather", outputs, inputs);
-    Tensors from = call.in(inputs);
-    std::vector<Tensors> to = lists_out(call, outputs);
-    return ForwardingBackend::allgather(to, from, options);
-  });
+  return gathered("all_gather", outputs, inputs, options, &Backend::allgather);
 }
 WorkPtr OverGloo::allgather_coalesced(std::vector<Tensors>& outputs,
                                       Tensors& inputs,
                                       const c10d::AllgatherOptions& options) {
-  return call("all_gather", inputs, [&](GlooCall& call) {
-    expect_one_type("all_gather", outputs, inputs);
-    Tensors from = call.in(inputs);
-    std::vector<Tensors> to = lists_out(call, outputs);
-    return ForwardingBackend::allgather_coalesced(to, from, options);
-  });
+  return gathered("all_gather", outputs, inputs, options, &Backend::allgather_coalesced);
 }
 WorkPtr OverGloo::_allgather_base(at::Tensor& output,
                                   at::Tensor& input,
@@ -280,7 +294,7 @@ WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
                                                   Tensors& inputs,
                                                   const c10d::AllgatherOptions& options) {
   return call("all_gather", inputs, [&](GlooCall& call) {
-    expect_one_type("all_gather", {outputs}, inputs);
+    expect_one_type_in("all_gather", {outputs}, inputs);
     Tensors from = call.in(inputs), to = call.out(outputs);
     return ForwardingBackend::allgather_into_tensor_coalesced(to, from, options);
   });
@@ -301,6 +315,7 @@ WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
   call.cut_out(numbers[0], getSize(), getRank(), output);
   return work;
 }
+// Gloo has no reduce_scatter of lists: all is reduced everywhere, and each rank cuts its part out.
 WorkPtr OverGloo::reduce_scatter(Tensors& outputs,
                                  std::vector<Tensors>& inputs,
                                  const c10d::ReduceScatterOptions& options) {
@@ -309,6 +324,7 @@ WorkPtr OverGloo::reduce_scatter(Tensors& outputs,
     return reduce_and_cut(call, inputs[0], outputs[0], options);
   });
 }
+// The inputs are the parts of one tensor here.
 WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output,
                                        at::Tensor& input,
                                        const c10d::ReduceScatterOptions& options) {
@@ -333,7 +349,7 @@ WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
                                                   Tensors& inputs,
                                                   const c10d::ReduceScatterOptions& options) {
   return call("reduce_scatter", inputs, [&](GlooCall& call) {
-    expect_one_type("reduce_scatter", {outputs}, inputs);
+    expect_one_type_in("reduce_scatter", {outputs}, inputs);
     c10d::ReduceScatterOptions of_gloo = options;
     of_gloo.reduceOp = call.gloo_op(inputs, options.reduceOp);
     Tensors from, to = call.numbers_out(outputs, options.reduceOp);
@@ -342,26 +358,23 @@ WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
     return ForwardingBackend::reduce_scatter_tensor_coalesced(to, from, of_gloo);
   });
 }
+// Only the root has outputs, and only the root of a scatter has inputs.
 WorkPtr OverGloo::gather(std::vector<Tensors>& outputs,
                          Tensors& inputs,
                          const c10d::GatherOptions& options) {
-  return call("gather", inputs, [&](GlooCall& call) {
-    expect_one_type("gather", outputs, inputs);
-    Tensors from = call.in(inputs);
-    std::vector<Tensors> to = lists_out(call, outputs);
-    return ForwardingBackend::gather(to, from, options);
-  });
+  return gathered("gather", outputs, inputs, options, &Backend::gather);
 }
 WorkPtr OverGloo::scatter(Tensors& outputs,
                           std::vector<Tensors>& inputs,
                           const c10d::ScatterOptions& options) {
   return call("scatter", inputs.empty() ? outputs : inputs[0], [&](GlooCall& call) {
-    expect_one_type("scatter", inputs, outputs);
+    expect_one_type_in("scatter", inputs, outputs);
     std::vector<Tensors> from = lists_in(call, inputs);
     Tensors to = call.out(outputs);
     return ForwardingBackend::scatter(to, from, options);
   });
 }
+// The splits count rows, and a row of bytes is a row of the tensor's.
 WorkPtr OverGloo::alltoall_base(at::Tensor& output,
                                 at::Tensor& input,
                                 std::vector<int64_t>& output_splits,
@@ -374,7 +387,7 @@ WorkPtr OverGloo::alltoall_base(at::Tensor& output,
   });
 }
 
-// Gloo has it for one tensor's parts alone.
+// Gloo has all_to_all for the parts of one tensor alone: the lists go as bytes of one.
 WorkPtr OverGloo::alltoall(Tensors& outputs,
                            Tensors& inputs,
                            const c10d::AllToAllOptions& options) {
@@ -386,19 +399,21 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
     for (const at::Tensor& input : inputs)
       flat.push_back(as_bytes(plain(input)).view(-1));
     at::Tensor out = at::cat(flat);
-    at::Tensor in =
-        at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, out.options());
+    const int64_t length = std::accumulate(received.begin(), received.end(), int64_t{0});
+    at::Tensor in = at::empty({length}, out.options());
     const auto pieces = in.split_with_sizes(received);
     for (size_t i = 0; i < outputs.size(); ++i)
       call.written(pieces[i].view(type), outputs[i]);
-    auto splits = received;  // which Gloo takes away
+    auto splits = received;  // Gloo takes them away
     return ForwardingBackend::alltoall_base(in, out, splits, sent, options);
   });
 }
+// There is nothing to make fit for Gloo in a barrier.
 WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
   fork_.check("barrier");
   return shown("barrier", {}, [&] { return ForwardingBackend::barrier(options); });
 }
+// Its time is made countable as that of all others is.
 void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   fork_.check("monitored_barrier");
   c10d::BarrierOptions countable_options = options;
@@ -406,6 +421,7 @@ void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_a
     countable_options.timeout = countable(options.timeout);
   ForwardingBackend::monitoredBarrier(countable_options, wait_all_ranks);
 }
+// Gloo's messages are not counted with its collectives.
 WorkPtr OverGloo::send(Tensors& tensors, int to, int tag) {
   return call("send", tensors, [&](GlooCall& call) {
     Tensors moved = call.in(tensors);
@@ -425,6 +441,7 @@ WorkPtr OverGloo::recvAnysource(Tensors& tensors, int tag) {
   });
 }
 
+// A forked child leaves its parent's connections alone.
 void OverGloo::abort() {
   if (!fork_.in_child())
     ForwardingBackend::abort();

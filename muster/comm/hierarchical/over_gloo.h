@@ -1,7 +1,7 @@
-// PyTorch's Gloo with what muster's other backends have and Gloo has not: tensors of any layout and
-// type, all_to_all and reduce_scatter of lists, means of halves that do not overflow on the way,
-// and, under muster's name, a profiler's events. Base of hierarchical.cc; alone where no two ranks
-// share a host.
+// PyTorch's Gloo with what muster's other backends have and Gloo does not: tensors of any layout
+// and type, all_to_all and reduce_scatter of lists, means of halves that do not overflow on the
+// way, and, under muster's name, a profiler's events. hierarchical.cc derives from it; it is used
+// alone where no two ranks share a host.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace muster {
 
 class OverGloo : public ForwardingBackend {
  public:
-  // `name`: what getBackendName() says. As "gloo" it leaves the events to Gloo, which has the same.
+  // getBackendName() returns `name`. As "gloo" it leaves the events to Gloo, which has the same.
   explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo, std::string name = "muster")
       : ForwardingBackend(std::move(gloo)), name_(std::move(name)) {}
 
@@ -81,6 +81,18 @@ class OverGloo : public ForwardingBackend {
   WorkPtr call(const char* operation, const Tensors& shown, const Start& start);
   template <class Start>
   WorkPtr shown(const char* operation, const Tensors& tensors, const Start& start) const;
+  // c10d::Backend has an Options of its own.
+  template <class CallOptions>
+  WorkPtr reduced(const char* operation,
+                  const Tensors& tensors,
+                  const CallOptions& options,
+                  WorkPtr (Backend::*method)(Tensors&, const CallOptions&));
+  template <class CallOptions>
+  WorkPtr gathered(const char* operation,
+                   const std::vector<Tensors>& outputs,
+                   const Tensors& inputs,
+                   const CallOptions& options,
+                   WorkPtr (Backend::*method)(std::vector<Tensors>&, Tensors&, const CallOptions&));
   WorkPtr reduce_and_cut(GlooCall& call,
                          const Tensors& inputs,
                          const at::Tensor& output,

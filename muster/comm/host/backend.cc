@@ -1,3 +1,6 @@
+// Every override checks its tensors, makes a HostCall and the requests for the carrier, and starts
+// them (start() for collectives, start_message() for messages). The gate counts who is inside, so
+// that shutdown() can wait until nobody uses the carrier; a forked child may not enter at all.
 #include "muster/comm/host/backend.h"
 
 #include <ATen/ops/from_blob.h>
@@ -31,6 +34,8 @@ using shm::Request;
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// All ranks of a group have one. Any thread may call it; calls are numbered in the order in which
+// they are started.
 class HostBackend : public c10d::Backend, public BlockingCollectives {
  public:
   HostBackend(std::string name,
@@ -49,8 +54,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   void setSequenceNumberForGroup() override {}
   bool supportsCoalescing() const override { return false; }
 
+  // Memory of the carrier's, which collectives use without a copy. c10d asks for it by a device's
+  // index.
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
-    return device < 0 && carrier_->allocates();  // the CPU's has no index
+    return device < 0 && carrier_->allocates();  // the CPU's index is -1
   }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     fork_.check("allocate_tensor");  // the memory is the parent's too
@@ -58,18 +65,20 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
       throw Error(ErrorCode::invalid_argument,
                   cat("allocate_tensor: expected the CPU, got ", options.device().str()));
     }
-    const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
-    const auto memory = carrier_->allocate(bytes);
+    const auto memory = carrier_->allocate(size * options.dtype().itemsize());
     return at::from_blob(memory.get(), {size}, [memory](void*) {}, options);
   }
 
-  // From any thread, beside shutdown() too, which ends by itself what is under way.
+  // Any thread may call it, also while another is in shutdown(), which itself ends what is under
+  // way.
   void abort() override {
     if (fork_.in_child())
       return;
     if (const Gate::Pass pass = gate_.enter())
       carrier_->give_up();
   }
+  // Whoever is inside ends first: with a failure, since the group is given up where there is
+  // anybody.
   void shutdown() override {
     if (fork_.in_child())
       return;
@@ -82,6 +91,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     carrier_->leave();
   }
 
+  // A list of tensors is one call with a request for each.
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     return all_reduce(tensors, options);
   }
@@ -93,6 +103,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return all_reduce(tensors, options);
   }
 
+  // The record is handed on to allreduce() where the carrier has not run the request, so that there
+  // is one.
   void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) override {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     const Gate::Pass pass = enter(call);
@@ -117,6 +129,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     all_reduce({tensor}, options)->wait();
   }
 
+  // Every rank's tensor is read, and the root's is written.
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     HostCall call("reduce", c10d::OpType::REDUCE);
     const at::Tensor& tensor = call.one(tensors);
@@ -127,18 +140,21 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.in = {part};
     if (request.root == getRank())
       request.out = {part};
-    return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
+    return start_requests(call, {std::move(request)}, options);
   }
 
+  // The root's tensor is read and the others' are written; each rank gives it as one that may be
+  // both.
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     HostCall call("broadcast", c10d::OpType::BROADCAST);
     const at::Tensor& tensor = call.one(tensors);
     Request request = call.request(Kind::broadcast, tensor);
     request.root = root_of(call, options.rootRank);
     request.out = {call.out(tensor, true)};
-    return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
+    return start_requests(call, {std::move(request)}, options);
   }
 
+  // Four forms: a list of outputs, several such lists, one tensor for all, several of these.
   WorkPtr allgather(std::vector<Tensors>& outputs,
                     Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
@@ -167,31 +183,22 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                                           Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
-    call.expect(outputs.size() == inputs.size(),
-                "as many outputs as inputs",
-                cat(outputs.size(), " and ", inputs.size()));
+    call.expect_as_many(outputs, inputs);
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
       requests.push_back(all_gather_into(call, outputs[i], inputs[i], getSize()));
     return start_requests(call, std::move(requests), options);
   }
 
+  // Three forms: a list of inputs, one tensor for all, several of these.
   WorkPtr reduce_scatter(Tensors& outputs,
                          std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
     const at::Tensor& output = call.one(outputs);
-    call.expect(inputs.size() == 1 && std::ssize(inputs[0]) == getSize(),
-                cat("one list of ", getSize(), " tensors"),
-                cat(inputs.empty() ? 0 : inputs[0].size()));
-    Request request = call.request(Kind::reduce_scatter, output);
-    request.op = shm_op(options.reduceOp);
-    for (const at::Tensor& input : inputs[0]) {
-      call.expect_like(input, output);
-      request.in.push_back(call.in(input));
-    }
-    request.out = {call.out(output)};
-    return start_requests(call, {std::move(request)}, options);
+    const Tensors& parts = list_for_all(call, inputs, getSize());
+    return start_requests(
+        call, {reduce_scatter_of(call, output, parts, options.reduceOp)}, options);
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output,
                                at::Tensor& input,
@@ -204,9 +211,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                                           Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
-    call.expect(outputs.size() == inputs.size(),
-                "as many outputs as inputs",
-                cat(outputs.size(), " and ", inputs.size()));
+    call.expect_as_many(outputs, inputs);
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
       requests.push_back(
@@ -214,6 +219,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, std::move(requests), options);
   }
 
+  // Only the root has outputs.
   WorkPtr gather(std::vector<Tensors>& outputs,
                  Tensors& inputs,
                  const c10d::GatherOptions& options) override {
@@ -231,6 +237,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, {std::move(request)}, options);
   }
 
+  // Only the root has inputs.
   WorkPtr scatter(Tensors& outputs,
                   std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override {
@@ -248,6 +255,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, {std::move(request)}, options);
   }
 
+  // The ranks compare how many bytes each pair exchanges, and no shapes: they may differ.
   WorkPtr alltoall_base(at::Tensor& output,
                         at::Tensor& input,
                         std::vector<int64_t>& output_splits,
@@ -267,16 +275,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     call.expect(std::ssize(outputs) == getSize() && std::ssize(inputs) == getSize(),
                 cat(getSize(), " tensors in and out"),
                 cat(inputs.size(), " and ", outputs.size()));
-    Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
     for (const Tensors& list : {inputs, outputs}) {
-      for (const at::Tensor& tensor : list) {
-        call.expect(tensor.scalar_type() == inputs[0].scalar_type(),
-                    "one type",
-                    cat(c10::toString(inputs[0].scalar_type()),
-                        " and ",
-                        c10::toString(tensor.scalar_type())));
-      }
+      for (const at::Tensor& tensor : list)
+        expect_one_type(call, tensor, inputs[0]);
     }
+    Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
     for (const at::Tensor& input : inputs)
       request.in.push_back(call.in(input));
     for (const at::Tensor& output : outputs)
@@ -285,13 +288,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return start(HostCall("barrier", c10d::OpType::BARRIER),
-                 {Request{.kind = Kind::barrier}},
-                 options.timeout,
-                 options.asyncOp);
+    HostCall call("barrier", c10d::OpType::BARRIER);
+    return start_requests(call, {Request{.kind = Kind::barrier}}, options);
   }
 
-  // As Gloo's, whose words tools look for.
+  // Its errors have the words of Gloo's, which tools look for. Its messages have tags below 0.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
     const Gate::Pass pass = enter(HostCall("monitored_barrier", c10d::OpType::BARRIER));
     if (!carrier_->has_own_tags())
@@ -305,6 +306,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                       wait_all_ranks);
   }
 
+  // The kind `leave` tells a rank that meets another call there that this one has left too early.
   void leave_and_wait() override {
     start(HostCall("shutdown", c10d::OpType::BARRIER),
           {Request{.kind = Kind::leave}},
@@ -313,6 +315,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
         ->wait();
   }
 
+  // Messages have no sequence number: each waits for its own partner.
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     return send_within(tensors, to, tag, timeout_);
   }
@@ -331,6 +334,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     return recv_within(tensors, from, tag, timeout_);
   }
+  // The message is received into the tensor's own memory where that is plain.
   WorkPtr recv_within(Tensors& tensors,
                       int from,
                       int tag,
@@ -353,10 +357,16 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
  private:
+  // c10d gives either of two values where its caller has asked for no limit.
   std::chrono::milliseconds limit(std::chrono::milliseconds asked) const {
     return asked == kNoTimeout ? timeout_ : timeout_of(asked, timeout_);
   }
 
+  static void expect_one_type(const HostCall& call, const at::Tensor& a, const at::Tensor& first) {
+    call.expect(a.scalar_type() == first.scalar_type(),
+                "one type",
+                cat(c10::toString(first.scalar_type()), " and ", c10::toString(a.scalar_type())));
+  }
   int root_of(const HostCall& call, int64_t root) const {
     call.expect(root >= 0 && root < getSize(), cat("0 <= root < ", getSize()), cat(root));
     return static_cast<int>(root);
@@ -366,11 +376,12 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                 cat("another rank of ", getSize()),
                 cat(peer));
   }
-  // Those below 0 are the backend's own.
+  // Tags below 0 are the backend's own.
   static void check_tag(const HostCall& call, int tag) {
     call.expect(tag >= 0, "a tag of at least 0", cat(tag));
   }
-  // At once, in the caller's thread: how many entries there are has to be known first.
+  // It runs at once, in the caller's thread, since all ranks must first know how many entries there
+  // are. What is started afterwards has ended already.
   WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
     HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
     call.outputs = {tensor};
@@ -383,7 +394,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     tensor.copy_(sparse_sum(tensor, getSize(), [&](at::Tensor& all, at::Tensor& mine) {
       _allgather_base(all, mine, gather)->wait();
     }));
-    return start(std::move(call), {}, options.timeout, options.asyncOp);
+    return start_requests(call, {}, options);
   }
 
   template <class Options>
@@ -398,7 +409,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
       request.out = {call.out(tensor, true)};
       requests.push_back(std::move(request));
     }
-    return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
+    return start_requests(call, std::move(requests), options);
   }
 
   template <class Options>
@@ -406,6 +417,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
   }
 
+  // Hands the requests to the carrier. The caller's tensors are kept until the call is over.
   WorkPtr start(HostCall call,
                 std::vector<Request> requests,
                 std::chrono::milliseconds asked,
@@ -413,7 +425,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     const Gate::Pass pass = enter(call);
     show_event(call);
     const WaitSpan span(call.name, !asynchronous);
-    const uint64_t sequence = sequence_++;
+    const int64_t sequence = sequence_++;
     call.record = record_of(call.name, sequence, call.first_tensor());
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence, operation);
@@ -422,12 +434,13 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
       return work;
     }
     carrier_->submit({.requests = std::move(requests),
-                      .timeout = limit(asked),
+                      .deadline = Deadline(limit(asked)),
                       .asynchronous = asynchronous,
                       .done = ending(std::move(operation))});
     return work;
   }
 
+  // `start` gives the message to the carrier, with what is to be called when it is over.
   template <class Start>
   WorkPtr start_message(HostCall call, int peer, int tag, Start&& start) {
     const Gate::Pass pass = enter(call);
@@ -439,9 +452,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return work;
   }
 
-  // Counted from 1, as shared memory's messages count.
-  CallRecord record_of(const char* operation, uint64_t sequence, const at::Tensor* tensor) const {
-    return backend_record(*this, "", operation, static_cast<int64_t>(sequence) + 1, tensor);
+  // Records count from 1, as shared memory's messages do.
+  CallRecord record_of(const char* operation, int64_t sequence, const at::Tensor* tensor) const {
+    return backend_record(*this, "", operation, sequence + 1, tensor);
   }
 
   // "muster:all_reduce", where a profiler looks on, with the shapes of what goes in.
@@ -456,6 +469,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     };
   }
 
+  // Holds shutdown() off while the caller is inside.
   Gate::Pass enter(const HostCall& call) {
     fork_.check(call.name);
     Gate::Pass pass = gate_.enter();
@@ -468,8 +482,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   const std::string name_;
   std::chrono::milliseconds timeout_;
   const std::unique_ptr<Carrier> carrier_;
-  Gate gate_;  // of what uses the carrier, until it is left
-  std::atomic<uint64_t> sequence_ = 0;
+  Gate gate_;                            // closed before the carrier is left
+  std::atomic<int64_t> sequence_ = 0;    // of the collectives
   std::atomic<uint64_t> monitored_ = 0;  // barriers
   const ForkGuard fork_{*this};
 };

@@ -1,6 +1,6 @@
-// A c10d::Backend over a Carrier: checks the calls of c10d and turns their tensors into plain
-// memory on the host (call.h). What shared memory and MPI have in common; it does not know which of
-// them carries.
+// A c10d::Backend over a Carrier: it checks c10d's calls and turns their tensors into plain memory
+// on the host (call.h). Shared memory and MPI have it in common; it does not know which of them
+// carries.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ class Work;
 
 namespace muster {
 
-// What a HostBackend offers beside c10d's interface: what c10d has no options for.
+// A HostBackend offers these beside c10d's interface, which has no options for them.
 class BlockingCollectives {
  public:
   BlockingCollectives() = default;
@@ -29,11 +29,12 @@ class BlockingCollectives {
   BlockingCollectives& operator=(const BlockingCollectives&) = delete;
   virtual ~BlockingCollectives() = default;
 
-  // As allreduce() and the wait() of its Work, which cost more than a small operation does; without
-  // either, where the caller's thread can do it. `tensor`: dense, contiguous, on the CPU.
+  // Does what allreduce() and the wait() of its Work do, which cost more than a small operation; it
+  // does without either where the caller's thread can run the call. `tensor` is dense, contiguous
+  // and on the CPU.
   virtual void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) = 0;
 
-  // As send() and recv(), with a time limit other than the backend's.
+  // These are send() and recv() with a time limit other than the backend's.
   virtual c10::intrusive_ptr<c10d::Work> send_within(std::vector<at::Tensor>& tensors,
                                                      int to,
                                                      int tag,

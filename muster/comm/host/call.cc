@@ -1,3 +1,5 @@
+// A plain tensor on the CPU gives its own memory. Every other tensor gives a copy's: an input is
+// copied when the call is put together, an output when the call is over (HostOperation::end).
 #include "muster/comm/host/call.h"
 
 #include <ATen/ops/empty.h>
@@ -14,6 +16,7 @@
 
 namespace muster {
 
+// Types that shared memory cannot reduce are "other": they are moved as bytes.
 shm::Type shm_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kDouble:
@@ -45,6 +48,7 @@ shm::Type shm_type(const at::Tensor& tensor) {
   }
 }
 
+// PREMUL_SUM, which only NCCL has, is refused.
 shm::Op shm_op(const c10d::ReduceOp& op) {
   switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
     case c10d::ReduceOp::SUM:
@@ -76,13 +80,14 @@ shm::Part memory_of(const at::Tensor& tensor) {
 
 namespace {
 
-// Contiguous memory on the host for a tensor's values: for a GPU's, memory that it copies to and
-// from at the bus's speed.
+// Contiguous memory on the host for a tensor's values. For a GPU's tensor it is pinned, so that the
+// copy has the bus's speed.
 at::Tensor host_room_for(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(),
                    tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
 }
 
+// The tensor's values, plain and on the host: the tensor itself where it is so.
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(tensor);
 }
@@ -94,21 +99,17 @@ void HostCall::expect(bool right, const std::string& expected, const std::string
     throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
 }
 
-void HostCall::check(const at::Tensor& tensor) const {
-  if (!tensor.defined())
-    expect(false, "a dense tensor", "an undefined one");
-  if (tensor.layout() != at::kStrided)
-    expect(false, "a dense tensor", c10::str(tensor.layout()));
-}
-
+// The tensor is held, whether it is the caller's or a copy.
 shm::Part HostCall::in(const at::Tensor& tensor) {
-  check(tensor);
+  expect_dense(name, tensor);
   held.push_back(on_host(tensor));
   return memory_of(held.back());
 }
 
+// An output that is not plain is written to a copy. It is detached, since copying back is nothing
+// for autograd.
 shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
-  check(tensor);
+  expect_dense(name, tensor);
   outputs.push_back(tensor);
   if (tensor.is_cpu() && is_plain(tensor))
     return memory_of(tensor);
@@ -121,13 +122,14 @@ shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
 }
 
 std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {
-  const size_t bytes = whole.bytes / static_cast<size_t>(ranks);
+  const size_t bytes = whole.bytes / ranks;
   std::vector<shm::Part> parts;
   for (int rank = 0; rank < ranks; ++rank)
-    parts.push_back({.data = whole.data + static_cast<size_t>(rank) * bytes, .bytes = bytes});
+    parts.push_back({.data = whole.data + rank * bytes, .bytes = bytes});
   return parts;
 }
 
+// Rows are as long as the memory divided by their number: strides do not matter in plain memory.
 std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor,
                                       const shm::Part& whole,
                                       const std::vector<int64_t>& splits,
@@ -145,28 +147,38 @@ std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor,
   expect(std::ssize(splits) == ranks && sum == rows,
          cat("splits of ", rows, " rows for ", ranks, " ranks"),
          cat("[", join(splits, ", "), "]"));
-  const size_t row = rows == 0 ? 0 : whole.bytes / static_cast<size_t>(rows);
+  const size_t row = rows == 0 ? 0 : whole.bytes / rows;
   std::vector<shm::Part> parts;
   std::byte* at = whole.data;
   for (const int64_t split : splits) {
-    parts.push_back({.data = at, .bytes = static_cast<size_t>(split) * row});
+    parts.push_back({.data = at, .bytes = split * row});
     at += parts.back().bytes;
   }
   return parts;
 }
 
-// The names that PyTorch's own backends give these events.
+// The names are those that PyTorch's own backends give to these events.
 void HostCall::show_event(const std::string& backend) {
-  const char* const event = type == c10d::OpType::RECVANYSOURCE       ? "recvAnySource"
-                            : type == c10d::OpType::_ALLREDUCE_SPARSE ? "sparse_all_reduce"
-                                                                      : name;
-  end_event = begin_event(cat(backend, ":", event), held.empty() ? outputs : held);
+  const char* event = name;
+  if (type == c10d::OpType::RECVANYSOURCE)
+    event = "recvAnySource";
+  if (type == c10d::OpType::_ALLREDUCE_SPARSE)
+    event = "sparse_all_reduce";
+  end_event = begin_event(cat(backend, ":", event), shown());
 }
 
+// Shapes may differ: what counts is how much memory there is of which type.
 void HostCall::expect_like(const at::Tensor& tensor, const at::Tensor& model) const {
   expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
          cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
          cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
+}
+
+void HostCall::expect_as_many(const std::vector<at::Tensor>& outputs,
+                              const std::vector<at::Tensor>& inputs) const {
+  expect(outputs.size() == inputs.size(),
+         "as many outputs as inputs",
+         cat(outputs.size(), " and ", inputs.size()));
 }
 
 const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {
@@ -174,10 +186,11 @@ const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {
   return tensors[0];
 }
 
+// Shapes of more dimensions than kComparedDims are compared in the first ones.
 shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
-  check(part);
+  expect_dense(name, part);
   shm::Request request{.kind = kind, .type = shm_type(part)};
-  request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
+  request.count = part.nbytes() / size_of(request.type);
   request.number = CallNumber::here();
   request.num_dims = part.dim();
   std::copy_n(part.sizes().begin(),

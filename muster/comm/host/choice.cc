@@ -1,3 +1,5 @@
+// The hosts are counted by their identities: what matters is whether any has several ranks, and
+// whether one has too many.
 #include "muster/comm/host/choice.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Which backend carries CPU tensors. For C++ (rendezvous/members.cc, sub_group.cc) and Python
-// alike.
+// Chooses the backend that carries CPU tensors, for C++ (rendezvous/members.cc, sub_group.cc) and
+// Python alike.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace muster {
 
-// By the host_identity() of each rank: "shm" when all are on one host, "shm+gloo" when some are,
-// else, and where a host has more ranks than can share memory, "gloo".
+// Takes the host_identity() of each rank. Returns "shm" where all are on one host, "shm+gloo" where
+// some are, else, and where a host has more ranks than can share memory, "gloo".
 std::string choose_host_backend(const std::vector<std::string>& hosts);
 
 }  // namespace muster

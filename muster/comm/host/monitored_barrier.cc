@@ -1,3 +1,6 @@
+// Rank 0 receives a byte from every other rank, and answers each with whether all have come. Every
+// message has its own time limit, so that one rank that is missing does not keep rank 0 from
+// hearing the others.
 #include "muster/comm/host/monitored_barrier.h"
 
 #include <future>
@@ -13,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A message of one byte that is under way; what carries it holds the byte, since the caller may
+// A message of one byte that is under way. The carrier holds the byte too, since the caller may
 // leave first.
 struct Note {
   std::shared_ptr<std::byte> byte = std::make_shared<std::byte>();
@@ -33,6 +36,7 @@ Carrier::Done ending(const NotePtr& note) {
   };
 }
 
+// Both start a message, and return at once.
 NotePtr hear(Carrier& carrier, int from, int tag, milliseconds timeout) {
   const auto note = std::make_shared<Note>();
   carrier.receive(from, tag, memory_of(note), timeout, ending(note));
@@ -45,6 +49,7 @@ NotePtr tell(Carrier& carrier, int to, int tag, std::byte what, milliseconds tim
   return note;
 }
 
+// An exception that is not muster's own is the backend's.
 ErrorCode code_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -55,6 +60,24 @@ ErrorCode code_of(const std::exception_ptr& error) {
   }
 }
 
+[[noreturn]] void fail_for_missing(ErrorCode code,
+                                   const std::vector<int>& missing,
+                                   milliseconds timeout) {
+  const bool several = missing.size() > 1;
+  const char* const ranks = several ? "Ranks " : "Rank ";
+  const char* const they_do = several ? "they do" : "it does";
+  throw Error(code,
+              cat("[Rank 0]: ",
+                  ranks,
+                  join(missing, ", "),
+                  " failed to pass monitoredBarrier in ",
+                  timeout.count(),
+                  " ms; see what ",
+                  they_do,
+                  ", or give a longer timeout"));
+}
+
+// Rank 0's part. Those that have come wait for an answer as long, and read it at once.
 void hear_all(Carrier& carrier, int size, int tag, milliseconds timeout, bool name_all) {
   const Deadline deadline(timeout);
   std::vector<NotePtr> notes;
@@ -63,32 +86,24 @@ void hear_all(Carrier& carrier, int size, int tag, milliseconds timeout, bool na
   std::vector<int> came, missing;
   ErrorCode code = ErrorCode::timeout;
   for (int peer = 1; peer < size && (missing.empty() || name_all); ++peer) {
-    const auto error = notes[static_cast<size_t>(peer) - 1]->error.get();
+    const auto error = notes[peer - 1]->error.get();
     (error ? missing : came).push_back(peer);
     if (error)
       code = code_of(error);
   }
+  const std::byte word = missing.empty() ? kAllCame : std::byte{0};
   std::vector<NotePtr> answers;
   for (const int peer : came) {
-    const auto time =
-        std::max(deadline.left(), milliseconds(1'000));  // they wait as long, and read at once
-    answers.push_back(tell(carrier, peer, tag, missing.empty() ? kAllCame : std::byte{0}, time));
+    const auto time = std::max(deadline.left(), milliseconds(1'000));
+    answers.push_back(tell(carrier, peer, tag, word, time));
   }
   for (const NotePtr& answer : answers)
     answer->error.wait();
-  if (missing.empty())
-    return;
-  throw Error(code,
-              cat("[Rank 0]: Rank",
-                  missing.size() > 1 ? "s " : " ",
-                  join(missing, ", "),
-                  " failed to pass monitoredBarrier in ",
-                  timeout.count(),
-                  " ms; see what ",
-                  missing.size() > 1 ? "they do" : "it does",
-                  ", or give a longer timeout"));
+  if (!missing.empty())
+    fail_for_missing(code, missing, timeout);
 }
 
+// Every other rank's part.
 void come(Carrier& carrier, int rank, int tag, milliseconds timeout) {
   const NotePtr answer = hear(carrier, 0, tag, timeout);
   auto error = tell(carrier, 0, tag, kAllCame, timeout)->error.get();

@@ -28,7 +28,8 @@ namespace {
 
 std::atomic<bool> g_shows_waits = false;
 
-// As in the caller's thread: nothing here is for autograd.
+// Copies results to where the caller wants them, on the caller's stream. Nothing here is for
+// autograd, as in the caller's thread. Returns the failure, if there is one.
 std::exception_ptr make_copies(const HostCall& call) {
   try {
     const c10::OptionalStreamGuard stream(call.stream);
@@ -44,13 +45,15 @@ std::exception_ptr make_copies(const HostCall& call) {
 
 }  // namespace
 
+// The future is completed without the lock: what it calls may wait for this operation, in this
+// thread (`known`) or another (`told`).
 void HostOperation::end(Ended ended) {
   if (!ended.error && !call_.copies.empty())
     ended.error = make_copies(call_);
   if (call_.end_event)
     call_.end_event();
   call_.record.end(ended.error != nullptr);
-  HostCall gone(call_.name, call_.type);  // after the lock
+  HostCall gone(call_.name, call_.type);  // its tensors go after the lock is left
   Future future;
   std::unique_lock lock(mutex_);
   ended_ = std::move(ended);
@@ -78,6 +81,7 @@ void HostOperation::leave() {
     let_go(gone, future);
 }
 
+// The caller of this has the lock, and what it is given goes when it has left it.
 void HostOperation::let_go(HostCall& call, Future& future) {
   if (!ended_.memory_in_use)
     std::swap(call, call_);

@@ -1,5 +1,5 @@
-// An operation of a HostBackend: as the thread that runs it has it, and as its caller does. For
-// backend.cc and comm/hierarchical.
+// A HostCall that is under way has two sides, which share a HostOperation: whoever runs it ends it,
+// and its caller waits for it through a HostWork. For backend.cc and comm/hierarchical.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -20,7 +20,7 @@
 
 namespace muster {
 
-// Its tensors are let go by the caller's thread, not by the one that has ended it: to let go of a
+// The caller's thread lets go of the tensors, not the one that has ended the call: to let go of a
 // tensor that Python has too needs the interpreter, which is no longer there for another thread
 // once the caller, told of the end, has ended the program.
 class HostOperation {
@@ -30,16 +30,14 @@ class HostOperation {
   explicit HostOperation(HostCall call) : call_(std::move(call)) {}
   HostOperation(const HostOperation&) = delete;
   HostOperation& operator=(const HostOperation&) = delete;
-  ~HostOperation() {
-    call_.record.end(/*failed=*/true);
-  }  // where nobody has ended it: it never began
+  ~HostOperation() { call_.record.end(/*failed=*/true); }  // a call that never began
 
   const HostCall& call() const { return call_; }  // until the caller has left
 
   // Copies what has to be copied, and tells the caller. Once, in any thread.
   void end(Ended ended);
 
-  // How it ended; nothing where the time ran out, which it does not where it is kNoTimeout.
+  // Returns how it ended, or nothing where the time ran out. kNoTimeout never runs out.
   std::optional<Ended> wait(std::chrono::milliseconds timeout);
   bool over() const;
   Ended how() const;  // once it is over

@@ -1,3 +1,5 @@
+// The lock guards the queue and who runs; it is never held while a turn runs. Whoever runs, the
+// executor's thread or a caller, is told by running_ and runner_, and all others only append.
 #include "muster/comm/host/ordered_executor.h"
 
 #include "muster/base/blocked_signals.h"
@@ -10,13 +12,13 @@ OrderedExecutor::OrderedExecutor(std::function<void()> give_up) : give_up_(std::
   thread_ = std::thread([this] { serve(); });
 }
 
-void OrderedExecutor::submit(Operation operation) {
+void OrderedExecutor::submit(Turn turn) {
   std::unique_lock lock(mutex_);
   if (broken_)
     std::rethrow_exception(broken_);
   if (stop_)
     throw Error(ErrorCode::failed_precondition, "the process group was shut down");
-  queue_.push_back(std::move(operation));
+  queue_.push_back(std::move(turn));
   if (running_ && runner_ == std::this_thread::get_id())
     return drain(lock);
   changed_.notify_one();
@@ -28,6 +30,7 @@ void OrderedExecutor::break_group(const std::exception_ptr& error) {
     broken_ = error;
 }
 
+// give_up_ runs under the lock: nothing can begin between it and the end of the thread.
 void OrderedExecutor::leave() {
   {
     const std::lock_guard lock(mutex_);
@@ -46,15 +49,18 @@ void OrderedExecutor::begin_turn() {
   runner_ = std::this_thread::get_id();
 }
 
+// The caller's turn in its own thread is over; what has been queued meanwhile goes on in the
+// executor's.
 void OrderedExecutor::end_turn() {
   running_ = false;
   if (stop_ || !queue_.empty())
     changed_.notify_one();
 }
 
+// Runs what is queued, until nothing is. The caller has the lock, and has it again afterwards.
 void OrderedExecutor::drain(std::unique_lock<std::mutex>& lock) {
   while (!queue_.empty()) {
-    Operation next = std::move(queue_.front());
+    Turn next = std::move(queue_.front());
     queue_.pop_front();
     const std::exception_ptr broken = broken_;
     lock.unlock();
@@ -64,6 +70,7 @@ void OrderedExecutor::drain(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+// The thread: it waits while another runs, and ends when nothing is queued after leave().
 void OrderedExecutor::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -1,6 +1,6 @@
-// The order in which a rank's operations of a group run: one at a time, as they were started. In
-// the thread of the executor, beside the caller's computation, or in the caller's own where nothing
-// else is under way. What breaks the group fails all that comes after it.
+// A rank's calls of a group run one at a time, in the order in which they were started. They run in
+// the executor's thread, beside the caller's computation, or in the caller's own where nothing else
+// is under way. A failure that breaks the group fails all that comes after it.
 #pragma once
 
 #include <condition_variable>
@@ -15,22 +15,22 @@ namespace muster {
 
 class OrderedExecutor {
  public:
-  // Called once, with what has broken the group before; never throws.
-  using Operation = std::function<void(const std::exception_ptr& broken)>;
+  // Runs one call, once, or fails it with what has broken the group before. It never throws.
+  using Turn = std::function<void(const std::exception_ptr& broken)>;
 
-  // `give_up` ends what is under way with a failure. From any thread.
+  // `give_up` ends what is under way with a failure; any thread may call it.
   explicit OrderedExecutor(std::function<void()> give_up);
   OrderedExecutor(const OrderedExecutor&) = delete;
   OrderedExecutor& operator=(const OrderedExecutor&) = delete;
   ~OrderedExecutor() { leave(); }
 
-  // From within an operation it runs when that is over, in its thread. Throws: what has broken the
-  // group; failed_precondition after leave().
-  void submit(Operation operation);
+  // A turn that is submitted from within another runs when that is over, in its thread. Throws:
+  // what has broken the group; failed_precondition after leave().
+  void submit(Turn turn);
 
-  // Runs `body` in this thread, unless something is under way: false then. What it returns, where
-  // that is an operation and not nullptr, comes before all that is started meanwhile, in the
-  // executor's thread. Throws: what has broken the group; what `body` throws.
+  // Runs `body` in this thread, unless something is under way: false then. `body` returns the rest
+  // of its turn, or nullptr; the rest comes before all that is started meanwhile, in the executor's
+  // thread. Throws: what has broken the group; what `body` throws.
   template <class Body>
   bool run_here(Body&& body);
 
@@ -48,8 +48,8 @@ class OrderedExecutor {
   const std::function<void()> give_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Operation> queue_;
-  bool running_ = false;  // an operation, in the thread runner_
+  std::deque<Turn> queue_;
+  bool running_ = false;  // a turn, in the thread runner_
   std::thread::id runner_;
   bool stop_ = false;
   std::exception_ptr broken_;
@@ -65,7 +65,7 @@ bool OrderedExecutor::run_here(Body&& body) {
     return false;
   begin_turn();
   lock.unlock();
-  Operation rest;
+  Turn rest;
   std::exception_ptr thrown;
   try {
     rest = body();

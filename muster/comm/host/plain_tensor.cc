@@ -1,6 +1,11 @@
+// A tensor is plain where its memory can be moved as it is: contiguous, and with no conjugation or
+// negation left for later.
 #include "muster/comm/host/plain_tensor.h"
 
 #include <c10/util/accumulate.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -10,6 +15,25 @@ bool is_plain(const at::Tensor& tensor) {
 
 at::Tensor plain(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+void expect_dense(const char* operation, const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.layout() == at::kStrided)
+    return;
+  const std::string got = tensor.defined() ? c10::str(tensor.layout()) : "an undefined one";
+  throw Error(ErrorCode::invalid_argument, cat(operation, ": expected a dense tensor, got ", got));
+}
+
+// Backends move bytes: they would not see that two types of one length are mixed.
+void expect_one_type(const char* operation, const at::Tensor& one, const at::Tensor& other) {
+  if (one.scalar_type() == other.scalar_type())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(operation,
+                  ": expected tensors of one type, got ",
+                  c10::toString(one.scalar_type()),
+                  " and ",
+                  c10::toString(other.scalar_type())));
 }
 
 bool is_known_everywhere(at::ScalarType type) {

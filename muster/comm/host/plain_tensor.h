@@ -1,5 +1,5 @@
-// Tensors as the memory that a backend moves: their values one after the other, conjugated and
-// negated where that was left until they are read. Inside of comm.
+// A backend moves tensors as memory: their values one after the other, conjugated and negated where
+// LibTorch has left that until they are read. Inside of comm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +11,10 @@ bool is_plain(const at::Tensor& tensor);
 
 // The tensor itself where it is plain, else a copy.
 at::Tensor plain(const at::Tensor& tensor);
+
+// Both throw invalid_argument, in the name of `operation`.
+void expect_dense(const char* operation, const at::Tensor& tensor);
+void expect_one_type(const char* operation, const at::Tensor& one, const at::Tensor& other);
 
 // Whether every backend knows the type, to move tensors of it.
 bool is_known_everywhere(at::ScalarType type);

@@ -1,3 +1,5 @@
+// Each function checks the tensors of one form of a collective before it takes their memory, so
+// that a wrong call has copied nothing.
 #include "muster/comm/host/requests.h"
 
 #include <iterator>
@@ -10,7 +12,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// `whole` has a part as long as `part` for every rank.
+// Throws unless `whole` has a part as long as `part` for every rank.
 void expect_parts(const HostCall& call,
                   const char* name,
                   const at::Tensor& whole,
@@ -23,6 +25,7 @@ void expect_parts(const HostCall& call,
 
 }  // namespace
 
+// c10d has a list for each of the caller's tensors, of which there is one here.
 const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists, int ranks) {
   call.expect(lists.size() == 1 && std::ssize(lists[0]) == ranks,
               cat("one list of ", ranks, " tensors"),
@@ -30,6 +33,7 @@ const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& li
   return lists[0];
 }
 
+// c10d has a list for each rank here, with an output for each of the inputs.
 Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks) {
   call.expect(std::ssize(lists) == ranks, cat(ranks, " lists"), cat(lists.size()));
   Tensors found;
@@ -47,6 +51,20 @@ shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Ten
     call.expect_like(output, input);
     request.out.push_back(call.out(output));
   }
+  return request;
+}
+
+shm::Request reduce_scatter_of(HostCall& call,
+                               const at::Tensor& output,
+                               const Tensors& inputs,
+                               const c10d::ReduceOp& op) {
+  shm::Request request = call.request(shm::Kind::reduce_scatter, output);
+  request.op = shm_op(op);
+  for (const at::Tensor& input : inputs) {
+    call.expect_like(input, output);
+    request.in.push_back(call.in(input));
+  }
+  request.out = {call.out(output)};
   return request;
 }
 

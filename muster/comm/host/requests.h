@@ -1,5 +1,5 @@
-// Of the collectives with a part for every rank: what has to hold of their tensors, and the
-// requests that these become. Inside of comm/host.
+// Collectives with a part for every rank: their tensors are checked here, and become requests.
+// Inside of comm/host.
 #pragma once
 
 #include <vector>
@@ -20,12 +20,16 @@ std::vector<at::Tensor> column(const HostCall& call,
                                size_t i,
                                int ranks);
 
-// `outputs`: one a rank.
+// `outputs` and `inputs` have one tensor a rank.
 shm::Request all_gather_of(HostCall& call,
                            const std::vector<at::Tensor>& outputs,
                            const at::Tensor& input);
+shm::Request reduce_scatter_of(HostCall& call,
+                               const at::Tensor& output,
+                               const std::vector<at::Tensor>& inputs,
+                               const c10d::ReduceOp& op);
 
-// The ranks' parts lie in one tensor.
+// The ranks' parts lie in one tensor here.
 shm::Request all_gather_into(HostCall& call,
                              const at::Tensor& output,
                              const at::Tensor& input,

@@ -1,3 +1,5 @@
+// The ranks first gather how many entries each of them has; then indices and values, padded to the
+// longest. Every rank adds up the same lists in rank order.
 #include "muster/comm/host/sparse_sum.h"
 
 #include <ATen/ops/cat.h>
@@ -15,7 +17,7 @@ namespace muster {
 
 namespace {
 
-// Every rank's `part`, filled up to `rows` rows of one length.
+// Gathers every rank's `part`, padded to `rows` rows of one length.
 at::Tensor gathered(const at::Tensor& part, int64_t rows, int ranks, const AllGather& all_gather) {
   const int64_t columns = c10::multiply_integers(part.sizes().slice(1));
   auto padded = at::zeros({rows, columns}, part.options());
@@ -27,9 +29,10 @@ at::Tensor gathered(const at::Tensor& part, int64_t rows, int ranks, const AllGa
 
 }  // namespace
 
+// Entries with the same indices are added up by coalesce().
 at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_gather) {
   const at::Tensor mine = tensor.to(at::kCPU).coalesce();
-  // How many entries each has, and the shape that all must have.
+  // The number of entries, and the shape, which must be the same everywhere.
   auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
   for (int64_t dim = 0; dim < mine.dim(); ++dim)
     facts[0][dim + 1] = mine.size(dim);

@@ -1,3 +1,5 @@
+// Each group that meets over the store has a prefix of its own: a rank counts there how often it
+// has met, which all ranks do equally often.
 #include "muster/comm/host/store_exchange.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -1,4 +1,4 @@
-// How the ranks of a host find each other's memory through a c10d store. Inside of comm.
+// The ranks of a host find each other's memory through a c10d store. Inside of comm.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -13,8 +13,8 @@ class Store;
 
 namespace muster {
 
-// Through which a carrier's ranks meet. Of a store that is used again, nothing is read that was
-// said before.
+// A carrier's ranks meet through it. A store may be used again: nothing is read there that was said
+// before.
 shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store,
                             int rank,
                             std::chrono::milliseconds timeout);

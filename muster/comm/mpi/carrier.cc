@@ -1,5 +1,7 @@
-// The library muster_mpi_…: everything of muster that needs MPI. Loaded by comm/mpi/loader.cc.
-#include <algorithm>
+// The library muster_mpi_…: everything of muster that needs MPI. comm/mpi/loader.cc loads it. A
+// group is two communicators, one for collectives and one for messages. Its ranks first tell each
+// other through the store which process of MPI_COMM_WORLD each of them is. All calls of MPI are
+// made in the engine's thread.
 #include <set>
 #include <utility>
 
@@ -15,12 +17,14 @@ namespace {
 
 constexpr std::chrono::seconds kParting{10};
 
+// One group over MPI. The engine is the process's, and outlives it.
 class MpiCarrier : public Carrier {
  public:
   MpiCarrier(Engine& engine, std::shared_ptr<Group> group)
       : engine_(engine), group_(std::move(group)) {
     engine_.opened();
   }
+  // Without leave() the group was not left in good order.
   ~MpiCarrier() override {
     if (left_)
       return;
@@ -28,30 +32,30 @@ class MpiCarrier : public Carrier {
     engine_.closed(false);
   }
 
-  void submit(Operation operation) override {
-    for (const shm::Request& request : operation.requests)
-      check_reduction(request);
+  // The engine's thread uses nothing of the carrier's, which may be gone by then.
+  void submit(Call call) override {
+    for (const shm::Request& request : call.requests)
+      shm::check_reduction(request);
     const std::lock_guard lock(mutex_);  // numbers are given in the order of the calls
     ++sequence_;
-    auto requests = std::make_shared<std::vector<shm::Request>>(std::move(operation.requests));
-    const std::string name = cat(shm::to_string(requests->at(0).kind), " #", sequence_);
+    auto requests = std::make_shared<std::vector<shm::Request>>(std::move(call.requests));
     post(
-        name,
-        operation.timeout,
-        // Nothing of the carrier's, which may be gone when this runs.
+        cat(shm::to_string(requests->at(0).kind), " #", sequence_),
+        call.deadline,
         [requests, group = group_, &engine = engine_](Flight& flight) {
           for (const shm::Request& request : *requests)
             start(request, group->communicators, engine.reductions(), flight);
         },
-        std::move(operation.done));
+        std::move(call.done));
   }
 
+  // Messages go over a communicator of their own, so that they never meet a collective's.
   void send(
       int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     check_tag("send", tag);
     post(
         cat("send to ", to, " (tag ", tag, ")"),
-        timeout,
+        Deadline(timeout),
         [=, comm = group_->communicators.messages](Flight& flight) {
           start_send(data, to, tag, comm, flight);
         },
@@ -72,13 +76,14 @@ class MpiCarrier : public Carrier {
     }
     post(
         cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"),
-        timeout,
+        Deadline(timeout),
         [=, comm = group_->communicators.messages](Flight& flight) {
           start_receive(data, any ? MPI_ANY_SOURCE : from, tag, comm, flight);
         },
         std::move(done));
   }
 
+  // The engine ends what the group has under way, in its own thread.
   void give_up() override {
     engine_.give_up(group_,
                     std::make_exception_ptr(
@@ -86,6 +91,8 @@ class MpiCarrier : public Carrier {
                               cat("mpi: this rank (", where(), ") has given the group up"))));
   }
 
+  // The communicators are freed where nothing is under way any more. MPI_Comm_free is collective:
+  // all ranks leave.
   void leave() override {
     left_ = true;
     const auto in_good_order = std::make_shared<bool>(false);
@@ -104,20 +111,7 @@ class MpiCarrier : public Carrier {
     return cat("rank ", group_->communicators.rank, " of ", group_->communicators.size);
   }
 
-  static void check_reduction(const shm::Request& request) {
-    using shm::Kind;
-    const bool reduces = request.kind == Kind::all_reduce || request.kind == Kind::reduce ||
-                         request.kind == Kind::reduce_scatter;
-    if (!reduces || shm::reduce_for(request.type, request.op) != nullptr)
-      return;
-    throw Error(ErrorCode::invalid_argument,
-                cat(shm::to_string(request.kind),
-                    ": expected an operation that ",
-                    shm::to_string(request.type),
-                    " has, got ",
-                    shm::to_string(request.op)));
-  }
-
+  // MPI's implementations have different highest tags.
   void check_tag(const char* operation, int tag) const {
     if (tag >= 0 && tag <= engine_.world().highest_tag)
       return;
@@ -129,15 +123,15 @@ class MpiCarrier : public Carrier {
                     tag));
   }
 
+  // Gives a call to the engine, under a name for its errors.
   void post(const std::string& name,
-            std::chrono::milliseconds timeout,
+            const Deadline& deadline,
             std::function<void(Flight&)> start,
             Done done) {
     group_->rethrow_if_broken();
     engine_.post({.name = cat(name, " on ", where()),
                   .group = group_,
-                  .timeout = timeout,
-                  .deadline = Deadline(timeout),
+                  .deadline = deadline,
                   .start = std::move(start),
                   .done = std::move(done)});
   }
@@ -154,7 +148,7 @@ struct Place {
   int size = 0;
 };
 
-// "3 8"; none is what is no such text.
+// Reads "3 8"; another text gives no place.
 Place place_from(const std::string& text) {
   const auto words = split(text, ' ');
   if (words.size() != 2)
@@ -163,7 +157,7 @@ Place place_from(const std::string& text) {
           .size = static_cast<int>(parse_int(words[1]).value_or(0))};
 }
 
-// Which process of MPI_COMM_WORLD every rank of the group is.
+// Returns which process of MPI_COMM_WORLD every rank of the group is.
 std::vector<Place> tell_places(const MpiRendezvous& rendezvous, const Engine::World& self) {
   rendezvous.exchange.set(cat("process/", rendezvous.rank), cat(self.rank, " ", self.size));
   std::vector<Place> places;
@@ -172,17 +166,21 @@ std::vector<Place> tell_places(const MpiRendezvous& rendezvous, const Engine::Wo
   return places;
 }
 
+// The ranks of a job are MPI's processes, number by number; those of a part of it are any of them.
 void check_places(const MpiRendezvous& rendezvous,
                   const std::vector<Place>& places,
                   const std::string& library) {
   std::set<int> distinct;
+  const auto is_right = [&](const Place& place, int rank) {
+    if (place.rank < 0 || place.rank >= place.size)
+      return false;
+    if (rendezvous.of_all_ranks)
+      return place.rank == rank && place.size == rendezvous.size;
+    return place.size == places[0].size && distinct.insert(place.rank).second;
+  };
   for (int rank = 0; rank < rendezvous.size; ++rank) {
-    const Place& place = places[static_cast<size_t>(rank)];
-    const bool is_one = place.rank >= 0 && place.rank < place.size;
-    const bool right = rendezvous.of_all_ranks
-                           ? place.rank == rank && place.size == rendezvous.size
-                           : place.size == places[0].size && distinct.insert(place.rank).second;
-    if (is_one && right)
+    const Place& place = places[rank];
+    if (is_right(place, rank))
       continue;
     const std::string expected = rendezvous.of_all_ranks
                                      ? cat("process ", rank, " of ", rendezvous.size)
@@ -204,6 +202,7 @@ void check_places(const MpiRendezvous& rendezvous,
   }
 }
 
+// Makes the group's communicators. MPI_Comm_create_group is collective over the members alone.
 std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
   Engine& engine = Engine::of_process(rendezvous.timeout);
   const auto places = tell_places(rendezvous, engine.world());
@@ -212,13 +211,12 @@ std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
   group->communicators.rank = rendezvous.rank;
   group->communicators.size = rendezvous.size;
   std::vector<int> ranks;
-  std::transform(places.begin(), places.end(), std::back_inserter(ranks), [](const Place& place) {
-    return place.rank;
-  });
+  for (const Place& place : places)
+    ranks.push_back(place.rank);
   engine.run_and_wait("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-    check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members),
+    check(MPI_Group_incl(world, group->communicators.size, ranks.data(), &members),
           "MPI_Group_incl");
     for (MPI_Comm* made : {&group->communicators.collectives, &group->communicators.messages}) {
       check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, made), "MPI_Comm_create_group");

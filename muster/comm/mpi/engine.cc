@@ -11,7 +11,7 @@
 namespace muster::mpi {
 
 // clang-format off
-// The states of an operation. All but the first are the engine's thread's own.
+// The states of a call. All but the first are the engine's thread's own.
 //
 //   state      kept in                   then
 //   posted     work_items_               taken off; where the group is broken, landed with what broke it
@@ -29,8 +29,8 @@ constexpr std::chrono::microseconds kEager{20000};
 constexpr std::chrono::microseconds kNap{50};
 constexpr std::chrono::milliseconds kIdle{5};
 
-constexpr std::chrono::seconds kLastMoment{
-    1};  // at exit, for a thread that may be stuck inside of MPI
+// At exit a thread that may be stuck inside of MPI is waited for no longer.
+constexpr std::chrono::seconds kLastMoment{1};
 
 std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -41,19 +41,18 @@ std::string library_version() {
   return all.substr(0, all.find_first_of(",\n"));
 }
 
-// The exception that is being handled, as the failure of an operation.
-std::exception_ptr failure_of(const std::string& operation) {
+// The exception that is being handled, as the failure of a call.
+std::exception_ptr failure_of(const std::string& call) {
   try {
     throw;
   } catch (const Error& error) {
-    return std::make_exception_ptr(Error(error.code(), cat(operation, ": ", error.message())));
+    return std::make_exception_ptr(Error(error.code(), cat(call, ": ", error.message())));
   } catch (const std::exception& error) {
-    return std::make_exception_ptr(
-        Error(ErrorCode::backend_failed, cat(operation, ": ", error.what())));
+    return std::make_exception_ptr(Error(ErrorCode::backend_failed, cat(call, ": ", error.what())));
   }
 }
 
-// Of this operation alone: MPI and the group are as good as before.
+// Whether only this call is wrong: MPI and the group are as good as before then.
 bool is_refusal(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -64,7 +63,7 @@ bool is_refusal(const std::exception_ptr& failure) {
 
 }  // namespace
 
-// Never destroyed: operations that were given up use its memory to the end.
+// The engine is never destroyed: calls that were given up use its memory to the end.
 Engine*& Engine::slot() {
   static Engine* engine = nullptr;
   return engine;
@@ -87,6 +86,7 @@ Engine::Engine() {
   thread_ = std::thread([this] { run(); });
 }
 
+// Runs in the engine's thread, for each group that is made.
 void Engine::get_ready() {
   int is_there = 0, is_over = 0;
   check(MPI_Initialized(&is_there), "MPI_Initialized");
@@ -100,6 +100,7 @@ void Engine::get_ready() {
     initialise(is_there != 0);
 }
 
+// MPI is initialised here unless the program has done so, which must then allow all threads.
 void Engine::initialise(bool by_the_program) {
   int level = MPI_THREAD_SINGLE;
   if (by_the_program) {
@@ -175,10 +176,9 @@ void Engine::run_and_wait(const char* what,
   result.get();
 }
 
-void Engine::post(Operation operation) {
-  enqueue([this, operation = std::make_shared<Operation>(std::move(operation))] {
-    take_off(std::move(*operation));
-  });
+void Engine::post(Call call) {
+  enqueue(
+      [this, posted = std::make_shared<Call>(std::move(call))] { take_off(std::move(*posted)); });
 }
 
 void Engine::give_up(const std::shared_ptr<Group>& group, const std::exception_ptr& error) {
@@ -186,32 +186,31 @@ void Engine::give_up(const std::shared_ptr<Group>& group, const std::exception_p
   enqueue([this, group, error] { break_group(*group, error); });
 }
 
-void Engine::take_off(Operation operation) {
-  const auto group = operation.group;
-  Airborne& airborne =
-      flights_.emplace_back(Airborne{.operation = std::move(operation), .flight = {}});
+void Engine::take_off(Call call) {
+  const auto group = call.group;
+  Airborne& airborne = flights_.emplace_back(Airborne{.call = std::move(call), .flight = {}});
   ++group->under_way;
   try {
     group->rethrow_if_broken();
-    airborne.operation.start(airborne.flight);
+    airborne.call.start(airborne.flight);
   } catch (...) {
-    break_group(*group, failure_of(airborne.operation.name));
+    break_group(*group, failure_of(airborne.call.name));
   }
 }
 
-// Says how it ended. A flight without a group has landed.
+// Tells the caller how it ended. A flight without a group has landed.
 void Engine::land(Airborne& airborne, const std::exception_ptr& error) {
-  --std::exchange(airborne.operation.group, nullptr)->under_way;
-  airborne.operation.done({.source = airborne.flight.source(),
-                           .error = error,
-                           .memory_in_use = !airborne.flight.idle()});
+  --std::exchange(airborne.call.group, nullptr)->under_way;
+  airborne.call.done({.source = airborne.flight.source(),
+                      .error = error,
+                      .memory_in_use = !airborne.flight.idle()});
 }
 
 // Lets go of what has landed, unless MPI may still use its memory, which `done` holds.
 void Engine::sweep() {
   for (auto at = flights_.begin(); at != flights_.end();) {
     const auto airborne = at++;
-    if (airborne->operation.group)
+    if (airborne->call.group)
       continue;
     if (airborne->flight.idle()) {
       flights_.erase(airborne);
@@ -230,29 +229,28 @@ void Engine::break_group(Group& group, const std::exception_ptr& error) {
       group.broken = error;
   }
   for (Airborne& airborne : flights_)
-    if (airborne.operation.group.get() == &group)
+    if (airborne.call.group.get() == &group)
       land(airborne, error);
 }
 
-// True when it has ended.
+// True when the call has ended. A refused one ends alone; any other failure breaks its group.
 bool Engine::poll_one(Airborne& airborne) {
-  const Operation& operation = airborne.operation;
-  const auto group = operation.group;
+  const Call& call = airborne.call;
+  const auto group = call.group;
   try {
     if (airborne.flight.test()) {
       land(airborne, nullptr);
       return true;
     }
-    if (!operation.deadline.passed())
+    if (!call.deadline.passed())
       return false;
     throw Error(ErrorCode::timeout,
                 cat("expected its end within ",
-                    operation.timeout.count(),
+                    call.deadline.limit().count(),
                     " ms, got none; see what the other ranks do, or give a longer timeout (MPI "
-                    "cannot end an "
-                    "operation: this group is over)"));
+                    "cannot end an operation: this group is over)"));
   } catch (...) {
-    const auto why = failure_of(operation.name);
+    const auto why = failure_of(call.name);
     if (is_refusal(why) && airborne.flight.idle()) {
       land(airborne, why);
     } else {
@@ -262,21 +260,24 @@ bool Engine::poll_one(Airborne& airborne) {
   return true;
 }
 
+// Asks after all that is under way; true where something has ended.
 bool Engine::poll() {
   bool moved = false;
-  for (auto& airborne : flights_)
-    if (airborne.operation.group)
-      moved = poll_one(airborne) || moved;
+  for (auto& airborne : flights_) {
+    if (airborne.call.group)
+      moved |= poll_one(airborne);
+  }
   sweep();
   return moved;
 }
 
+// MPI moves what this rank has sent only while it is called.
 void Engine::keep_going() {
   int found = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
 }
 
-// Until there may be something to do.
+// Waits until there may be something to do. The caller holds the lock.
 void Engine::pause(std::unique_lock<std::mutex>& lock) {
   const auto wanted = [this] {
     return stop_ || !work_items_.empty();
@@ -296,6 +297,7 @@ void Engine::pause(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+// The thread: runs what was enqueued, asks after what is under way, pauses.
 void Engine::run() {
   std::unique_lock lock(mutex_);
   while (!stop_ || !work_items_.empty()) {

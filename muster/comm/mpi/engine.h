@@ -1,6 +1,6 @@
-// The thread that makes all of this process's calls of MPI: it initialises MPI, starts operations
-// in the order in which they are posted, asks after those under way, and finalises. One a process,
-// because MPI is.
+// One thread makes all of this process's calls of MPI: it initialises MPI, starts calls in the
+// order in which they are posted, asks after those under way, and finalises. A process has one
+// engine, because it has one MPI.
 #pragma once
 
 #include <mpi.h>
@@ -39,11 +39,10 @@ struct Group {
 
 class Engine {
  public:
-  struct Operation {
+  struct Call {
     std::string name;  // "all_reduce #12 on rank 1 of 4"
     std::shared_ptr<Group> group;
-    std::chrono::milliseconds timeout{0};
-    Deadline deadline{timeout};
+    Deadline deadline;
     std::function<void(Flight&)> start;
     Carrier::Done done;
   };
@@ -54,8 +53,8 @@ class Engine {
     std::string library;  // "Open MPI v4.1.4"
   };
 
-  // Starts it, and MPI, at the first call. Throws: failed_precondition when the program's own MPI
-  // cannot be used; timeout; backend_failed.
+  // The engine and MPI start when this is first asked for. Throws: failed_precondition when the
+  // program's own MPI cannot be used; timeout; backend_failed.
   static Engine& of_process(std::chrono::milliseconds timeout);
 
   const World& world() const { return world_; }
@@ -66,19 +65,19 @@ class Engine {
                     std::chrono::milliseconds timeout,
                     std::function<void()> body);
 
-  void post(Operation operation);
+  void post(Call call);
 
-  // Ends what the group has under way with `error`, which all later operations get too.
+  // Ends what the group has under way with `error`, which all later calls get too.
   void give_up(const std::shared_ptr<Group>& group, const std::exception_ptr& error);
 
-  // The groups that there are: MPI is asked to go on as long as one is. One that was not left in
+  // Groups are counted: MPI is asked to go on as long as there is one. A group that was not left in
   // good order keeps MPI from being finalised, which would wait for ranks that may have failed.
   void opened() { ++groups_; }
   void closed(bool in_good_order);
 
  private:
   struct Airborne {
-    Operation operation;
+    Call call;
     Flight flight;
   };
 
@@ -93,7 +92,7 @@ class Engine {
   bool poll();
   bool poll_one(Airborne& airborne);
   void sweep();
-  void take_off(Operation operation);
+  void take_off(Call call);
   void land(Airborne& airborne, const std::exception_ptr& error);
   void break_group(Group& group, const std::exception_ptr& error);
   void enqueue(std::function<void()> item);

@@ -1,3 +1,6 @@
+// MPI_Testall tells either that all requests are over, or that some have failed; then each status
+// has its own code. A receive of a message that is too long is the caller's mistake, and leaves MPI
+// and the group as good as before.
 #include "muster/comm/mpi/flight.h"
 
 #include <algorithm>
@@ -11,8 +14,8 @@ namespace muster::mpi {
 bool Flight::test() {
   statuses_.resize(requests_.size());
   int over = 0;
-  const int code =
-      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &over, statuses_.data());
+  const auto count = static_cast<int>(requests_.size());
+  const int code = MPI_Testall(count, requests_.data(), &over, statuses_.data());
   if (code != MPI_SUCCESS && class_of(code) != MPI_ERR_IN_STATUS)
     check(code, "MPI_Testall");
   if (code == MPI_SUCCESS && over == 0)
@@ -21,20 +24,25 @@ bool Flight::test() {
     const int own = code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR;
     if (own == MPI_ERR_PENDING)
       continue;
-    if (own != MPI_SUCCESS && class_of(own) == MPI_ERR_TRUNCATE) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("expected a message of ",
-                      expected_[i],
-                      " bytes, got a longer one; send and receive tensors of one size"));
-    }
-    if (own != MPI_SUCCESS)
-      check(own, "an operation of MPI");
+    check_request(i, own);
     if (expected_[i] != kNotAMessage)
       check_message(i, statuses_[i]);
   }
   for (const auto& action : at_end_)
     action();
   return true;
+}
+
+void Flight::check_request(size_t i, int code) {
+  if (code == MPI_SUCCESS)
+    return;
+  if (class_of(code) == MPI_ERR_TRUNCATE) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("expected a message of ",
+                    expected_[i],
+                    " bytes, got a longer one; send and receive tensors of one size"));
+  }
+  check(code, "an operation of MPI");
 }
 
 void Flight::check_message(size_t i, const MPI_Status& status) {
@@ -53,10 +61,10 @@ void Flight::check_message(size_t i, const MPI_Status& status) {
                   "; send and receive tensors of one size"));
 }
 
+// MPI sets a request to MPI_REQUEST_NULL when it is over.
 bool Flight::idle() const {
-  return std::all_of(requests_.begin(), requests_.end(), [](const MPI_Request& request) {
-    return request == MPI_REQUEST_NULL;
-  });
+  return std::ranges::all_of(
+      requests_, [](const MPI_Request& request) { return request == MPI_REQUEST_NULL; });
 }
 
 }  // namespace muster::mpi

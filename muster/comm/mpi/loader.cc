@@ -1,3 +1,5 @@
+// The library for this process's launcher is found beside libmuster and loaded with dlopen(), so
+// that a program needs no MPI until it asks for one.
 #include "muster/comm/mpi/loader.h"
 
 #include <dlfcn.h>
@@ -8,6 +10,7 @@
 #include <string>
 
 #include "muster/base/env.h"
+#include "muster/comm/call/library_folder.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/host/store_exchange.h"
 #include "muster/comm/mpi/plugin.h"
@@ -16,7 +19,7 @@ namespace muster {
 
 namespace {
 
-// Which library to take, best first, by what the launcher has set: an MPI under another one's
+// The libraries to look for, best first, by what the launcher has set. An MPI under another one's
 // launcher would start a world of its own in every process.
 std::vector<std::string> libraries_for_launcher() {
   if (get_env("OMPI_COMM_WORLD_SIZE"))
@@ -27,19 +30,16 @@ std::vector<std::string> libraries_for_launcher() {
     return {"muster_mpi_mpich", "muster_mpi"};
   throw Error(ErrorCode::failed_precondition,
               "mpi: expected a process that an MPI launcher has started (OMPI_COMM_WORLD_SIZE, "
-              "PMIX_RANK or "
-              "PMI_RANK), got none; start it as `mpirun -n 4 PROGRAM`, or take another backend");
+              "PMIX_RANK or PMI_RANK), got none; start it as `mpirun -n 4 PROGRAM`, or take "
+              "another backend");
 }
 
-// Beside libmuster itself, wherever that was installed.
+// The library lies beside libmuster itself, wherever that was installed.
 std::string find_library() {
   const auto names = libraries_for_launcher();
   if (const auto path = get_env("MUSTER_MPI_LIBRARY"))
     return *path;
-  Dl_info self{};
-  ::dladdr(reinterpret_cast<void*>(&make_mpi), &self);
-  const std::string libmuster = self.dli_fname != nullptr ? self.dli_fname : "";
-  const std::string folder = libmuster.substr(0, libmuster.find_last_of('/') + 1);
+  const std::string folder = folder_of_library_with(&make_mpi);
   for (const std::string& name : names) {
     std::string path = cat(folder, "lib", name, ".so");
     if (::access(path.c_str(), F_OK) == 0)
@@ -57,8 +57,8 @@ std::string find_library() {
 
 const MpiPlugin& load_mpi_plugin() {
   const std::string path = find_library();
-  // Global: an MPI's own plugins look for it. It stays loaded: MPI can be initialised once a
-  // process.
+  // RTLD_GLOBAL because an MPI's own plugins look for it. It stays loaded, because a process can
+  // initialise MPI once.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw Error(ErrorCode::unavailable,

@@ -1,4 +1,4 @@
-// The backend over MPI: for clusters whose network or launcher speaks that best. MPI lives in
+// The backend over MPI, for clusters whose network or launcher speaks that best. MPI lives in
 // libraries of their own, muster_mpi_ompi (Open MPI), muster_mpi_mpich (MPICH and what has its ABI)
 // or muster_mpi (another one that CMake found). The one that belongs to this process's launcher is
 // loaded here when the backend is asked for; MUSTER_MPI_LIBRARY names another.

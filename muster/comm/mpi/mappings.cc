@@ -1,3 +1,5 @@
+// MPI's own reductions differ from shared memory's (NaN in min and max, sums of bool), so that each
+// is a user's operation here, which runs shared memory's loop over two sources.
 #include "muster/comm/mpi/mappings.h"
 
 #include "muster/base/error.h"
@@ -7,12 +9,13 @@ namespace muster::mpi {
 
 namespace {
 
+// A type of shared memory's and MPI's type for it.
 struct Named {
   shm::Type type;
   MPI_Datatype mpi;
 };
 
-// No constants: in Open MPI they are addresses of another library.
+// The table is no constant: in Open MPI its values are addresses of another library.
 const Named* types() {
   static const Named all[] = {{shm::Type::f64, MPI_DOUBLE},
                               {shm::Type::f32, MPI_FLOAT},
@@ -28,14 +31,14 @@ const Named* types() {
   return all;
 }
 
-// MPI calls it; there is no way to fail, and submit() has seen that the operation exists.
+// MPI calls this. It has no way to fail, and submit() has seen that the operation exists.
 template <shm::Op op>
 void combine(void* in, void* in_and_out, int* count, MPI_Datatype* type) {
   const Named* named = types();
   while (named->type != shm::Type::other && named->mpi != *type)
     ++named;
   const void* const sources[] = {in, in_and_out};
-  shm::reduce_for(named->type, op)(in_and_out, sources, 2, static_cast<size_t>(*count));
+  shm::reduce_for(named->type, op)(in_and_out, sources, 2, *count);
 }
 
 }  // namespace
@@ -70,6 +73,7 @@ void check(int code, const char* what) {
   throw Error(ErrorCode::backend_failed, cat("mpi: ", what, ": ", text_of(code)));
 }
 
+// The table ends with Type::other.
 MPI_Datatype type_of(shm::Type type) {
   if (type == shm::Type::f16 || type == shm::Type::bf16)
     return MPI_FLOAT;

@@ -18,7 +18,7 @@ void check(int code, const char* what);
 std::string text_of(int code);
 int class_of(int code);
 
-// Of an element that MPI may count by. Half and bfloat16 go as float.
+// The type of an element, by which MPI counts. Half and bfloat16 go as float.
 MPI_Datatype type_of(shm::Type type);
 
 // Reductions with the same meaning as in shared memory (NaN wins, bool stays bool); avg is the sum.

@@ -1,4 +1,4 @@
-// What libmuster and a library muster_mpi_… agree on: one function behind one C symbol.
+// libmuster and a library muster_mpi_… agree on one function behind one C symbol.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,13 @@
 
 namespace muster {
 
-// Who wants to be a group, and through what its ranks can tell each other which MPI process each of
-// them is.
+// The ranks that want to be a group, and the store through which they tell each other which MPI
+// process each of them is.
 struct MpiRendezvous {
   shm::Exchange exchange;
   int rank = 0;
   int size = 1;
-  bool of_all_ranks = true;  // so they must be MPI_COMM_WORLD's, number by number
+  bool of_all_ranks = true;  // they must then be MPI_COMM_WORLD's, number by number
   std::chrono::milliseconds timeout{0};
 };
 

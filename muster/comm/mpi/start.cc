@@ -1,3 +1,6 @@
+// Kinds that MPI has are started as they are; others are made of messages (gather, scatter,
+// all_to_all). Half types are reduced as float, which is what shared memory does, and averages are
+// sums that are divided at the end. What is too long for one call goes in several.
 #include "muster/comm/mpi/start.h"
 
 #include <c10/util/BFloat16.h>
@@ -18,13 +21,14 @@ using shm::Part;
 using shm::Request;
 using shm::Type;
 
-constexpr int kTag =
-    0;  // of the messages that a collective is made of: their order tells them apart
+constexpr int kTag = 0;  // of a collective's messages: their order tells them apart
 
+// Types that MPI does not have.
 bool is_half(Type type) {
   return type == Type::f16 || type == Type::bf16;
 }
 
+// Converts `count` values from one array to another.
 template <class From, class To>
 void convert(const void* from, void* to, size_t count) {
   const auto* in = static_cast<const From*>(from);
@@ -38,6 +42,7 @@ void divide(std::byte* data, size_t count, int by) {
   std::for_each(values, values + count, [by](T& value) { value /= static_cast<T>(by); });
 }
 
+// Divides sums by the number of ranks. A complex number is two real ones.
 void average(Type type, std::byte* data, size_t count, int ranks) {
   if (type == Type::f64)
     return divide<double>(data, count, ranks);
@@ -48,7 +53,7 @@ void average(Type type, std::byte* data, size_t count, int ranks) {
   divide<float>(data, count, ranks);
 }
 
-// A tensor as MPI reduces it: half types as float, which are rounded once at the end.
+// A tensor's part as MPI reduces it: half types become float, and are rounded once at the end.
 struct Operand {
   Operand(Type type, const Part& part, bool read) : type(type), part(part), data(part.data) {
     count = part.bytes / size_of(type);
@@ -64,7 +69,7 @@ struct Operand {
       convert<c10::BFloat16, float>(part.data, data, count);
   }
 
-  // What is left to do when the reduced values are in `data`.
+  // Does what is left to do when the reduced values are in `data`.
   void finish(Op op, int ranks) const {
     if (op == Op::avg)
       average(is_half(type) ? Type::f32 : type, data, count, ranks);
@@ -83,8 +88,8 @@ struct Operand {
   std::shared_ptr<float[]> wide;
 };
 
-// Calls `piece(first byte, elements)` for as much as goes at once; once for nothing, which is a
-// call too.
+// Calls `piece(first byte, elements)` for as much as goes at once. It is called once for nothing,
+// since MPI's ranks must all make the call.
 template <class Piece>
 void in_pieces(size_t count, size_t element, Piece&& piece) {
   const size_t most = kPieceBytes / element;
@@ -96,7 +101,7 @@ void in_pieces(size_t count, size_t element, Piece&& piece) {
   } while (first < count);
 }
 
-// Of one part a rank: whether they lie behind each other, and MPI may take all at once.
+// Whether the ranks' parts lie behind each other, equally long, so that MPI can take all at once.
 bool is_one_piece(const std::vector<Part>& parts) {
   size_t bytes = 0;
   for (const Part& part : parts) {
@@ -107,8 +112,9 @@ bool is_one_piece(const std::vector<Part>& parts) {
   return bytes <= kPieceBytes;
 }
 
+// Whether the part shares memory with any of the others.
 bool overlap(const Part& part, const std::vector<Part>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](const Part& other) {
+  return std::ranges::any_of(parts, [&](const Part& other) {
     return part.data < other.data + other.bytes && other.data < part.data + part.bytes;
   });
 }
@@ -122,6 +128,7 @@ class Start {
         Flight& flight)
       : request_(request), group_(group), op_(reductions.of(request.op)), flight_(flight) {}
 
+  // Reduces in the caller's memory, or in the wide copy of halves.
   void all_reduce() {
     const Operand all(request_.type, request_.out[0], true);
     in_pieces(all.count, all.element(), [&](size_t at, int count) {
@@ -137,21 +144,17 @@ class Start {
     flight_.at_end([all, op = request_.op, ranks = group_.size] { all.finish(op, ranks); });
   }
 
-  // `in` of every rank to `out` at the root, which may be the same memory.
+  // Reduces `in` of every rank to `out` at the root, which may be the same memory.
   void reduce(int root, const Part& in, const Part& out) {
     const Operand given(request_.type, in, true);
     const bool at_root = root == group_.rank;
     const bool in_place = at_root && in.data == out.data;
     const Operand result = !at_root || in_place ? given : Operand(request_.type, out, false);
     in_pieces(given.count, given.element(), [&](size_t at, int count) {
-      check(MPI_Ireduce(in_place ? MPI_IN_PLACE : given.data + at,
-                        at_root ? result.data + at : nullptr,
-                        count,
-                        type_of(given.type),
-                        op_,
-                        root,
-                        group_.collectives,
-                        flight_.add()),
+      const void* const from = in_place ? MPI_IN_PLACE : given.data + at;
+      void* const to = at_root ? result.data + at : nullptr;
+      check(MPI_Ireduce(
+                from, to, count, type_of(given.type), op_, root, group_.collectives, flight_.add()),
             "MPI_Ireduce");
     });
     flight_.at_end([given, result, at_root, op = request_.op, ranks = group_.size] {
@@ -160,6 +163,7 @@ class Start {
     });
   }
 
+  // MPI has no collective for parts that lie apart or overlap the result: each is a reduce then.
   void reduce_scatter() {
     const Part& out = request_.out[0];
     if (is_half(request_.type) || !is_one_piece(request_.in) || overlap(out, request_.in)) {
@@ -179,6 +183,7 @@ class Start {
     flight_.at_end([mine, op = request_.op, ranks = group_.size] { mine.finish(op, ranks); });
   }
 
+  // Bytes are bytes: the type does not matter where nothing is reduced.
   void broadcast() {
     const Part& data = request_.out[0];
     in_pieces(data.bytes, 1, [&](size_t at, int count) {
@@ -188,6 +193,7 @@ class Start {
     });
   }
 
+  // Parts that lie apart go as messages.
   void all_gather() {
     const Part& given = request_.in[0];
     if (!is_one_piece(request_.out)) {
@@ -208,22 +214,26 @@ class Start {
           "MPI_Iallgather");
   }
 
+  // exchange() does nothing between a rank and itself where only one side is given.
   void gather() {
     exchange(request_.root, &request_.in[0], nullptr);
-    for (int peer = 0; group_.rank == request_.root && peer < group_.size; ++peer)
+    if (group_.rank != request_.root)
+      return;
+    for (int peer = 0; peer < group_.size; ++peer)
       exchange(peer, nullptr, &out(peer));
-    if (group_.rank == request_.root)
-      copy(request_.in[0], out(group_.rank));
+    copy(request_.in[0], out(group_.rank));
   }
 
   void scatter() {
     exchange(request_.root, nullptr, &request_.out[0]);
-    for (int peer = 0; group_.rank == request_.root && peer < group_.size; ++peer)
+    if (group_.rank != request_.root)
+      return;
+    for (int peer = 0; peer < group_.size; ++peer)
       exchange(peer, &in(peer), nullptr);
-    if (group_.rank == request_.root)
-      copy(in(group_.rank), request_.out[0]);
+    copy(in(group_.rank), request_.out[0]);
   }
 
+  // Receives are started before the sends to the same peer, so that MPI can deliver at once.
   void all_to_all() {
     for (int peer = 0; peer < group_.size; ++peer)
       exchange(peer, &in(peer), &out(peer));
@@ -232,15 +242,15 @@ class Start {
   void barrier() { check(MPI_Ibarrier(group_.collectives, flight_.add()), "MPI_Ibarrier"); }
 
  private:
-  const Part& in(int rank) const { return request_.in[static_cast<size_t>(rank)]; }
-  const Part& out(int rank) const { return request_.out[static_cast<size_t>(rank)]; }
+  const Part& in(int rank) const { return request_.in[rank]; }
+  const Part& out(int rank) const { return request_.out[rank]; }
 
   static void copy(const Part& from, const Part& to) {
     if (from.data != to.data && from.bytes != 0)
       std::memmove(to.data, from.data, std::min(from.bytes, to.bytes));
   }
 
-  // What goes to `peer`, and what comes from it.
+  // Sends `to` to the peer and receives `from` from it; either may be nothing.
   void exchange(int peer, const Part* to, const Part* from) {
     if (peer == group_.rank) {
       if (to != nullptr && from != nullptr)
@@ -261,6 +271,7 @@ class Start {
 
 }  // namespace
 
+// The flight gets the requests that MPI makes, and what is to be done at the end.
 void start(const Request& request,
            const Communicators& group,
            const Reductions& reductions,
@@ -298,13 +309,7 @@ void start_send(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flig
 
 void start_receive(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
   in_pieces(data.bytes, 1, [&](size_t at, int count) {
-    check(MPI_Irecv(data.data + at,
-                    count,
-                    MPI_BYTE,
-                    peer,
-                    tag,
-                    comm,
-                    flight.add_receive(static_cast<size_t>(count))),
+    check(MPI_Irecv(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add_receive(count)),
           "MPI_Irecv");
   });
 }

@@ -1,5 +1,5 @@
-// Starts a collective of shared memory's kinds over MPI: nothing in it blocks. Inside of
-// muster_mpi; for its one thread.
+// Starts a collective over MPI, of the kinds that shared memory has; nothing in it blocks. Inside
+// of muster_mpi; for its one thread.
 #pragma once
 
 #include "muster/comm/mpi/flight.h"
@@ -11,7 +11,7 @@ namespace muster::mpi {
 // One group's place in MPI.
 struct Communicators {
   MPI_Comm collectives = MPI_COMM_NULL;
-  MPI_Comm messages = MPI_COMM_NULL;  // of send and recv, whose tags are the caller's
+  MPI_Comm messages = MPI_COMM_NULL;  // for send and recv, whose tags are the caller's
   int rank = 0;
   int size = 1;
 };
@@ -22,8 +22,7 @@ void start(const shm::Request& request,
            const Reductions& reductions,
            Flight& flight);
 
-// A message, in pieces where it is long. `peer` may be MPI_ANY_SOURCE in a receive that is one
-// piece.
+// A long message goes as several. `peer` may be MPI_ANY_SOURCE in a receive that is one of MPI's.
 void start_send(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
 void start_receive(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
 

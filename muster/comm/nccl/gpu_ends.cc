@@ -1,3 +1,5 @@
+// The thread starts with the first call, and asks the GPU every few milliseconds about those that
+// are pending. It keeps them to itself, so that a new call only appends to added_.
 #include "muster/comm/nccl/gpu_ends.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -53,7 +55,7 @@ void GpuEnds::end_with(CallRecord record, const c10::intrusive_ptr<c10d::Work>& 
   add({.record = std::move(record), .work = work});
 }
 
-// Nobody may ask for the events of a CUDA graph that is being captured.
+// Nobody may ask for the events of a CUDA graph while it is captured.
 bool GpuEnds::is_capturing_now() const {
   return is_capturing(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
@@ -69,8 +71,8 @@ void GpuEnds::add(Pending pending) {
   }
 }
 
-// Not locked while it asks the GPU: nobody's next call waits for that. It asks once more before it
-// stops.
+// The lock is free while it asks the GPU, so that nobody's next call waits for that. It asks once
+// more before it stops.
 void GpuEnds::run() {
   begin_gpu_thread(device_);
   std::vector<Pending> pending;
@@ -88,10 +90,11 @@ void GpuEnds::run() {
   }
 }
 
-// A GPU that has failed says so wherever it is asked; the rank's own next call tells of it.
+// A GPU that has failed says so wherever it is asked, and the rank's own next call tells of it.
 bool GpuEnds::end_if_over(Pending& pending) {
   try {
-    if (pending.work ? !pending.work->isCompleted() : !pending.reached->query())
+    const bool is_over = pending.work ? pending.work->isCompleted() : pending.reached->query();
+    if (!is_over)
       return false;
     pending.record.end(/*failed=*/pending.work && pending.work->exception() != nullptr);
   } catch (const std::exception&) {

@@ -22,12 +22,12 @@ class GpuEnds {
   explicit GpuEnds(c10::Device device) : device_(device) {}
   GpuEnds(const GpuEnds&) = delete;
   GpuEnds& operator=(const GpuEnds&) = delete;
-  // What the GPU has not done by then stays under way in the record.
+  // A call that the GPU has not done by then stays under way in the record.
   ~GpuEnds();
 
-  // For a call that has been waited for: it ends when the GPU has done what is on the current
-  // stream now. An event tells, so none of the call's tensors is kept. Throws: c10::Error of a GPU
-  // that has failed.
+  // A call that has been waited for ends when the GPU has done what is on the current stream now.
+  // An event tells, so none of the call's tensors is kept. Throws: c10::Error of a GPU that has
+  // failed.
   void end_after_stream(CallRecord record);
 
   // The call ends when its work is over. Until then its tensors are kept.

@@ -1,3 +1,5 @@
+// muster_cuda is loaded with dlopen() when a GPU is first asked for. LibTorch's own CUDA part is
+// loaded before it, from beside the CPU part in use, so that the two belong together.
 #include "muster/comm/nccl/nccl.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -11,29 +13,25 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/comm/call/library_folder.h"
 #include "muster/comm/nccl/plugin.h"
 
 namespace muster {
 
 namespace {
 
-// Beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names another.
+// The plugin lies beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names
+// another.
 std::string plugin_path() {
   if (const auto path = get_env("MUSTER_CUDA_LIBRARY"))
     return *path;
-  Dl_info self{};
-  ::dladdr(reinterpret_cast<void*>(&use_cuda_device), &self);
-  const std::string library = self.dli_fname != nullptr ? self.dli_fname : "";
-  return library.substr(0, library.find_last_of('/') + 1) + "libmuster_cuda.so";
+  return folder_of_library_with(&use_cuda_device) + "libmuster_cuda.so";
 }
 
-// The CUDA part of the LibTorch in use, so that the plugin needs no path to it of its own. Where it
+// The plugin needs no path of its own to the CUDA part of the LibTorch in use. Where the part
 // cannot be loaded, the plugin's loading tells why.
 void load_cuda_part_of_libtorch() {
-  Dl_info cpu{};
-  ::dladdr(reinterpret_cast<void*>(&at::CUDAHooksRegistry), &cpu);
-  const std::string library = cpu.dli_fname != nullptr ? cpu.dli_fname : "";
-  const std::string folder = library.substr(0, library.find_last_of('/') + 1);
+  const std::string folder = folder_of_library_with(&at::CUDAHooksRegistry);
   ::dlopen(cat(folder, "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
@@ -42,8 +40,8 @@ const CudaPlugin& load_plugin() {
   // Without the plugin, the CUDA part alone would be of no use.
   if (!get_env("MUSTER_CUDA_LIBRARY") && ::access(path.c_str(), R_OK) == 0)
     load_cuda_part_of_libtorch();
-  // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a
-  // no-op.
+  // RTLD_GLOBAL because LibTorch's CUDA part registers itself with the CPU part on loading. Loading
+  // again is a no-op.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     throw Error(
@@ -58,18 +56,18 @@ const CudaPlugin& load_plugin() {
   return *table();
 }
 
+// Whether there is a driver, and it is allowed to show a GPU.
 bool may_have_gpus() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible != nullptr && *visible == '\0')
     return false;
-  return get_env("MUSTER_CUDA_LIBRARY") ||
-         ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;  // the driver's
+  return get_env("MUSTER_CUDA_LIBRARY") || ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;
 }
 
-// LibTorch looks for its CUDA part once, when first asked for GPUs, by torch::manual_seed for
-// example, and goes without for good where it finds none. Asked before a rank has its device, it
-// finds this, which loads the part, whose own entry takes this one's place (a plain function, which
-// may be replaced while it runs).
+// LibTorch looks for its CUDA part once, when it is first asked for GPUs (by torch::manual_seed,
+// for example), and goes without for good where it finds none. If that happens before a rank has
+// its device, it finds load_hooks(), which loads the part. The part's own entry takes the place of
+// this one, a plain function, which may be replaced while it runs.
 constexpr const char* kCudaHooks = "CUDAHooks";
 
 std::unique_ptr<at::CUDAHooksInterface> load_hooks(at::CUDAHooksArgs args) {

@@ -1,5 +1,5 @@
-// How to make LibTorch's NCCL backend. CUDA and NCCL live in their own shared library, muster_cuda,
-// which is loaded here when the first CUDA device is assigned: one build of a program runs with and
+// Makes LibTorch's NCCL backend. CUDA and NCCL live in their own shared library, muster_cuda, which
+// is loaded here when the first CUDA device is assigned: one build of a program runs with and
 // without GPUs.
 #pragma once
 
@@ -22,9 +22,9 @@ struct NcclGroup;  // plugin.h
 // device).
 std::string use_cuda_device(c10::Device device);
 
-// For a thread that only asks `device` about work of others: it uses no other device, and a capture
-// of a CUDA graph in another thread does not mind its questions. Without muster_cuda it does
-// nothing.
+// A thread that only asks `device` about work of others calls it. It uses no other device then, and
+// a capture of a CUDA graph in another thread does not mind its questions. Without muster_cuda it
+// does nothing.
 void begin_gpu_thread(c10::Device device) noexcept;
 
 // NCCL's version, "2.27.3". Throws: unavailable without muster_cuda.
@@ -35,8 +35,8 @@ std::string nccl_version();
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const NcclGroup& group);
 
-// For the ranks of `parent` that are not in the group that the others make of it. Collective: over
-// the parent's ranks.
+// The ranks of `parent` that are not in the group that the others make of it call it. Collective:
+// over the parent's ranks.
 void stay_out_of_split(c10d::Backend& parent, c10::Device device);
 
 }  // namespace muster

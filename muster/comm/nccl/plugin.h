@@ -1,4 +1,4 @@
-// What libmuster and the library muster_cuda agree on: a table of functions behind one C symbol.
+// libmuster and the library muster_cuda agree on a table of functions behind one C symbol.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -13,15 +13,15 @@
 
 namespace muster {
 
-// What a group over NCCL is made of.
+// The settings of a group over NCCL.
 struct NcclGroup {
   int rank = 0;
   int size = 1;
   int ordinal = 0;                       // of this rank's device
   std::chrono::milliseconds timeout{0};  // of a collective
-  std::chrono::milliseconds connect_timeout{
-      0};                 // until all ranks have connected, with options.nonblocking
-  std::string name = {};  // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
+  // Until all ranks have connected, with options.nonblocking.
+  std::chrono::milliseconds connect_timeout{0};
+  std::string name = {};                    // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
   std::vector<uint64_t> ranks_of_job = {};  // its ranks, as the job numbers them
   NcclOptions options = {};
   // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its

@@ -1,3 +1,5 @@
+// Every operation first asks whether it may go on. A wait is made of short waits, so that it asks
+// again between them.
 #include "muster/comm/rendezvous/interruptible_store.h"
 
 #include <utility>
@@ -12,7 +14,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kCheckEvery{100};
 
-// Its server is in the launcher of rank 0's host.
+// Runs an operation of the store, whose server is in the launcher of rank 0's host: where nobody
+// answers, that host has died.
 template <class Operation>
 auto served(const Operation& operation) {
   try {

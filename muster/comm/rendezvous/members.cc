@@ -1,5 +1,9 @@
+// Every rank writes its identity into the store under its number, waits for all others', and reads
+// them. Whatever does not fit together is an error on every rank that sees it, before any
+// connection is made.
 #include "muster/comm/rendezvous/members.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -16,13 +20,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::seconds kFirstWord{
-    10};  // of waiting, before the missing ranks are named in the log
+// After so long a wait the log names the missing ranks.
+constexpr std::chrono::seconds kFirstWord{10};
 
+// The key of a rank's identity.
 std::string member_key(int rank) {
   return cat("member/", rank);
 }
 
+// An identity goes through the store as JSON. Missing members get defaults.
 std::string to_text(const RankIdentity& member) {
   return Json{{"rank", member.rank},
               {"world_size", member.world_size},
@@ -37,6 +43,7 @@ std::string to_text(const RankIdentity& member) {
       .dump();
 }
 
+// Another program may use the store, and its text is no identity.
 RankIdentity member_from(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
@@ -57,6 +64,7 @@ RankIdentity member_from(const std::string& text) {
           .takes_part = json.value("takes_part", true)};
 }
 
+// "rank 1 (pid 4711, cuda:0)".
 std::string name_of(const RankIdentity& member) {
   return cat("rank ", member.rank, " (pid ", member.pid, ", ", member.device, ")");
 }
@@ -88,6 +96,7 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
   }
 }
 
+// It asks for every rank, and is for messages alone.
 std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -97,6 +106,7 @@ std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
   return missing;
 }
 
+// Waits until every rank has registered. It asks for one rank after the other, ever more slowly.
 void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   const Deadline first_word(kFirstWord);
@@ -133,10 +143,12 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::mil
   }
 }
 
+// "2.15" of "2.15.0".
 std::string minor_of(const std::string& version) {
   return version.substr(0, version.find('.', version.find('.') + 1));
 }
 
+// Ranks with different minor versions of LibTorch may not understand each other.
 void check_versions(const std::vector<RankIdentity>& members) {
   for (const RankIdentity& member : members) {
     if (minor_of(member.libtorch) == minor_of(members[0].libtorch))
@@ -154,7 +166,7 @@ void check_versions(const std::vector<RankIdentity>& members) {
   }
 }
 
-// What may work together, but is the first thing to look at when it does not.
+// Other versions may work together, but are the first thing to look at when they do not.
 void tell_differences(const std::vector<RankIdentity>& members, const RankIdentity& self) {
   if (self.rank != 0)
     return;
@@ -180,6 +192,83 @@ void tell_differences(const std::vector<RankIdentity>& members, const RankIdenti
   tell("NCCL", &RankIdentity::nccl);
 }
 
+// A GPU's name is its UUID, or "cuda:0".
+bool has_gpu(const RankIdentity& member) {
+  return !member.device.starts_with("cpu");
+}
+
+bool share_device(const RankIdentity& one, const RankIdentity& other) {
+  return one.device == other.device && one.host == other.host;
+}
+
+// Why these ranks cannot use NCCL; empty where they can. Ranks that share a GPU are named before a
+// rank without one.
+std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
+  std::string obstacle;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const RankIdentity& member = members[i];
+    if (!has_gpu(member)) {
+      if (obstacle.empty())
+        obstacle = cat(name_of(member), " has no GPU");
+      continue;
+    }
+    for (size_t j = i + 1; j < members.size(); ++j) {
+      if (share_device(member, members[j]))
+        obstacle = cat(name_of(member), " and ", name_of(members[j]), " share one GPU");
+    }
+  }
+  return obstacle;
+}
+
+// Throws where a rank asks for NCCL that cannot be.
+void check_nccl(const std::vector<RankIdentity>& members,
+                const std::string& asked,
+                const std::string& obstacle) {
+  const bool any_asks = asked == "nccl" ||
+                        std::ranges::find(members, "nccl", &RankIdentity::backend) != members.end();
+  if (!any_asks || obstacle.empty())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("nccl: expected a GPU of its own for every rank, got: ",
+                  obstacle,
+                  "; change the placement, or use --backend gloo"));
+}
+
+// Each rank has asked for a backend, from its own arguments and environment.
+void check_same_backend(const std::vector<RankIdentity>& members) {
+  for (const RankIdentity& member : members) {
+    if (member.backend == members[0].backend)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("backend: expected the same on every rank, got '",
+                    members[0].backend,
+                    "' on ",
+                    name_of(members[0]),
+                    " and '",
+                    member.backend,
+                    "' on ",
+                    name_of(member)));
+  }
+}
+
+// Memory is shared within a host.
+void check_one_host(const std::vector<RankIdentity>& members) {
+  for (const RankIdentity& member : members) {
+    if (member.host == members[0].host)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("shm: expected all ranks on one host, got ",
+                    name_of(members[0]),
+                    " on ",
+                    members[0].host,
+                    " and ",
+                    name_of(member),
+                    " on ",
+                    member.host,
+                    "; use gloo or auto"));
+  }
+}
+
 }  // namespace
 
 std::vector<RankIdentity> join(c10d::Store& store,
@@ -197,60 +286,17 @@ std::vector<RankIdentity> join(c10d::Store& store,
   return members;
 }
 
+// A backend that was asked for must be possible, and the same everywhere; "auto" takes the fastest
+// that is.
 std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked) {
-  const auto is_cpu = [](const RankIdentity& member) {
-    return member.device.starts_with("cpu");
-  };
-  std::string nccl_obstacle;
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (is_cpu(members[i]) && nccl_obstacle.empty())
-      nccl_obstacle = cat(name_of(members[i]), " has no GPU");
-    for (size_t j = i + 1; j < members.size() && !is_cpu(members[i]); ++j) {
-      if (members[i].device != members[j].device || members[i].host != members[j].host)
-        continue;
-      nccl_obstacle = cat(name_of(members[i]), " and ", name_of(members[j]), " share one GPU");
-    }
-  }
-  const bool any_asked = std::any_of(
-      members.begin(), members.end(), [](const RankIdentity& m) { return m.backend == "nccl"; });
-  if ((asked == "nccl" || any_asked) && !nccl_obstacle.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("nccl: expected a GPU of its own for every rank, got: ",
-                    nccl_obstacle,
-                    "; change the placement, or use --backend gloo"));
-  }
-  for (const RankIdentity& member : members) {
-    if (member.backend == members[0].backend)
-      continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected the same on every rank, got '",
-                    members[0].backend,
-                    "' on ",
-                    name_of(members[0]),
-                    " and '",
-                    member.backend,
-                    "' on ",
-                    name_of(member)));
-  }
-  const auto elsewhere =
-      std::find_if(members.begin(), members.end(), [&](const RankIdentity& member) {
-        return member.host != members[0].host;
-      });
-  if (asked == "shm" && elsewhere != members.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("shm: expected all ranks on one host, got ",
-                    name_of(members[0]),
-                    " on ",
-                    members[0].host,
-                    " and ",
-                    name_of(*elsewhere),
-                    " on ",
-                    elsewhere->host,
-                    "; use gloo or auto"));
-  }
+  const std::string obstacle = nccl_obstacle(members);
+  check_nccl(members, asked, obstacle);
+  check_same_backend(members);
+  if (asked == "shm")
+    check_one_host(members);
   if (asked != "auto")
     return asked;
-  if (nccl_obstacle.empty())
+  if (obstacle.empty())
     return "nccl";
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members)

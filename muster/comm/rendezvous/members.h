@@ -1,4 +1,4 @@
-// Who the ranks are: each tells the others, and all is compared before a backend is built.
+// Each rank tells the others who it is, and all is compared before a backend is built.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// What a rank tells the others about itself.
+// A rank tells the others this about itself.
 struct RankIdentity {
   int rank = 0;
   int world_size = 1;

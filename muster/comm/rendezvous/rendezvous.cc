@@ -1,3 +1,5 @@
+// Rank and world size come from the arguments or from the environment, and the store from the init
+// method: a launcher's store, PyTorch's TCPStore, a file of a scheduler's job, or a file.
 #include "muster/comm/rendezvous/rendezvous.h"
 
 #include <netdb.h>
@@ -19,10 +21,8 @@ namespace muster {
 
 namespace {
 
-// Explicit arguments win over the environment; against it they are a conflict.
-void settle_rank(const InitOptions& options,
-                 const std::optional<RankEnv>& env,
-                 Rendezvous& rendezvous) {
+// The two numbers come together, from one place at least.
+void check_rank_options(const InitOptions& options, const std::optional<RankEnv>& env) {
   if (options.rank.has_value() != options.world_size.has_value()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("init_process_group: expected rank and world_size together, got only ",
@@ -31,14 +31,33 @@ void settle_rank(const InitOptions& options,
   if (!options.rank && !env) {
     throw Error(ErrorCode::invalid_argument,
                 "init_process_group: expected rank and world size from arguments or from the "
-                "environment (RANK and "
-                "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use "
-                "muster::run");
+                "environment (RANK and WORLD_SIZE), got neither; start the program with `muster "
+                "run` or torchrun, or use muster::run");
   }
+}
+
+// The numbers may come from the environment, and so be anything.
+void check_rank_range(const Rendezvous& rendezvous) {
+  const int rank = rendezvous.rank;
+  if (rank >= 0 && rank < rendezvous.world_size)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("init_process_group: expected 0 <= rank < world_size, got rank ",
+                  rank,
+                  " of ",
+                  rendezvous.world_size));
+}
+
+// Arguments and environment may both say the rank, and must say the same then.
+void settle_rank(const InitOptions& options,
+                 const std::optional<RankEnv>& env,
+                 Rendezvous& rendezvous) {
+  check_rank_options(options, env);
   rendezvous.rank = options.rank.value_or(env ? env->rank : 0);
   rendezvous.world_size = options.world_size.value_or(env ? env->world_size : 1);
-  if (env && options.rank &&
-      (env->rank != rendezvous.rank || env->world_size != rendezvous.world_size)) {
+  const bool agree =
+      !env || (env->rank == rendezvous.rank && env->world_size == rendezvous.world_size);
+  if (!agree) {
     throw Error(ErrorCode::invalid_argument,
                 cat("init_process_group: expected arguments and environment to agree, got rank ",
                     rendezvous.rank,
@@ -52,25 +71,18 @@ void settle_rank(const InitOptions& options,
                     env->source,
                     "; give one of them"));
   }
-  if (rendezvous.world_size < 1 || rendezvous.rank < 0 ||
-      rendezvous.rank >= rendezvous.world_size) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("init_process_group: expected 0 <= rank < world_size, got rank ",
-                    rendezvous.rank,
-                    " of ",
-                    rendezvous.world_size));
-  }
+  check_rank_range(rendezvous);
 }
 
-// PyTorch's own store, unauthenticated: for ranks that were not started by muster.
+// Opens PyTorch's own store, which is not authenticated, for ranks that were not started by muster.
+// A name that does not resolve is a clear error in moments: the store would retry for minutes.
 c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host,
                                          int port,
                                          bool serve,
                                          std::chrono::milliseconds timeout) {
-  address_towards(host);  // a clear error in moments for a name that does not resolve; the store
-                          // would retry for minutes
+  address_towards(host);
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(port);
+  options.port = port;
   options.isServer = serve;
   options.waitWorkers = false;
   options.timeout = timeout;
@@ -83,14 +95,15 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host,
   return store;
 }
 
-// A restarted group must not read the keys of the one before it, which live on in the launcher's
-// store.
+// An attempt must not read the keys of the one before it, which live on in the launcher's store.
 c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store,
                                            const std::optional<RankEnv>& env) {
   return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0),
                                                 std::move(store));
 }
 
+// The launcher's own store comes first, then a scheduler's job, whose ranks meet by a file, and
+// last MASTER_ADDR and MASTER_PORT.
 c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
                                          const std::optional<RankEnv>& env,
                                          Rendezvous& rendezvous) {
@@ -125,6 +138,7 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
   return of_attempt(open_tcp(host, port, rendezvous.serves_store, options.init_timeout), env);
 }
 
+// Opens the store of the init method, and says in `rendezvous` who serves it.
 c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
                                                const std::optional<RankEnv>& env,
                                                Rendezvous& rendezvous) {
@@ -153,6 +167,7 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
 
 }  // namespace
 
+// A rank 0 that serves the store does so from here on.
 Rendezvous open_rendezvous(const InitOptions& options) {
   const auto env = rank_env_from_environment();
   Rendezvous rendezvous;

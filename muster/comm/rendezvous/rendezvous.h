@@ -1,4 +1,4 @@
-// How ranks find each other: from an init method to a store that all of them share.
+// Ranks find each other here: an init method leads to a store that all of them share.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

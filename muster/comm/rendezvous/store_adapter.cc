@@ -1,3 +1,4 @@
+// c10d's stores have bytes for values and muster's have text; everything else is forwarded.
 #include "muster/comm/rendezvous/store_adapter.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// muster's store as LibTorch's: what lets c10d's process groups rendezvous through an authenticated
+// muster's store as LibTorch's, so that c10d's process groups rendezvous through an authenticated
 // store.
 #pragma once
 

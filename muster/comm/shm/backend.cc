@@ -1,3 +1,6 @@
+// Shared memory as a Carrier. Collectives go through the queue; messages go through a mailbox,
+// which is made for the first one, since it costs a thread. The arena outlives the rest, because
+// buffers that it gave out do.
 #include "muster/comm/shm/backend.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -30,9 +33,10 @@ class ShmCarrier : public Carrier {
                &team_->line(team_->rank()).state),
         queue_(std::make_unique<ShmQueue>(*team_)) {}
 
+  // Messages that are under way fail, and collectives are given up.
   ~ShmCarrier() override { ShmCarrier::leave(); }
 
-  void submit(Operation operation) override { queue_->submit(std::move(operation)); }
+  void submit(Call call) override { queue_->submit(std::move(call)); }
   bool run(const shm::Request& request, std::chrono::milliseconds timeout) override {
     return queue_->run(request, timeout);
   }
@@ -50,6 +54,7 @@ class ShmCarrier : public Carrier {
   std::shared_ptr<std::byte> allocate(size_t bytes) override { return arena_.allocate(bytes); }
 
   void give_up() override { team_->give_up(); }
+  // The mailbox goes first, then the queue: both use the team in threads of their own.
   void leave() override {
     std::unique_ptr<shm::Mailbox> mailbox;
     {
@@ -57,12 +62,13 @@ class ShmCarrier : public Carrier {
       left_ = true;
       mailbox = std::move(mailbox_);
     }
-    mailbox.reset();  // what it calls last may ask for a mailbox
+    mailbox.reset();  // without the lock: what it calls last may ask for a mailbox
     queue_.reset();
     team_.reset();
   }
 
  private:
+  // Wraps what the mailbox calls when a message is over.
   static shm::Mailbox::Done of_message(Done done) {
     return [done = std::move(done)](int source, std::exception_ptr error) {
       done({.source = source, .error = std::move(error)});
@@ -93,12 +99,9 @@ c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>
                                            int size,
                                            std::chrono::milliseconds timeout,
                                            RankNames names) {
+  const auto patience = std::min<std::chrono::milliseconds>(timeout, kRendezvous);
   auto team = std::make_unique<shm::Team>(
-      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kRendezvous)),
-      rank,
-      size,
-      std::min<std::chrono::milliseconds>(timeout, kRendezvous),
-      std::move(names));
+      exchange_over(store, rank, patience), rank, size, patience, std::move(names));
   return make_host_backend(
       "muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
 }

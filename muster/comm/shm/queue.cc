@@ -1,3 +1,5 @@
+// The queue begins a call in the caller's thread whenever it can: the other ranks wait for this
+// one's arrival and not for its result.
 #include "muster/comm/shm/queue.h"
 
 #include <memory>
@@ -9,13 +11,13 @@ namespace muster {
 
 namespace {
 
-// What a caller that goes on waits itself for the others, at most, before the queue's thread does.
-// Waking that costs more.
+// A caller that goes on waits itself for the others, at most so long, before the queue's thread
+// does: waking that costs more. Where ranks are crowded the others first need this processor.
 constexpr std::chrono::microseconds kPatience{20};
-constexpr std::chrono::microseconds kPatienceWhenCrowded{
-    100};  // the others first need this processor
-// At each step, before it sleeps: who has nothing else to do; and the queue's thread, beside which
-// the caller may be computing on the same processor.
+constexpr std::chrono::microseconds kPatienceWhenCrowded{100};
+
+// A rank looks so long at each step before it sleeps. A caller that only waits has nothing else to
+// do; beside the queue's thread the caller may be computing on the same processor.
 constexpr std::chrono::microseconds kCallersPatience{1'000};
 constexpr std::chrono::microseconds kQueuesPatience{50};
 
@@ -24,30 +26,31 @@ constexpr std::chrono::microseconds kQueuesPatience{50};
 ShmQueue::ShmQueue(shm::Team& team)
     : team_(team), collectives_(team), executor_([this] { team_.give_up(); }) {}
 
-void ShmQueue::submit(Carrier::Operation operation) {
-  const auto timeout = operation.timeout;
-  const auto queued = std::make_shared<Queued>(
-      Queued{.operation = std::move(operation), .deadline = Deadline(timeout)});
-  const OrderedExecutor::Operation later = [this, queued](const std::exception_ptr& broken) {
-    execute(*queued, broken);
+// Begins the call here where nothing else is under way, so that the other ranks can go on, and ends
+// it here too where that takes no time. Else it waits for its turn in the queue's thread.
+void ShmQueue::submit(Carrier::Call given) {
+  const auto call = std::make_shared<const Carrier::Call>(std::move(given));
+  const auto turn = [this, call](bool begun) -> OrderedExecutor::Turn {
+    return [this, call, begun](const std::exception_ptr& broken) {
+      execute(*call, begun, broken);
+    };
   };
-  const bool here = executor_.run_here([&]() -> OrderedExecutor::Operation {
+  const bool here = executor_.run_here([&]() -> OrderedExecutor::Turn {
     bool at_once = false;
     try {
-      collectives_.begin(queued->operation.requests.at(0));
-      queued->begun = true;
-      at_once = ends_at_once(*queued);
+      collectives_.begin(call->requests.at(0));
+      at_once = ends_at_once(*call);
     } catch (...) {
       break_unless_refused();
       throw;
     }
     if (!at_once)
-      return later;
-    later(nullptr);
+      return turn(/*begun=*/true);
+    execute(*call, /*begun=*/true, nullptr);
     return nullptr;
   });
   if (!here)
-    executor_.submit(later);
+    executor_.submit(turn(/*begun=*/false));
 }
 
 bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeout) {
@@ -64,37 +67,41 @@ bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeou
   });
 }
 
-bool ShmQueue::ends_at_once(const Queued& queued) const {
-  if (!queued.operation.asynchronous)
+// Whether this thread may end the call that it has begun: its caller only waits, or it is small and
+// the others come soon. A caller that goes on has something to compute, which must not wait for
+// whoever else wants this processor.
+bool ShmQueue::ends_at_once(const Carrier::Call& call) const {
+  if (!call.asynchronous)
     return true;
-  if (queued.operation.requests.size() > 1 || !collectives_.is_small(queued.operation.requests[0]))
+  if (call.requests.size() > 1 || !collectives_.is_small(call.requests[0]))
     return false;
-  // The caller has something to compute, which must not wait for whoever else wants this processor.
   const bool crowded = team_.crowded();
   return team_.all_there(crowded ? kPatienceWhenCrowded : kPatience, /*gives_way=*/crowded);
 }
 
-void ShmQueue::execute(Queued& queued, const std::exception_ptr& broken) {
-  std::exception_ptr error = queued.begun ? nullptr : broken;
+// Runs all of a call. `begun`: its first request, which then counts although the group is broken
+// since.
+void ShmQueue::execute(const Carrier::Call& call, bool begun, const std::exception_ptr& broken) {
+  std::exception_ptr error = begun ? nullptr : broken;
   try {
-    team_.set_patience(queued.operation.asynchronous ? kQueuesPatience : kCallersPatience);
-    for (const shm::Request& request : queued.operation.requests) {
+    team_.set_patience(call.asynchronous ? kQueuesPatience : kCallersPatience);
+    for (const shm::Request& request : call.requests) {
       if (error)
         break;
-      if (!std::exchange(queued.begun, false))
+      if (!std::exchange(begun, false))
         collectives_.begin(request);
-      collectives_.finish(request, queued.deadline);
+      collectives_.finish(request, call.deadline);
     }
   } catch (...) {
     error = std::current_exception();
     break_unless_refused();
   }
-  queued.operation.done({.error = error});
+  call.done({.error = error});
 }
 
-// A wrong call leaves the team as good as it was. After anything else, memory that could not be had
-// too, this rank may have taken fewer steps than the others: whatever came next would be paired
-// with something else.
+// A wrong call leaves the team as good as it was. After any other failure, also where memory could
+// not be had, this rank may have taken fewer steps than the others: whatever came next would be
+// paired with something else.
 void ShmQueue::break_unless_refused() {
   try {
     throw;
