@@ -1,3 +1,5 @@
+// All sizes are tried one after the other, and then once more. What counts is the median of a
+// size's backwards on the slowest rank.
 #include "muster/ddp/bucket_trial.h"
 
 #include <algorithm>
@@ -9,12 +11,12 @@ namespace muster {
 
 namespace {
 
-constexpr double kMiBOfBucket = 1024 * 1024;
+constexpr size_t kMiBOfBucket = size_t{1024} * 1024;
 constexpr double kBetterBy = 0.98;  // than PyTorch's, or that stays
 
 double middle_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
   return *middle;
 }
 
@@ -28,18 +30,22 @@ std::string ms_text(double seconds) {
 
 }  // namespace
 
+// PyTorch's size is tried first. Sizes that all of the model fits into are not tried.
 BucketTrial::BucketTrial(const BucketCap& cap, size_t model_bytes) : cap_(cap) {
   if (!cap.is_automatic())
     return;
   sizes_ = {BucketCap()};
-  for (const double mib : {10.0, 4.0, 1.0})
-    if (static_cast<double>(model_bytes) > mib * kMiBOfBucket)
+  for (const int mib : {10, 4, 1}) {
+    if (model_bytes > mib * kMiBOfBucket)
       sizes_.emplace_back(mib);
+  }
   cap_ = sizes_[0];
   running_ = sizes_.size() > 1;
   times_.resize(sizes_.size());
 }
 
+// The first backwards after new buckets are not counted: one is in a single bucket, one in new
+// memory.
 void BucketTrial::count(double seconds) {
   if (!running_ || ++backwards_ <= kBackwardsBefore)
     return;
@@ -47,6 +53,7 @@ void BucketTrial::count(double seconds) {
   ++times_this_pass_;
 }
 
+// A pass goes through all sizes; after the last pass there is none left.
 bool BucketTrial::next() {
   times_this_pass_ = 0;
   at_ = (at_ + 1) % sizes_.size();
@@ -63,12 +70,14 @@ std::vector<double> BucketTrial::medians() const {
   return medians;
 }
 
+// All ranks have gathered the same numbers, and so decide alike.
 std::string BucketTrial::decide(const std::vector<double>& medians_of_ranks) {
   std::vector<double> slowest(sizes_.size(), 0);
-  for (size_t i = 0; i < medians_of_ranks.size(); ++i)
-    slowest[i % sizes_.size()] = std::max(slowest[i % sizes_.size()], medians_of_ranks[i]);
-  auto best =
-      static_cast<size_t>(std::min_element(slowest.begin(), slowest.end()) - slowest.begin());
+  for (size_t i = 0; i < medians_of_ranks.size(); ++i) {
+    double& time = slowest[i % sizes_.size()];
+    time = std::max(time, medians_of_ranks[i]);
+  }
+  size_t best = std::ranges::min_element(slowest) - slowest.begin();
   if (slowest[best] > kBetterBy * slowest[0])
     best = 0;
   cap_ = sizes_[best];

@@ -1,3 +1,5 @@
+// A lent gradient is a tensor in a storage of its own over the bucket's memory. Who keeps one over
+// zero_grad() shares that storage, so that giving the storage other memory moves all of them away.
 #include "muster/ddp/bucket_views.h"
 
 #include <ATen/EmptyTensor.h>
@@ -12,9 +14,9 @@ namespace muster {
 
 namespace {
 
-// The memory of `tensor`, which lives as long as the pointer. LibTorch counts such pointers itself,
-// so it takes a storage with one for an alias of the tensor's: the Reducer does not copy between
-// them.
+// A pointer to the memory of `tensor`, which lives as long as the pointer. LibTorch counts such
+// pointers itself, so that it takes a storage with one for an alias of the tensor's: the Reducer
+// does not copy between them.
 c10::DataPtr pointer_to(const at::Tensor& tensor) {
   c10::maybeApplyRefcountedDeleter(tensor.storage());
   void* const counted = tensor.storage().data_ptr().get_context();
@@ -34,8 +36,9 @@ at::Tensor plain_over(const at::Tensor& view) {
 }
 
 bool same_place(const at::Tensor& one, const at::Tensor& other) {
-  return one.defined() && one.const_data_ptr() == other.const_data_ptr() &&
-         one.sizes() == other.sizes() && one.strides() == other.strides() &&
+  if (!one.defined() || one.const_data_ptr() != other.const_data_ptr())
+    return false;
+  return one.sizes() == other.sizes() && one.strides() == other.strides() &&
          one.scalar_type() == other.scalar_type();
 }
 
@@ -44,7 +47,7 @@ bool same_storage(const at::Tensor& one, const at::Tensor& other) {
          one.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
 }
 
-// All tensors in the storage have the copy's memory then.
+// Gives the storage, and so all tensors in it, the memory of a copy.
 void move_away(const at::Tensor& plain) {
   plain.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(pointer_to(plain.clone()));
 }

@@ -11,7 +11,7 @@ namespace muster {
 
 class BucketViews {
  public:
-  // For new buckets: what is kept of gradients in others stays as it is.
+  // Begins with new buckets: what is kept of gradients in others stays as it is.
   void begin(size_t parameters) { lent_.assign(parameters, {}); }
   // After a backward: gives each parameter a plain tensor where its gradient is a view of a bucket.
   void lend(const std::vector<at::Tensor>& parameters);

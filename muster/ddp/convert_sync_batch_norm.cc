@@ -1,5 +1,6 @@
-// How BatchNorm modules are made those of all ranks without being replaced: through LibTorch's
-// dispatcher.
+// BatchNorm modules use the statistics of all ranks without being replaced: the operator that they
+// call gets a kernel of ours in LibTorch's dispatcher, which looks whether the tensors that it gets
+// belong to a converted module.
 #include <ATen/ops/batch_norm_native.h>
 #include <torch/library.h>
 
@@ -18,7 +19,7 @@ namespace muster {
 
 namespace {
 
-// A module that was converted, known by a tensor that it gives to the operator.
+// A module that was converted. A tensor that it gives to the operator identifies it.
 struct ConvertedNorm {
   c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // another may get its address
   std::weak_ptr<torch::nn::Module> module;
@@ -28,8 +29,8 @@ struct ConvertedNorm {
 class ConvertedNorms {
  public:
   static ConvertedNorms& instance() {
-    static auto& norms =
-        *new ConvertedNorms;  // never destroyed: groups outlive the statics of others
+    // It is never destroyed: groups outlive the statics of others.
+    static auto& norms = *new ConvertedNorms;
     return norms;
   }
 
@@ -45,7 +46,7 @@ class ConvertedNorms {
                       group});
   }
 
-  // The group of a module in training mode.
+  // Returns the group of the module that has the tensor, where it is in training mode.
   std::optional<ProcessGroup> find(const std::optional<at::Tensor>& tensor) const {
     if (!tensor || !tensor->defined())
       return std::nullopt;
@@ -66,6 +67,7 @@ class ConvertedNorms {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
+// The operator's kernel. A module's running statistics identify it, or else its weight.
 at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
                                    const MaybeTensor& weight,
                                    const MaybeTensor& bias,
@@ -97,19 +99,19 @@ at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
       input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
 }
 
-// Once, and only in programs that convert something: LibTorch's own operator has no kernel there,
-// as it is put together from others.
+// It registers once, and only in programs that convert something: LibTorch's own operator has no
+// kernel there, as it is put together from others.
 void listen_to_batch_norm() {
-  static const bool registered = [] {
+  static std::once_flag registered;
+  std::call_once(registered, [] {
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
       auto& library = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       library.impl("batch_norm", TORCH_FN(batch_norm_of_all_ranks));
     }
-    return true;
-  }();
-  static_cast<void>(registered);
+  });
 }
 
+// False where the module is no such BatchNorm.
 template <class Impl>
 bool convert_one(const std::string& name, torch::nn::Module& module, const ProcessGroup& group) {
   auto* norm = dynamic_cast<Impl*>(&module);
@@ -137,10 +139,10 @@ int64_t convert_sync_batch_norm(torch::nn::Module& model, const ProcessGroup& gr
   listen_to_batch_norm();
   int64_t converted = 0;
   model.apply([&](const std::string& name, torch::nn::Module& module) {
-    converted +=
-        static_cast<int64_t>(convert_one<torch::nn::BatchNorm1dImpl>(name, module, group) ||
-                             convert_one<torch::nn::BatchNorm2dImpl>(name, module, group) ||
-                             convert_one<torch::nn::BatchNorm3dImpl>(name, module, group));
+    if (convert_one<torch::nn::BatchNorm1dImpl>(name, module, group) ||
+        convert_one<torch::nn::BatchNorm2dImpl>(name, module, group) ||
+        convert_one<torch::nn::BatchNorm3dImpl>(name, module, group))
+      ++converted;
   });
   return converted;
 }

@@ -1,3 +1,6 @@
+// A replica is a clone of the module whose parameters are not leaves: they hang on copies of the
+// model's own parameters, so that gradients flow back to these. The copies are made anew in every
+// step.
 #include "muster/ddp/data_parallel.h"
 
 #include <ATen/Functions.h>
@@ -16,12 +19,12 @@ namespace muster {
 
 namespace {
 
-// Waits for a copy to the CPU: what a GPU has still to write there would be read at once.
+// A copy to the CPU is waited for: it would be read before the GPU has written it.
 at::Tensor copy_on(c10::Device device, const at::Tensor& tensor) {
   return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu(), /*copy=*/true);
 }
 
-// Copies on another device, whose gradients come back.
+// Copies parameters to another device, and their gradients back.
 class ToReplica : public torch::autograd::Function<ToReplica> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
@@ -39,17 +42,19 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
     for (const at::Tensor& gradient : gradients)
       found.push_back(gradient.defined() ? gradient.to(context->saved_data["device"].toDevice())
                                          : gradient);
-    found.emplace_back();  // of the device
+    found.emplace_back();  // the device has no gradient
     return found;
   }
 };
 
+// A module's train() also sets its children, so that parents come first.
 void copy_modes(const torch::nn::Module& from, const torch::nn::Module& to) {
   const auto sources = from.modules(), targets = to.modules();
   for (size_t i = 0; i < targets.size(); ++i)
-    targets[i]->train(sources[i]->is_training());  // parents first
+    targets[i]->train(sources[i]->is_training());
 }
 
+// Buffers of the replicas are copies, and what they become is not copied back.
 void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c10::Device device) {
   const auto sources = from.buffers();
   auto targets = to.buffers();
@@ -60,7 +65,7 @@ void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c1
   }
 }
 
-// A replica's parameters are no leaves: they hang on the copies of the model's.
+// Makes a replica's parameters hang on copies of the model's, by setting their edges of the graph.
 void link_parameters(const torch::nn::Module& from,
                      const torch::nn::Module& to,
                      c10::Device device) {
@@ -80,6 +85,7 @@ void link_parameters(const torch::nn::Module& from,
 
 }  // namespace
 
+// The first device computes with the model itself.
 ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
                              std::vector<c10::Device> devices)
     : model_(std::move(model)), devices_(std::move(devices)) {
@@ -109,6 +115,7 @@ void ModelReplicas::make() {
     replicas_.push_back(model_->clone(devices_[i]));
 }
 
+// The clones are made again where the model has got or lost tensors.
 void ModelReplicas::refresh(size_t count) {
   const bool changed = replicas_.empty() ||
                        replicas_.back()->parameters().size() != model_->parameters().size() ||
@@ -123,6 +130,7 @@ void ModelReplicas::refresh(size_t count) {
   }
 }
 
+// The first call is made in the caller's thread. All others have its modes of autograd.
 void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& body) const {
   std::vector<std::exception_ptr> failures(count);
   const at::ThreadLocalState state;
@@ -150,6 +158,7 @@ void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& bo
 
 namespace detail {
 
+// A scalar is copied to all devices.
 std::vector<at::Tensor> scatter(const at::Tensor& tensor,
                                 const std::vector<c10::Device>& devices,
                                 int64_t dim) {
@@ -159,18 +168,18 @@ std::vector<at::Tensor> scatter(const at::Tensor& tensor,
       copies.push_back(tensor.to(device));
     return copies;
   }
-  auto parts = tensor.chunk(static_cast<int64_t>(devices.size()), dim);
+  auto parts = tensor.chunk(std::ssize(devices), dim);
   for (size_t i = 0; i < parts.size(); ++i)
     parts[i] = parts[i].to(devices[i]);
   return parts;
 }
 
+// Scalars become a vector, as in Python.
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim) {
   std::vector<at::Tensor> here;
   for (const at::Tensor& part : parts)
     here.push_back(part.to(device));
-  return here[0].dim() == 0 ? at::stack(here)
-                            : at::cat(here, dim);  // of scalars a vector, as in Python
+  return here[0].dim() == 0 ? at::stack(here) : at::cat(here, dim);
 }
 
 }  // namespace detail

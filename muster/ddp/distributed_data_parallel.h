@@ -64,7 +64,7 @@ class DistributedDataParallel {
 
   // While the guard lives, backwards are not reduced: gradients accumulate locally.
   NoSync no_sync() { return NoSync(*reducer_, true); }
-  // The same if `active`; for loops that reduce only at the last micro-batch.
+  // Does so if `active`; for loops that reduce only at the last micro-batch.
   NoSync no_sync_if(bool active) { return NoSync(*reducer_, active); }
 
   // The part that reduces the gradients, for training steps that drive several models.

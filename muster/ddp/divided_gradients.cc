@@ -1,3 +1,5 @@
+// Marks are counted by the parameter's address. A weak pointer beside it tells whether the
+// parameter still lives there, or the address is another tensor's by now.
 #include "muster/ddp/divided_gradients.h"
 
 #include <map>
@@ -7,7 +9,6 @@ namespace muster {
 
 namespace {
 
-// Known by their address, and by a weak pointer whether they still live there.
 struct DividedMark {
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
   int marks = 0;
@@ -17,7 +18,7 @@ struct DividedGradients {
   std::mutex mutex;
   std::map<const c10::TensorImpl*, DividedMark> parameters;
 
-  // Never destroyed: a program may have an optimizer that lives until its end.
+  // It is never destroyed: a program may have an optimizer that lives until its end.
   static DividedGradients& instance() {
     static auto* const all = new DividedGradients;
     return *all;
@@ -32,8 +33,9 @@ void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
   std::erase_if(all.parameters, [](const auto& entry) { return entry.second.parameter.expired(); });
   for (const at::Tensor& parameter : parameters) {
     const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
-    ++all.parameters.try_emplace(parameter.unsafeGetTensorImpl(), DividedMark{weak})
-          .first->second.marks;
+    const auto mark =
+        all.parameters.try_emplace(parameter.unsafeGetTensorImpl(), DividedMark{weak}).first;
+    ++mark->second.marks;
   }
 }
 

@@ -1,6 +1,6 @@
+// A flag for each parameter says whether its gradient has come. With a static graph the first
+// backward's flags are kept, and later ones are compared with them.
 #include "muster/ddp/gradient_arrivals.h"
-
-#include <algorithm>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -17,6 +17,8 @@ GradientArrivals::GradientArrivals(std::vector<std::string> names,
       rank_(rank),
       arrived_(names_.size(), false) {}
 
+// A static graph may bring a gradient several times: layers that are checkpointed more than once
+// do.
 void GradientArrivals::check(size_t index) const {
   const auto refuse = [&](const char* rule, const char* got, const char* next) {
     throw Error(ErrorCode::failed_precondition,
@@ -48,6 +50,7 @@ void GradientArrivals::note(size_t index) {
   any_ = true;
 }
 
+// A static graph needs only the parameters of its first backward.
 void GradientArrivals::refuse_missing(const char* rule, const char* next) const {
   std::vector<std::string> missing;
   size_t needed = 0;
@@ -76,6 +79,8 @@ void GradientArrivals::refuse_missing(const char* rule, const char* next) const 
                   next));
 }
 
+// The Reducer itself knows what is missing when it looks for unused parameters, or the graph is
+// static.
 void GradientArrivals::check_all() const {
   if (all_needed_)
     refuse_missing("a gradient for every parameter", "set find_unused_parameters, or freeze them");
@@ -87,7 +92,7 @@ void GradientArrivals::check_reached() const {
 }
 
 void GradientArrivals::clear() {
-  std::fill(arrived_.begin(), arrived_.end(), false);
+  arrived_.assign(arrived_.size(), false);
   any_ = false;
 }
 

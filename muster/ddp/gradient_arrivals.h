@@ -14,8 +14,8 @@ class GradientArrivals {
   GradientArrivals() = default;
   GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank);
 
-  // For a reduced backward. Throws: failed_precondition for a second gradient of one parameter, and
-  // for one that the first backward of a static graph did not produce.
+  // Checks a gradient of a reduced backward. Throws: failed_precondition for a second gradient of
+  // one parameter, and for one that the first backward of a static graph did not produce.
   void check(size_t index) const;
   void note(size_t index);
   bool any() const { return any_; }
@@ -24,7 +24,7 @@ class GradientArrivals {
   // Call it at the end. Throws: failed_precondition naming the parameters without a gradient, if
   // each needs one.
   void check_all() const;
-  // For a backward that the Reducer could not finish. Throws: failed_precondition naming the
+  // Checks a backward that the Reducer could not finish. Throws: failed_precondition naming the
   // parameters that got no gradient and may need one.
   void check_reached() const;
 

@@ -1,15 +1,18 @@
-// What happens while a backward runs: gradients come, the ranks meet, the Reducer is finished with.
-#include <torch/csrc/autograd/engine.h>
+// The backward side of a reducer. The first sign of a backward (an output's gradient or a
+// parameter's) hangs a callback at the end of its graph. Gradients come one by one, and are refused
+// where a forward has not announced them. At the end the ranks meet, the Reducer averages, and the
+// step has ended.
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/graph_end.h"
 #include "muster/ddp/reducer_state.h"
 
 namespace muster {
 
-// Called with the lock held, for a gradient of this rank. False: it may stay here.
+// The caller holds the lock. False where this rank's gradient may stay here.
 bool GradientReducer::State::must_be_reduced(size_t index) {
   const bool awaited_by_another =
       live.shares() && live.another_awaits(model.trained().tensors[index]);
@@ -19,10 +22,8 @@ bool GradientReducer::State::must_be_reduced(size_t index) {
       return false;
     refuse(index,
            past_local_outputs
-               ? "no forward inside no_sync() and no forward that is reduced led to "
-                 "it, so this gradient would stay local"
-               : "no forward through DistributedDataParallel led to it since the last "
-                 "reduction, so this gradient would stay local");
+               ? "no forward inside no_sync() and no forward that is reduced led to it"
+               : "no forward through DistributedDataParallel led to it since the last reduction");
   }
   if (expected == Expected::local) {
     accumulated = true;
@@ -40,8 +41,7 @@ void GradientReducer::State::on_gradient(size_t index) {
                 cat("DistributedDataParallel: expected all models that share '",
                     arrivals.name(index),
                     "' to be wrapped before the forwards of their common backward, got one that "
-                    "was wrapped, "
-                    "or got it, after a forward (rank ",
+                    "was wrapped, or got it, after a forward (rank ",
                     group.job_rank(),
                     "); wrap them first, or set gradient_as_bucket_view = false"));
   }
@@ -68,8 +68,7 @@ void GradientReducer::State::on_gradient_elsewhere(size_t index) {
           "backward, got a gradient of '",
           arrivals.name(index),
           "', which has another since (torch::load, set_(), to()), so this gradient would stay "
-          "local "
-          "(rank ",
+          "local (rank ",
           group.job_rank(),
           "); load and convert before forward"));
 }
@@ -79,8 +78,7 @@ void GradientReducer::State::on_gradient_elsewhere(size_t index) {
 void GradientReducer::State::refuse_from_inside(size_t index) const {
   throw Error(ErrorCode::failed_precondition,
               cat("DistributedDataParallel: expected find_unused_parameters with layers that are "
-                  "not computed "
-                  "again in backward (checkpointed activations), got a gradient of '",
+                  "not computed again in backward (checkpointed activations), got a gradient of '",
                   arrivals.name(index),
                   "' from a backward inside the backward (rank ",
                   group.job_rank(),
@@ -94,12 +92,12 @@ void GradientReducer::State::refuse(size_t index, const char* why) const {
           arrivals.name(index),
           "', but ",
           why,
-          " (rank ",
+          ", so this gradient would stay local (rank ",
           group.job_rank(),
           "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
 }
 
-// Called with the lock held, by the first sign of a backward: an output's gradient, or a
+// The caller holds the lock, and has the first sign of a backward: an output's gradient, or a
 // parameter's where forward's outputs are not known. The callback belongs to the graph that runs
 // now; with an output it is the outer one, also when gradients come from a backward inside
 // (checkpointing).
@@ -110,26 +108,19 @@ void GradientReducer::State::on_backward() {
     if (arrivals.any()) {
       throw Error(ErrorCode::failed_precondition,
                   cat("DistributedDataParallel: expected a new forward after a backward that has "
-                      "failed, got "
-                      "another backward of the earlier forward (rank ",
+                      "failed, got another backward of the earlier forward (rank ",
                       group.job_rank(),
                       "); run forward again"));
     }
     begun = true;
     backward_began = Clock::now();
   }
-  const auto token = std::make_shared<bool>();
-  graph = token;
   graph_id = torch::autograd::get_current_graph_task_id();
-  const std::weak_ptr<State> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
-    if (const auto state = weak.lock())
-      state->after_graph();
-  });
+  graph = at_graph_end(weak_from_this(), &State::after_graph);
 }
 
-// False where there is none that can be watched. A leaf is no sign of a backward of this forward,
-// and would keep the hook for ever.
+// False where no output can be watched. A leaf is no sign of a backward of this forward, and would
+// keep the hook for ever.
 bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs,
                                            Expected of,
                                            const std::shared_ptr<StepCheck::Forward>& forward) {
@@ -166,8 +157,9 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
 void GradientReducer::State::after_graph() {
   {
     const std::lock_guard lock(mutex);
-    if (!arrivals.any()) {  // torch::autograd::grad, a backward that ended before this model's
-                            // parameters, or a local one
+    // This was torch::autograd::grad, a backward that ended before this model's parameters, or a
+    // local one.
+    if (!arrivals.any()) {
       graph.reset();
       begun = false;
       return;
@@ -176,20 +168,18 @@ void GradientReducer::State::after_graph() {
   arrivals.check_all();
   compute.end_step();
   steps.compare();
+  // The first backward of a static graph only learns the order; without the delay it reduces
+  // nothing.
   if (options.static_graph && !static_graph_seen) {
     static_graph_seen = true;
     arrivals.learn();
-    parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the
-                                        // order; without this it reduces nothing
+    parts.reducer->delay_all_reduce();
   }
   waits_for_gradients.emplace("gradients", Category::communication);
-  const std::weak_ptr<State> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak] {
-    if (const auto state = weak.lock())
-      state->finish_backward();
-  });
+  at_graph_end(weak_from_this(), &State::finish_backward);
 }
 
+// Runs when the Reducer has waited for its all_reduces: every gradient is the average now.
 void GradientReducer::State::finish_backward() {
   waits_for_gradients.reset();
   try {
@@ -210,7 +200,7 @@ void GradientReducer::State::finish_backward() {
     trial->count(seconds_since(backward_began));  // ranks that shadow have no backwards
 }
 
-// What the Reducer has given to c10d. A hook calls the group itself, which counts that.
+// Counts what the Reducer has given to c10d. A hook calls the group itself, which counts that.
 void GradientReducer::State::count_traffic() {
   if (!of_backward)
     of_backward =

@@ -1,3 +1,5 @@
+// A parameter's accumulator is the node of the graph that adds to its gradient. A hook on it also
+// hears of an undefined gradient, and hears nothing when the parameter gets another accumulator.
 #include "muster/ddp/gradient_hooks.h"
 
 #include <torch/csrc/autograd/function.h>
@@ -10,6 +12,7 @@ namespace muster {
 
 namespace {
 
+// Runs after the accumulator, and passes its outputs on.
 class GradientHook : public torch::autograd::FunctionPostHook {
  public:
   explicit GradientHook(std::function<void()> body) : body_(std::move(body)) {}
@@ -26,13 +29,16 @@ class GradientHook : public torch::autograd::FunctionPostHook {
 }  // namespace
 
 void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
-                         const std::function<void(size_t)>& on_gradient) {
+                         const std::function<void(size_t)>& on_gradient,
+                         const std::function<void(size_t)>& on_any_gradient) {
   remove();
   for (size_t i = 0; i < parameters.size(); ++i) {
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));
     auto hook = std::make_unique<GradientHook>([on_gradient, i] { on_gradient(i); });
     hooks_.push_back(accumulators_.back()->add_post_hook(std::move(hook)));
   }
+  if (on_any_gradient)
+    any_.hang(parameters, on_any_gradient);
 }
 
 bool GradientHooks::hear(size_t index) const {
@@ -44,6 +50,7 @@ void GradientHooks::remove() {
     accumulators_[i]->del_post_hook(hooks_[i]);
   hooks_.clear();
   accumulators_.clear();
+  any_.remove();
 }
 
 }  // namespace muster

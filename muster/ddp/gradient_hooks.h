@@ -1,4 +1,6 @@
-// Calls a function whenever autograd has accumulated a gradient of some parameters.
+// Calls a function whenever autograd has accumulated a gradient of some parameters, by the
+// accumulators that they have now; and another one, where asked, by whatever accumulator
+// (parameter_hooks.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "muster/comm/torch_compat.h"
+#include "muster/ddp/parameter_hooks.h"
 
 namespace muster {
 
@@ -17,18 +20,20 @@ class GradientHooks {
   GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks() { remove(); }
 
-  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's
-  // threads.
+  // Replaces the present hooks. Both functions get the parameter's index, in one of autograd's
+  // threads. `on_any_gradient` also comes for gradients of which `on_gradient` does not hear.
   void hang(const std::vector<at::Tensor>& parameters,
-            const std::function<void(size_t)>& on_gradient);
+            const std::function<void(size_t)>& on_gradient,
+            const std::function<void(size_t)>& on_any_gradient = nullptr);
   void remove();
-  // Inside autograd's threads: whether the gradient that is being accumulated now is that of this
-  // parameter, by the accumulator on which the hook hangs.
+  // In autograd's threads: whether the gradient that is accumulated now is this parameter's, by the
+  // accumulator on which the hook hangs.
   bool hear(size_t index) const;
 
  private:
   std::vector<AutogradNodePtr> accumulators_;  // kept alive: a hook on a dead one never fires
   std::vector<uintptr_t> hooks_;
+  ParameterHooks any_;
 };
 
 }  // namespace muster

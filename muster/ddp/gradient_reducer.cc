@@ -1,3 +1,6 @@
+// The forward side of a reducer. Before a forward it looks whether the model has changed or a
+// backward has failed, and builds the c10d::Reducer anew where it has; after the forward it tells
+// the Reducer that a backward comes. gradient_backward.cc has the rest of a step.
 #include "muster/ddp/gradient_reducer.h"
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -40,7 +43,7 @@ size_t bytes_of(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-// False when nothing is trained now.
+// Follows what has happened to the model's parameters. False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
   const auto change = model.look();
   if (change == ReplicatedModel::Change::all_frozen)
@@ -59,40 +62,38 @@ bool GradientReducer::State::follow_model() {
   return true;
 }
 
-// What was frozen keeps the gradients of this rank's micro-batches, and an optimizer would apply
-// them.
+// A parameter that was frozen keeps the gradients of this rank's micro-batches, and an optimizer
+// would apply them.
 void GradientReducer::State::drop_local_gradients(const TrainedParameters& before) const {
   if (!accumulated)
     return;
   const auto& trained = model.trained().tensors;
   for (const at::Tensor& tensor : before.tensors) {
-    const bool is_trained =
-        std::any_of(trained.begin(), trained.end(), [&](const at::Tensor& other) {
-          return other.is_same(tensor);
-        });
+    const bool is_trained = std::ranges::any_of(
+        trained, [&](const at::Tensor& other) { return other.is_same(tensor); });
     if (!is_trained)
       tensor.mutable_grad().reset();
   }
 }
 
+// Two Reducers cannot both have a gradient in their buckets: with another wrapped model that shares
+// a parameter both copy. Our hooks are hung before the Reducer hangs its own, so that ours run
+// first.
 void GradientReducer::State::build_reducer() {
   parts = {};  // the old Reducer takes its hooks with it
   of_backward.reset();
   arrivals = GradientArrivals(model.trained().names, options, group.job_rank());
   live.set(model.parameters(), model.trained().tensors);
-  // Two Reducers cannot both have a gradient in their buckets: with another wrapped model both
-  // copy.
   as_views = options.gradient_as_bucket_view && !live.shares();
   const std::weak_ptr<State> weak = weak_from_this();
-  // Before the Reducer hangs its own there, so that ours run first.
-  hooks.hang(model.trained().tensors, [weak](size_t index) {
-    if (const auto state = weak.lock())
-      state->on_gradient(index);
-  });
-  all_gradients.hang(model.trained().tensors, [weak](size_t index) {
-    if (const auto state = weak.lock())
-      state->on_gradient_elsewhere(index);
-  });
+  const auto call = [weak](void (State::*on_gradient)(size_t)) {
+    return [weak, on_gradient](size_t index) {
+      if (const auto state = weak.lock())
+        (state.get()->*on_gradient)(index);
+    };
+  };
+  hooks.hang(
+      model.trained().tensors, call(&State::on_gradient), call(&State::on_gradient_elsewhere));
   if (!trial)
     trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
   translate_failures("DistributedDataParallel", [&] {
@@ -105,8 +106,8 @@ void GradientReducer::State::build_reducer() {
   order_known = false;
 }
 
-// Once, after the first backward. The Reducer broadcasts rank 0's order, where nobody sees a rank
-// that does something else: so the ranks meet first.
+// The Reducer does this once, after the first backward. It broadcasts rank 0's order of gradients,
+// where nobody sees a rank that does something else: so the ranks meet first.
 void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
     steps.meet_in_forward("before its buckets are built anew", [&] { group.barrier(); });
@@ -118,8 +119,8 @@ void GradientReducer::State::rebuild_buckets() {
   of_backward.reset();
 }
 
-// Between a backward and the next forward that reduces, on all ranks after the same step. Ranks
-// without inputs take no part in it: inside of join() the trial rests.
+// Runs between a backward and the next forward that reduces, on all ranks after the same step.
+// Ranks without inputs take no part in it: inside of join() the trial rests.
 void GradientReducer::State::try_buckets() {
   if (!trial->has_enough() || join)
     return;
@@ -138,9 +139,9 @@ void GradientReducer::State::try_buckets() {
     build_reducer();
 }
 
-// After a backward that an exception cut short. Its all_reduces may still be under way in the
-// buckets, so the Reducer gets others, and the gradients, which lie there, are dropped. Collective:
-// ranks whose backward has ended as it should are told.
+// Starts anew after a backward that an exception cut short. Its all_reduces may still be under way
+// in the buckets, so the Reducer gets others, and the gradients, which lie there, are dropped.
+// Collective: ranks whose backward has ended as it should are told.
 void GradientReducer::State::recover() {
   {
     const std::lock_guard lock(mutex);
@@ -184,36 +185,45 @@ GradientReducer::GradientReducer(Source source, ProcessGroup group, const DdpOpt
 
 GradientReducer::~GradientReducer() {
   state_->hooks.remove();
-  state_->all_gradients.remove();
 }
 
+// A forward inside a backward (one that computes again) is not the next step's.
 void GradientReducer::before_forward() {
   State& state = *state_;
-  const bool asks = at::GradMode::is_enabled() && state.reduces;
-  // A forward inside a backward (one that computes again) is not the next step's.
+  const bool records = at::GradMode::is_enabled();
+  const bool asks = records && state.reduces;
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (!in_backward)
     state.compute.pause();
-  if (at::GradMode::is_enabled() && !in_backward)
+  if (records && !in_backward)
     state.recover();
   const int root = state.join && !in_backward ? state.meet_in_join(asks) : 0;
   state.forward_reduces = asks && state.follow_model();
   if (state.forward_reduces)
     state.try_buckets();
-  translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.job_rank()), [&] {
-    if (!at::GradMode::is_enabled())
-      return;
-    if (state.forward_reduces)
-      state.parts.reducer->prepare_for_forward();
-    state.rebuild_buckets();
-  });
-  if (state.options.broadcast_buffers && state.synchronize_buffers)
-    state.steps.meet_in_forward("at the beginning of a forward",
-                                [&] { state.model.broadcast_buffers(root); });
+  if (records)
+    state.prepare_forward();
+  state.broadcast_buffers_from(root);
   if (state.forward_reduces)
     state.replicas.count(state.model.source());
-  if (at::GradMode::is_enabled() && !in_backward)
+  if (records && !in_backward)
     state.compute.resume();
+}
+
+// Prepares the Reducer for a forward that builds a graph.
+void GradientReducer::State::prepare_forward() {
+  translate_failures(cat("DistributedDataParallel: forward on rank ", group.job_rank()), [&] {
+    if (forward_reduces)
+      parts.reducer->prepare_for_forward();
+    rebuild_buckets();
+  });
+}
+
+// Buffers are broadcast before the first forward after each reduced one, as PyTorch does.
+void GradientReducer::State::broadcast_buffers_from(int root) {
+  if (!options.broadcast_buffers || !synchronize_buffers)
+    return;
+  steps.meet_in_forward("at the beginning of a forward", [&] { model.broadcast_buffers(root); });
 }
 
 void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
@@ -223,53 +233,55 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
     return;
   const std::lock_guard lock(state.mutex);
   if (!state.reduces) {
-    if (state.options.static_graph && !state.static_graph_seen) {
-      throw Error(ErrorCode::failed_precondition,
-                  cat("DistributedDataParallel: expected a first forward that is reduced with "
-                      "static_graph, got one "
-                      "inside no_sync() (rank ",
-                      state.group.job_rank(),
-                      "): the graph would be learnt wrongly and later gradients stay local; reduce "
-                      "the first "
-                      "backward (also after parameters were frozen or unfrozen, or a backward has "
-                      "failed), or leave "
-                      "static_graph off"));
-    }
-    if (!state.watch_outputs(outputs, State::Expected::local))
-      state.local_unseen = true;
-    if (state.expected == State::Expected::nothing)
-      state.expect(State::Expected::local);
-    return;
+    state.after_local_forward(outputs);
+  } else if (state.forward_reduces) {
+    state.after_reduced_forward(outputs);
   }
-  if (!state.forward_reduces)
-    return;
-  if (state.finds_unused() && outputs.empty()) {
+}
+
+// The caller holds the lock. The gradients of this forward stay on the rank.
+void GradientReducer::State::after_local_forward(const std::vector<ForwardOutput>& outputs) {
+  if (options.static_graph && !static_graph_seen) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected a first forward that is reduced with "
+                    "static_graph, got one inside no_sync() (rank ",
+                    group.job_rank(),
+                    "): the graph would be learnt wrongly and later gradients stay local; reduce "
+                    "the first backward (also after parameters were frozen or unfrozen, or a "
+                    "backward has failed), or leave static_graph off"));
+  }
+  if (!watch_outputs(outputs, Expected::local))
+    local_unseen = true;
+  if (expected == Expected::nothing)
+    expect(Expected::local);
+}
+
+// The caller holds the lock. With find_unused_parameters the Reducer follows the graph of the
+// outputs, and join_outputs() lets a loss ignore some of them.
+void GradientReducer::State::after_reduced_forward(std::vector<ForwardOutput>& outputs) {
+  if (finds_unused() && outputs.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("DistributedDataParallel: expected forward to return tensors, or pairs, "
-                    "tuples, vectors, maps or "
-                    "optionals of them, with find_unused_parameters, got a result without one that "
-                    "can be seen "
-                    "(rank ",
-                    state.group.job_rank(),
+                    "tuples, vectors, maps or optionals of them, with find_unused_parameters, got "
+                    "a result without one that can be seen (rank ",
+                    group.job_rank(),
                     "); give its type a tensors() that returns std::tie of them, or leave "
-                    "find_unused_parameters "
-                    "off"));
+                    "find_unused_parameters off"));
   }
-  translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.job_rank()), [&] {
+  translate_failures(cat("DistributedDataParallel: forward on rank ", group.job_rank()), [&] {
     std::vector<at::Tensor> tensors;
-    if (state.finds_unused()) {
+    if (finds_unused()) {
       for (const ForwardOutput& output : outputs)
         tensors.push_back(output.tensor);
     }
-    state.parts.reducer->prepare_for_backward(tensors);
-    if (state.finds_unused())
+    parts.reducer->prepare_for_backward(tensors);
+    if (finds_unused())
       join_outputs(outputs);
   });
-  state.expect(State::Expected::reduction);
-  state.arrivals.clear();
-  state.watch_outputs(outputs,
-                      State::Expected::reduction,
-                      state.model.in_training() ? state.steps.add_forward() : nullptr);
+  expect(Expected::reduction);
+  arrivals.clear();
+  const auto forward = model.in_training() ? steps.add_forward() : nullptr;
+  watch_outputs(outputs, Expected::reduction, forward);
 }
 
 void GradientReducer::set_reduce(bool reduces) {

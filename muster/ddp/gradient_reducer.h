@@ -1,5 +1,5 @@
-// Reduces one model's gradients over a process group: the part of DistributedDataParallel that does
-// not depend on the model's type. It drives PyTorch's own c10d::Reducer as Python's
+// Reduces one model's gradients over a process group. This is the part of DistributedDataParallel
+// that does not depend on the model's type. It drives PyTorch's own c10d::Reducer as Python's
 // DistributedDataParallel does, and reports the mistakes that PyTorch misses (docs/design.md lists
 // them).
 #pragma once
@@ -63,7 +63,7 @@ class GradientReducer {
     return output;
   }
 
-  // As DistributedDataParallel::join.
+  // See DistributedDataParallel::join.
   JoinResult join(const std::function<void()>& body, const JoinOptions& options = {});
 
   // Whether backwards reduce. Gradients of forwards run while this is false accumulate locally.

@@ -1,4 +1,5 @@
-// Hooks that remember nothing: the plain average, and halves.
+// Hooks that remember nothing: the plain average, and halves. Both divide before they send, as
+// Python's do: the sum of halves could be more than their type has.
 #include <ATen/Functions.h>
 
 #include "muster/base/strings.h"
@@ -21,6 +22,7 @@ class AverageHook : public CommunicationHook {
   }
 };
 
+// Averages in 16 bits, and copies the result back to the bucket's type.
 class HalfHook : public CommunicationHook {
  public:
   explicit HalfHook(at::ScalarType type) : type_(type) {}

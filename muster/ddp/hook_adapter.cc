@@ -1,3 +1,5 @@
+// runHook() starts a bucket's reduction and keeps it under the bucket's number; parseHookResult()
+// waits for it. Errors of a hook get the hook's name, the bucket's parameters and the rank.
 #include "muster/ddp/hook_adapter.h"
 
 #include <utility>
@@ -10,14 +12,20 @@ namespace muster {
 
 namespace {
 
+bool is_like(const at::Tensor& tensor, const at::Tensor& model) {
+  if (!tensor.defined() || tensor.sizes() != model.sizes())
+    return false;
+  return tensor.scalar_type() == model.scalar_type() && tensor.device() == model.device();
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   if (!tensor.defined())
     return "none";
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
 }
 
-// The Reducer's bucket of complex gradients has real numbers, but it counts them as complex ones:
-// its own views are of the first half.
+// The bucket's views in the parameters' shapes. A bucket of complex gradients has real numbers, but
+// the Reducer counts them as complex ones, so that its own views are of the first half.
 std::vector<at::Tensor> gradients_of(const c10d::GradBucket& bucket) {
   std::vector<at::Tensor> views;
   int64_t begin = 0;
@@ -41,6 +49,7 @@ HookAdapter::HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters&
     names_[parameters.tensors[i].unsafeGetTensorImpl()] = parameters.names[i];
 }
 
+// A sparse bucket has no views in the parameters' shapes.
 GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
   GradientBucket found{.tensor = bucket.getBuffer(),
                        .gradients = {},
@@ -56,6 +65,7 @@ GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
   return found;
 }
 
+// Inside of a handler: adds where the hook was to what it has thrown.
 void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& names) const {
   const std::string what = cat("DistributedDataParallel: hook ",
                                hook_.name(),
@@ -84,6 +94,7 @@ Reduction HookAdapter::reduce_sparse(const at::Tensor& tensor) {
   };
 }
 
+// Called by the Reducer when a bucket is full, in the order of the buckets.
 c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
   GradientBucket described = describe(bucket);
   const size_t index = described.index;
@@ -101,8 +112,10 @@ c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& b
   return future;
 }
 
+// Called by the Reducer at the end of the backward. A hook that returns another tensor than it
+// should would put wrong gradients into the parameters.
 at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
-  const auto index = static_cast<size_t>(result.toInt());
+  const size_t index = result.toInt();
   auto node = pending_.extract(index);
   if (node.empty())
     throw Error(ErrorCode::internal, cat("hook: no bucket ", index, " is under way"));
@@ -110,8 +123,7 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   try {
     at::Tensor average = pending.reduction.get();
     const at::Tensor& expected = pending.tensor;
-    if (average.defined() && average.sizes() == expected.sizes() &&
-        average.scalar_type() == expected.scalar_type() && average.device() == expected.device())
+    if (is_like(average, expected))
       return average;
     throw Error(ErrorCode::invalid_argument,
                 cat("expected a tensor like the bucket's, ",

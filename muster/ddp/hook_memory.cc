@@ -1,3 +1,5 @@
+// A step's tensors are in left_ until the step has ended. end_step() moves them to tensors_, or
+// drops them where an average was not finite.
 #include "muster/ddp/hook_memory.h"
 
 #include <ATen/Functions.h>
@@ -11,6 +13,7 @@
 
 namespace muster {
 
+// The largest absolute number is infinite or NaN where any number is.
 void FiniteStep::look(const at::Tensor& average) {
   if (average.numel() > 0)
     largest_.push_back(at::linalg_vector_norm(average, std::numeric_limits<double>::infinity()));
@@ -18,9 +21,8 @@ void FiniteStep::look(const at::Tensor& average) {
 
 bool FiniteStep::end() {
   const auto largest = std::exchange(largest_, {});
-  return std::all_of(largest.begin(), largest.end(), [](const at::Tensor& one) {
-    return one.isfinite().item<bool>();
-  });
+  return std::ranges::all_of(largest,
+                             [](const at::Tensor& one) { return one.isfinite().item<bool>(); });
 }
 
 at::Tensor HookMemory::find(const std::string& name) const {
@@ -28,6 +30,7 @@ at::Tensor HookMemory::find(const std::string& name) const {
   return found == tensors_.end() ? at::Tensor() : found->second;
 }
 
+// A parameter that has another size now has no error that would fit.
 void HookMemory::add_to(const GradientBucket& bucket) const {
   for (size_t i = 0; i < bucket.names.size(); ++i) {
     const at::Tensor error = find(bucket.names[i]);
@@ -38,6 +41,7 @@ void HookMemory::add_to(const GradientBucket& bucket) const {
   }
 }
 
+// The parts are views of `flat`, not copies.
 void HookMemory::keep(const GradientBucket& bucket, const at::Tensor& flat) {
   int64_t begin = 0;
   for (size_t i = 0; i < bucket.names.size(); ++i) {
@@ -75,15 +79,15 @@ void HookMemory::load(const std::string& prefix, const std::map<std::string, at:
   }
 }
 
+// A state of another hook has other names.
 void check_hook_state(const std::string& hook,
                       const HookState& state,
                       const HookStateNames& known) {
   const auto check = [&](const auto& items, const std::vector<std::string>& prefixes) {
     for (const auto& [name, value] : items) {
-      const bool is_known =
-          std::any_of(prefixes.begin(), prefixes.end(), [&, &name = name](const auto& prefix) {
-            return name.starts_with(prefix);
-          });
+      const std::string& text = name;  // a lambda cannot capture a structured binding
+      const bool is_known = std::ranges::any_of(
+          prefixes, [&](const std::string& prefix) { return text.starts_with(prefix); });
       if (is_known)
         continue;
       throw Error(ErrorCode::invalid_argument,

@@ -1,4 +1,4 @@
-// What a hook remembers about each parameter, by name, because buckets change after the first step
+// A hook remembers tensors of each parameter, by name, because buckets change after the first step
 // and whenever parameters are frozen. What a step has left counts only once the step has ended
 // well.
 #pragma once
@@ -38,7 +38,7 @@ class HookMemory {
   void end_step(bool remembers);
   void rescale(double factor);
 
-  // By names of `prefix` followed by the parameters' names.
+  // The names are `prefix` followed by the parameters' names.
   std::map<std::string, at::Tensor> copies(const std::string& prefix) const;
   void load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors);
 

@@ -1,3 +1,5 @@
+// A Hook holds a CommunicationHook or nothing. A hook that remembers something belongs to one
+// model: the model that gets it takes it, and gives it back when it goes.
 #include "muster/ddp/hooks.h"
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -9,6 +11,7 @@ namespace muster {
 
 namespace {
 
+// A user's function, which remembers nothing that muster knows of.
 class FunctionHook : public CommunicationHook {
  public:
   explicit FunctionHook(std::function<Reduction(GradientBucket)> function)
@@ -42,6 +45,7 @@ void Hook::load_state(const HookState& state) const {
               "hook: expected no state for no hook, got one; give the hook that saved it");
 }
 
+// A hook without state may serve several models.
 void Hook::take() const {
   if (!hook_ || !hook_->remembers())
     return;

@@ -40,7 +40,7 @@ struct GradientBucket {
   ProcessGroup group;
 };
 
-// What a hook returns: the average over all ranks, in the bucket's shape, or something that will
+// A hook returns this: the average over all ranks, in the bucket's shape, or something that will
 // yield it. The backward's thread waits for it at the end of the backward, bucket by bucket; it may
 // make more calls on the group there.
 class Reduction {
@@ -53,7 +53,7 @@ class Reduction {
       : finish_(std::move(finish)) {}
   Reduction(std::future<at::Tensor> future)  // NOLINT(google-explicit-constructor)
       : finish_([future = future.share()] { return future.get(); }) {}
-  // Of a tensor, or of a list with one tensor.
+  // The future has a tensor, or a list with one tensor.
   Reduction(c10::intrusive_ptr<c10::ivalue::Future> future);  // NOLINT(google-explicit-constructor)
 
   // Blocking: until the average is there.
@@ -63,8 +63,8 @@ class Reduction {
   std::function<at::Tensor()> finish_;
 };
 
-// What a hook remembers between steps, for checkpoints. `own` differs between ranks (errors still
-// to be sent); `tensors` and `numbers` do not. The tensors are copies, named after the parameters.
+// The state of a hook between steps, for checkpoints. `own` differs between ranks (errors still to
+// be sent); `tensors` and `numbers` do not. The tensors are copies, named after the parameters.
 struct HookState {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, at::Tensor> own;
@@ -93,12 +93,12 @@ class CommunicationHook {
   // Called after a failed backward, when the state may differ between ranks. Collective: yes.
   virtual void recover(ProcessGroup& /*group*/) {}
 
-  // What this rank has passed to collectives so far. Units: bytes.
+  // The amount that this rank has passed to collectives so far. Units: bytes.
   int64_t bytes_sent() const { return bytes_sent_; }
 
  protected:
   void count_sent(const at::Tensor& tensor) {
-    bytes_sent_ += static_cast<int64_t>(tensor.nbytes());
+    bytes_sent_ += tensor.numel() * tensor.element_size();
   }
 
  private:

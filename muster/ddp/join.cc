@@ -1,9 +1,14 @@
-// Uneven inputs: what a rank does while others still have some. It shadows their collectives, with
-// zeros. Source: torch.distributed.algorithms.Join and DistributedDataParallel's join hook.
+// Uneven inputs: a rank that has no more shadows the collectives of the others, with zeros. Before
+// every forward all ranks tell each other what they are about to do, so that a shadow knows which
+// collectives come. Source: torch.distributed.algorithms.Join and DistributedDataParallel's join
+// hook.
 #include <ATen/Functions.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <sstream>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -11,7 +16,6 @@
 #include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/hook_adapter.h"
-#include "muster/ddp/optimizer_broadcast.h"
 #include "muster/ddp/reducer_state.h"
 #include "muster/ddp/sync_batch_norm.h"
 
@@ -19,7 +23,7 @@ namespace muster {
 
 namespace {
 
-// What the Reducer waits for, to know by how many ranks it divides: it is known already.
+// The Reducer waits for it to know by how many ranks it divides; here the number is known already.
 class CountOfRanks : public c10d::Work {
  public:
   explicit CountOfRanks(int count)
@@ -47,14 +51,34 @@ void check_no_shared_statistics(const ModelSource& model,
   auto tensors = model.parameters();
   for (auto& buffer : model.buffers())
     tensors.push_back(std::move(buffer));
-  for (const NamedTensor& one : tensors)
+  for (const NamedTensor& one : tensors) {
     if (is_of_converted_norm(one.tensor))
       refuse_statistics_inside_of_join(group.rank());
+  }
+}
+
+// Sends state and options as torch::save writes them, for any optimizer that can be saved, also
+// where a rank has not taken a step yet. Parameters must be equal on all ranks.
+void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group, int root) {
+  if (group.size() == 1)
+    return;
+  const bool gives = group.rank() == root;
+  std::string bytes;
+  if (gives) {
+    std::ostringstream stream;
+    torch::save(optimizer, stream);
+    bytes = std::move(stream).str();
+  }
+  group.broadcast_bytes(bytes, root);
+  if (gives)
+    return;
+  std::istringstream stream(std::move(bytes));
+  torch::load(optimizer, stream, group.device());
 }
 
 }  // namespace
 
-// Returns the rank whose buffers count.
+// Meets the other ranks before a forward of this one. Returns the rank whose buffers count.
 int GradientReducer::State::meet_in_join(bool forward_reduces) {
   const auto change = forward_reduces ? model.look() : ReplicatedModel::Change::none;
   const auto answer =
@@ -72,6 +96,7 @@ int GradientReducer::State::meet_in_join(bool forward_reduces) {
   return answer.source;
 }
 
+// Takes part in what an active rank's forward does with the group.
 void GradientReducer::State::shadow_forward(const JoinRounds::Answer& answer) {
   if (answer.plan.records)
     rebuild_buckets();
@@ -82,6 +107,7 @@ void GradientReducer::State::shadow_forward(const JoinRounds::Answer& answer) {
     replicas.count(model.source(), /*compares=*/false);
 }
 
+// The Reducer's buckets of zeros go through the same calls as the others' gradients do.
 void GradientReducer::State::shadow_backward() {
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
   auto buckets = parts.reducer->get_grad_buckets(/*return_zero_tensors=*/true);
@@ -110,22 +136,26 @@ void GradientReducer::State::say_that_trial_rests() {
   trial_rests_said = true;
   log(LogLevel::info,
       "DistributedDataParallel: the trial of bucket sizes pauses inside join(); until it has run, "
-      "buckets "
-      "have PyTorch's size; train some steps outside join() first, or give bucket_cap_mb a number");
+      "buckets have PyTorch's size; train some steps outside join() first, or give bucket_cap_mb a "
+      "number");
+}
+
+// Names what keeps the model from join(); nullptr where nothing does.
+const char* GradientReducer::State::obstacle_to_join() const {
+  if (join)
+    return "one inside of it";
+  if (std::ranges::find(model.trained().sparse, true) != model.trained().sparse.end())
+    return "sparse gradients";
+  return options.static_graph ? "a static graph" : nullptr;
 }
 
 JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOptions& options) {
   State& state = *state_;
-  const auto& sparse = state.model.trained().sparse;
-  const bool is_sparse = std::find(sparse.begin(), sparse.end(), true) != sparse.end();
-  if (state.join || state.options.static_graph || is_sparse) {
+  if (const char* const obstacle = state.obstacle_to_join()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel::join: expected a model that is not inside of join() "
-                    "yet, without "
-                    "static_graph and without sparse gradients, got ",
-                    state.join  ? "one inside of it"
-                    : is_sparse ? "sparse gradients"
-                                : "a static graph",
+                    "yet, without static_graph and without sparse gradients, got ",
+                    obstacle,
                     " (rank ",
                     state.group.job_rank(),
                     "); give all ranks the same number of inputs"));
@@ -147,22 +177,29 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
   } catch (const StopTogether&) {
     return {.shadowed = 0, .stopped = true};
   }
+  return state.shadow(options);
+}
+
+// This rank has no more inputs. It shadows the others until they have none either; then all take
+// what the last active rank has.
+JoinResult GradientReducer::State::shadow(const JoinOptions& join_options) {
   JoinResult result;
   for (;; ++result.shadowed) {
-    const auto answer = state.join->meet({.shadowed = result.shadowed > 0});
+    const auto answer = join->meet({.shadowed = result.shadowed > 0});
     if (answer.active == 0) {
-      state.model.broadcast_all(answer.source);
-      for (torch::optim::Optimizer* optimizer : options.optimizers)
+      model.broadcast_all(answer.source);
+      for (torch::optim::Optimizer* optimizer : join_options.optimizers) {
         if (optimizer != nullptr)
-          broadcast_optimizer(*optimizer, state.group, answer.source);
+          broadcast_optimizer(*optimizer, group, answer.source);
+      }
       return result;
     }
-    if (options.stop_together)
+    if (join_options.stop_together)
       return {.shadowed = 0, .stopped = true};
-    translate_failures(cat("DistributedDataParallel::join on rank ", state.group.job_rank()), [&] {
-      state.shadow_forward(answer);
+    translate_failures(cat("DistributedDataParallel::join on rank ", group.job_rank()), [&] {
+      shadow_forward(answer);
       if (answer.plan.reduces)
-        state.shadow_backward();
+        shadow_backward();
     });
   }
 }

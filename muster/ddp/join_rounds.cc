@@ -1,3 +1,4 @@
+// A rank's plan is a row of flags; all ranks gather all rows. Whatever is wrong is seen by all.
 #include "muster/ddp/join_rounds.h"
 
 #include <ATen/Functions.h>
@@ -14,6 +15,7 @@ namespace {
 
 using JoinFlags = std::array<int64_t, 6>;
 
+// A plan as numbers that can be gathered, and back.
 JoinFlags flags_of(const JoinRounds::Plan& plan) {
   return {plan.active, plan.records, plan.reduces, plan.broadcasts, plan.changed, plan.shadowed};
 }
@@ -44,15 +46,18 @@ JoinRounds::Plan plan_of(const int64_t* flags) {
 
 }  // namespace
 
+// Each thread has its own: ranks may be threads of one process.
 bool& RanksShadow::active_here() {
   static thread_local bool active = false;
   return active;
 }
 
+// All active ranks must do the same. The source is the last of them, or when none is left the last
+// that had inputs.
 JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
   const JoinFlags flags = flags_of(mine);
-  const at::Tensor row = at::empty({1, static_cast<int64_t>(flags.size())}, at::kLong);
-  std::copy(flags.begin(), flags.end(), row.mutable_data_ptr<int64_t>());
+  const at::Tensor row = at::empty({1, std::ssize(flags)}, at::kLong);
+  std::ranges::copy(flags, row.mutable_data_ptr<int64_t>());
   const at::Tensor all = at::empty({group_.size(), row.size(1)}, at::kLong);
   group_.all_gather(all, row);
   Answer answer;

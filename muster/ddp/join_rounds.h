@@ -1,5 +1,5 @@
-// How ranks without more inputs learn what the others do: before every forward, all ranks exchange
-// what they are about to do.
+// Before every forward all ranks exchange what they are about to do, so that ranks without more
+// inputs learn what the others do.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ class JoinRounds {
   JoinRounds(ProcessGroup group, const JoinOptions& options)
       : group_(std::move(group)), options_(options) {}
 
-  // What a rank is about to do.
+  // A rank is about to do this.
   struct Plan {
     bool active = false;
     bool records = false;     // builds a graph

@@ -1,3 +1,5 @@
+// All live reducers are in one list, with one lock for it and for what each says of itself.
+// Parameters are known by address, which is theirs while the model that said them lives.
 #include "muster/ddp/live_reducers.h"
 
 #include <algorithm>
@@ -7,7 +9,7 @@ namespace muster {
 
 namespace {
 
-// Also for what the live ones have.
+// The lock is for the list and for the sets of its members.
 std::mutex& mutex() {
   static std::mutex mutex;
   return mutex;
@@ -37,6 +39,7 @@ LiveReducer::~LiveReducer() {
   std::erase(all(), this);
 }
 
+// Both models learn that they share a parameter, whichever says it last.
 void LiveReducer::set(const std::vector<at::Tensor>& parameters,
                       const std::vector<at::Tensor>& trained) {
   const std::lock_guard lock(mutex());
@@ -45,10 +48,8 @@ void LiveReducer::set(const std::vector<at::Tensor>& parameters,
   for (LiveReducer* other : all()) {
     if (other == this)
       continue;
-    const bool common =
-        std::any_of(parameters_.begin(), parameters_.end(), [&](const auto* parameter) {
-          return other->parameters_.contains(parameter);
-        });
+    const bool common = std::ranges::any_of(
+        parameters_, [&](const auto* parameter) { return other->parameters_.contains(parameter); });
     if (common)
       shares_ = other->shares_ = true;
   }
@@ -56,7 +57,7 @@ void LiveReducer::set(const std::vector<at::Tensor>& parameters,
 
 bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
   const std::lock_guard lock(mutex());
-  return std::any_of(all().begin(), all().end(), [&](const LiveReducer* other) {
+  return std::ranges::any_of(all(), [&](const LiveReducer* other) {
     return other != this && other->awaits_ &&
            other->trained_.contains(parameter.unsafeGetTensorImpl());
   });
@@ -64,7 +65,7 @@ bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
 
 bool LiveReducer::any_has(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex());
-  return std::any_of(all().begin(), all().end(), [&](const LiveReducer* reducer) {
+  return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
     return reducer->parameters_.contains(parameter.unsafeGetTensorImpl());
   });
 }

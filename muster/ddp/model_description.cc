@@ -1,3 +1,4 @@
+// Ranks compare the text line by line: the first line that differs names the parameter.
 #include "muster/ddp/model_description.h"
 
 #include <algorithm>
@@ -10,11 +11,12 @@ namespace muster {
 namespace {
 
 // Buckets are filled by strides: a channels_last weight beside a contiguous one would be averaged
-// in another order.
+// in another order. Usual strides are not said.
 std::string strides_of(const at::Tensor& tensor) {
   return tensor.is_contiguous() ? "" : cat(" strides [", join(tensor.strides(), ", "), "]");
 }
 
+// "parameter fc1.weight: Float [10, 64]".
 std::string describe(const std::string& kind, const std::string& name, const at::Tensor& tensor) {
   return cat(kind,
              " ",
@@ -49,9 +51,7 @@ void check_same_model(const std::vector<std::string>& descriptions) {
       continue;
     const auto first = split(descriptions[0], '\n');
     const auto other = split(descriptions[rank], '\n');
-    const auto at = static_cast<size_t>(
-        std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first -
-        first.begin());
+    const size_t at = std::ranges::mismatch(first, other).in1 - first.begin();
     throw Error(ErrorCode::invalid_argument,
                 cat("DistributedDataParallel: expected the same model on every rank, got ",
                     line_or_nothing(first, at),

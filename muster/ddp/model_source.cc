@@ -1,3 +1,4 @@
+// A class for each kind of model, and one around another that leaves some tensors out.
 #include "muster/ddp/model_source.h"
 
 #include <torch/nn/modules/embedding.h>
@@ -12,6 +13,7 @@ namespace muster {
 
 namespace {
 
+// LibTorch's lists may have undefined tensors, of layers without a bias for example.
 template <class Named>
 std::vector<NamedTensor> defined_items(const Named& items) {
   std::vector<NamedTensor> found;
@@ -22,6 +24,7 @@ std::vector<NamedTensor> defined_items(const Named& items) {
   return found;
 }
 
+// A C++ module. It is asked anew each time: users register parameters during training.
 class ModuleSource : public ModelSource {
  public:
   explicit ModuleSource(std::shared_ptr<torch::nn::Module> model) : model_(std::move(model)) {}
@@ -32,7 +35,7 @@ class ModuleSource : public ModelSource {
     return defined_items(model_->named_buffers());
   }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
-    // The parameters themselves: LibTorch's own lists are copies, with all their names put
+    // It visits the parameters themselves: LibTorch's own lists are copies, with all names put
     // together.
     struct Access : torch::nn::Module {
       static auto own_parameters() { return &Access::parameters_; }
@@ -52,6 +55,7 @@ class ModuleSource : public ModelSource {
   std::shared_ptr<torch::nn::Module> model_;
 };
 
+// LibTorch has two modules with sparse gradients.
 std::set<const c10::TensorImpl*> ModuleSource::sparse() const {
   std::set<const c10::TensorImpl*> sparse;
   for (const auto& module : model_->modules()) {
@@ -66,6 +70,7 @@ std::set<const c10::TensorImpl*> ModuleSource::sparse() const {
   return sparse;
 }
 
+// A scripted module, whose lists are named already.
 class ScriptSource : public ModelSource {
  public:
   explicit ScriptSource(torch::jit::Module model) : model_(std::move(model)) {}
@@ -78,6 +83,7 @@ class ScriptSource : public ModelSource {
   bool is_training() const override { return model_.is_training(); }
 
  private:
+  // LibTorch has a type for each of its lists.
   template <class List>
   static std::vector<NamedTensor> named(const List& list) {
     std::vector<NamedTensor> found;
@@ -88,6 +94,7 @@ class ScriptSource : public ModelSource {
   torch::jit::Module model_;
 };
 
+// A plain list of parameters, which has no modes and no buffers.
 class ListSource : public ModelSource {
  public:
   explicit ListSource(std::vector<NamedTensor> parameters) : parameters_(std::move(parameters)) {}
@@ -103,6 +110,7 @@ class ListSource : public ModelSource {
   std::vector<NamedTensor> parameters_;
 };
 
+// Another source without the ignored tensors, which are known by address.
 class PartialSource : public ModelSource {
  public:
   PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored);
@@ -127,9 +135,10 @@ class PartialSource : public ModelSource {
   }
   ModelSourcePtr whole_;
   std::set<const c10::TensorImpl*> ignored_;
-  std::vector<at::Tensor> alive_;  // no other gets their addresses
+  std::vector<at::Tensor> alive_;  // so that no other tensor gets their addresses
 };
 
+// Every ignored tensor must be the model's, by its name or itself.
 PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored)
     : whole_(std::move(whole)) {
   auto all = whole_->parameters();
@@ -138,18 +147,19 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
   for (const IgnoredParameter& one : ignored) {
     const auto* name = std::get_if<std::string>(&one);
     const auto* tensor = std::get_if<at::Tensor>(&one);
-    const auto found = std::find_if(all.begin(), all.end(), [&](const NamedTensor& item) {
+    const auto found = std::ranges::find_if(all, [&](const NamedTensor& item) {
       return name != nullptr ? item.name == *name : item.tensor.is_same(*tensor);
     });
     if (found == all.end()) {
+      const std::string got = name != nullptr ? cat("'", *name, "'") : "a tensor that is neither";
+      const std::string first = all.empty() ? "" : all[0].name;
       throw Error(
           ErrorCode::invalid_argument,
           cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
-              "the "
-              "model, got ",
-              name != nullptr ? cat("'", *name, "'") : std::string("a tensor that is neither"),
+              "the model, got ",
+              got,
               "; its first is '",
-              all.empty() ? "" : all[0].name,
+              first,
               "'"));
     }
     ignored_.insert(found->tensor.unsafeGetTensorImpl());
@@ -167,6 +177,7 @@ ModelSourcePtr source_of(torch::jit::Module model) {
   return std::make_shared<ScriptSource>(std::move(model));
 }
 
+// A tensor that was computed from others has no gradient of its own.
 ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     NamedTensor& one = parameters[i];
@@ -184,6 +195,7 @@ ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
   return std::make_shared<ListSource>(std::move(parameters));
 }
 
+// Most models ignore nothing, and need no further class.
 ModelSourcePtr without_ignored(ModelSourcePtr source,
                                const std::vector<IgnoredParameter>& ignored) {
   if (ignored.empty())

@@ -19,11 +19,11 @@ namespace muster {
 class ModelSource {
  public:
   virtual ~ModelSource() = default;
-  // In registration order; a tensor shared by two modules occurs as often as in the model. None is
-  // undefined.
+  // Items are in registration order; a tensor shared by two modules occurs as often as in the
+  // model. None is undefined.
   virtual std::vector<NamedTensor> parameters() const = 0;
   virtual std::vector<NamedTensor> buffers() const = 0;
-  // The same parameters without names. Must be cheap: every forward calls it.
+  // Visits the same parameters, without names. Must be cheap: every forward calls it.
   virtual void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const = 0;
   // The parameters whose gradients are sparse tensors.
   virtual std::set<const c10::TensorImpl*> sparse() const { return {}; }

@@ -11,8 +11,8 @@ class NumpyRandom {
  public:
   explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
 
-  // In 0 … limit - 1. Source: numpy's legacy generator: takes the fewest low bits of a word that
-  // suffice, and redraws until the result is below the limit.
+  // Returns a number in 0 … limit - 1. Source: numpy's legacy generator: takes the fewest low bits
+  // of a word that suffice, and redraws until the result is below the limit.
   uint32_t below(uint32_t limit) {
     uint32_t mask = limit - 1;
     for (int shift = 1; shift < 32; shift *= 2)

@@ -1,3 +1,4 @@
+// The sink is a node of the graph that passes outputs and gradients through unchanged.
 #include "muster/ddp/output_sink.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,7 +12,8 @@ class Sink : public torch::autograd::Function<Sink> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 at::TensorList outputs) {
     context->set_materialize_grads(false);  // no gradient stays none
-    // The same memory and version: changing an output in place is seen as without the sink.
+    // Outputs keep their memory and version: changing an output in place is seen as without the
+    // sink.
     torch::autograd::variable_list joined;
     for (const at::Tensor& output : outputs)
       joined.push_back(output.detach());

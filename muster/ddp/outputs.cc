@@ -1,3 +1,5 @@
+// A script's result is a tree of values. Each value in it knows how to put another in its place: in
+// the list, tuple or dictionary that holds it.
 #include "muster/ddp/outputs.h"
 
 #include <ATen/core/ivalue.h>
@@ -10,39 +12,55 @@ using Replace = std::function<void(const c10::IValue&)>;
 
 void collect_from_value(const c10::IValue& value,
                         const Replace& replace,
+                        std::vector<ForwardOutput>& found);
+
+// Lists of tensors and of any values have one interface.
+template <class List>
+void collect_from_list(const List& list, std::vector<ForwardOutput>& found) {
+  using Element = typename List::value_type;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto put = [list, i](const c10::IValue& other) {
+      list.set(i, other.to<Element>());
+    };
+    collect_from_value(list.get(i), put, found);
+  }
+}
+
+void collect_from_tuple(const c10::intrusive_ptr<c10::ivalue::Tuple>& tuple,
+                        std::vector<ForwardOutput>& found) {
+  for (size_t i = 0; i < tuple->elements().size(); ++i) {
+    const auto put = [tuple, i](const c10::IValue& other) {
+      tuple->unsafeSetElement(i, other);
+    };
+    collect_from_value(tuple->elements()[i], put, found);
+  }
+}
+
+void collect_from_dictionary(const c10::Dict<c10::IValue, c10::IValue>& dictionary,
+                             std::vector<ForwardOutput>& found) {
+  for (const auto& item : dictionary) {
+    const auto put = [dictionary, key = item.key()](const c10::IValue& other) {
+      dictionary.insert_or_assign(key, other);
+    };
+    collect_from_value(item.value(), put, found);
+  }
+}
+
+// `replace` puts another value in this one's place.
+void collect_from_value(const c10::IValue& value,
+                        const Replace& replace,
                         std::vector<ForwardOutput>& found) {
   if (value.isTensor()) {
-    if (!value.toTensor().defined())
-      return;
-    found.push_back({value.toTensor(), [replace](const at::Tensor& other) { replace(other); }});
+    if (value.toTensor().defined())
+      found.push_back({value.toTensor(), [replace](const at::Tensor& other) { replace(other); }});
   } else if (value.isTensorList()) {
-    auto list = value.toTensorList();
-    for (size_t i = 0; i < list.size(); ++i)
-      collect_from_value(
-          list.get(i),
-          [list, i](const c10::IValue& other) { list.set(i, other.toTensor()); },
-          found);
+    collect_from_list(value.toTensorList(), found);
   } else if (value.isList()) {
-    auto list = value.toList();
-    for (size_t i = 0; i < list.size(); ++i)
-      collect_from_value(
-          list.get(i), [list, i](const c10::IValue& other) { list.set(i, other); }, found);
+    collect_from_list(value.toList(), found);
   } else if (value.isTuple()) {
-    const auto tuple = value.toTuple();
-    for (size_t i = 0; i < tuple->elements().size(); ++i) {
-      collect_from_value(
-          tuple->elements()[i],
-          [tuple, i](const c10::IValue& other) { tuple->unsafeSetElement(i, other); },
-          found);
-    }
+    collect_from_tuple(value.toTuple(), found);
   } else if (value.isGenericDict()) {
-    auto dict = value.toGenericDict();
-    for (const auto& item : dict) {
-      collect_from_value(
-          item.value(),
-          [dict, key = item.key()](const c10::IValue& other) { dict.insert_or_assign(key, other); },
-          found);
-    }
+    collect_from_dictionary(value.toGenericDict(), found);
   }
 }
 

@@ -27,47 +27,82 @@ namespace detail {
 // The result of a scripted module: tensors in lists, tuples and dictionaries, which are references.
 void collect_script_outputs(c10::IValue& value, std::vector<ForwardOutput>& found);
 
-// `lasts`: what `value` refers to lives as long as the forward's result.
+// `lasts` says, here and below, that what `value` refers to lives as long as the forward's result.
+// Such a value stays where it is if it is an lvalue, and can be replaced if it is no constant.
+template <bool lasts, class T>
+inline constexpr bool kStays = lasts && std::is_lvalue_reference_v<T>;
+template <bool lasts, class T>
+inline constexpr bool kReplaceable =
+    kStays<lasts, T> && !std::is_const_v<std::remove_reference_t<T>>;
+
+// The kinds of types that are looked into, in the order in which a type is tried for them.
+template <class T>
+concept TensorOutput = std::is_base_of_v<at::Tensor, std::remove_cvref_t<T>>;
+template <class T>
+concept ScriptOutput = std::is_same_v<std::remove_cvref_t<T>, c10::IValue>;
+template <class T>
+concept TensorList = std::is_same_v<std::remove_cvref_t<T>, c10::List<at::Tensor>>;
+template <class T>
+concept HasTensors = requires(T& value) { value.tensors(); };
+template <class T>
+concept TupleOutput = requires { std::tuple_size<std::remove_cvref_t<T>>::value; };
+template <class T>
+concept OptionalOutput = requires(T& value) { value.has_value(), *value; };
+template <class T>
+concept RangeOfOutputs = !std::is_convertible_v<T, std::string_view> &&
+                         requires(T& value) { value.begin() != value.end(); };
+
+template <bool lasts, class T>
+void collect_outputs(T&& value, std::vector<ForwardOutput>& found);
+
+template <bool lasts, class T>
+void collect_tensor(T&& value, std::vector<ForwardOutput>& found) {
+  if (!value.defined())
+    return;
+  found.push_back({value, {}});
+  if constexpr (kReplaceable<lasts, T>) {
+    found.back().replace = [&value](const at::Tensor& other) {
+      static_cast<at::Tensor&>(value) = other;
+    };
+  }
+}
+
+// A list is a reference: its copy in the function has the same tensors.
+inline void collect_list(const c10::List<at::Tensor>& list, std::vector<ForwardOutput>& found) {
+  for (size_t i = 0; i < list.size(); ++i)
+    found.push_back({list.get(i), [list, i](const at::Tensor& other) { list.set(i, other); }});
+}
+
+template <bool lasts, class T>
+void collect_tuple(T&& value, std::vector<ForwardOutput>& found) {
+  const auto collect = [&]<class Item>(Item&& item) {
+    collect_outputs<kStays<lasts, Item>>(std::forward<Item>(item), found);
+  };
+  std::apply([&]<class... Item>(Item&&... item) { (collect(std::forward<Item>(item)), ...); },
+             std::forward<T>(value));
+}
+
 template <bool lasts, class T>
 void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
-  using Value = std::remove_cvref_t<T>;
-  constexpr bool stays = lasts && std::is_lvalue_reference_v<T>;
-  if constexpr (std::is_base_of_v<at::Tensor, Value>) {
-    if (!value.defined())
-      return;
-    found.push_back({value, {}});
-    if constexpr (stays && !std::is_const_v<std::remove_reference_t<T>>) {
-      found.back().replace = [&value](const at::Tensor& other) {
-        static_cast<at::Tensor&>(value) = other;
-      };
-    }
-  } else if constexpr (std::is_same_v<Value, c10::IValue>) {
-    if constexpr (stays && !std::is_const_v<std::remove_reference_t<T>>) {
+  if constexpr (TensorOutput<T>) {
+    collect_tensor<lasts>(std::forward<T>(value), found);
+  } else if constexpr (ScriptOutput<T>) {
+    if constexpr (kReplaceable<lasts, T>)
       collect_script_outputs(value, found);
-    }
-  } else if constexpr (std::is_same_v<Value, c10::List<at::Tensor>>) {
-    for (size_t i = 0; i < value.size(); ++i) {  // a list is a reference
-      found.push_back(
-          {value.get(i), [list = value, i](const at::Tensor& other) { list.set(i, other); }});
-    }
+  } else if constexpr (TensorList<T>) {
+    collect_list(value, found);
   } else if constexpr (std::is_convertible_v<T, at::Tensor>) {
     collect_outputs<false>(at::Tensor(value), found);
-  } else if constexpr (requires { value.tensors(); }) {
+  } else if constexpr (HasTensors<T>) {
     collect_outputs<true>(value.tensors(), found);
-  } else if constexpr (requires { std::tuple_size<Value>::value; }) {
-    const auto collect = [&]<class Item>(Item&& item) {
-      constexpr bool item_lasts = lasts && std::is_lvalue_reference_v<Item>;
-      collect_outputs<item_lasts>(std::forward<Item>(item), found);
-    };
-    std::apply([&]<class... Item>(Item&&... item) { (collect(std::forward<Item>(item)), ...); },
-               std::forward<T>(value));
-  } else if constexpr (requires { value.has_value(), *value; }) {
+  } else if constexpr (TupleOutput<T>) {
+    collect_tuple<lasts>(std::forward<T>(value), found);
+  } else if constexpr (OptionalOutput<T>) {
     if (value.has_value())
-      collect_outputs<stays>(*value, found);
-  } else if constexpr (!std::is_convertible_v<T, std::string_view> &&
-                       requires { value.begin() != value.end(); }) {
+      collect_outputs<kStays<lasts, T>>(*value, found);
+  } else if constexpr (RangeOfOutputs<T>) {
     for (auto&& item : value)
-      collect_outputs<stays>(std::forward<decltype(item)>(item), found);
+      collect_outputs<kStays<lasts, T>>(std::forward<decltype(item)>(item), found);
   }
 }
 

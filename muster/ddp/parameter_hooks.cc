@@ -1,3 +1,4 @@
+// The hook hangs on the parameter itself, where it stays when the accumulator changes.
 #include "muster/ddp/parameter_hooks.h"
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -10,8 +11,8 @@ namespace muster {
 
 namespace {
 
-// LibTorch has one place for such a hook in a parameter: it is shared by all that listen, and with
-// what was there before.
+// LibTorch has one place for such a hook in a parameter. All who listen share it, and the hook that
+// was there before is called after them.
 class SharedHook : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit SharedHook(std::unique_ptr<PostAccumulateGradHook> earlier)
@@ -42,6 +43,7 @@ class SharedHook : public torch::autograd::PostAccumulateGradHook {
   std::unique_ptr<PostAccumulateGradHook> earlier_;
 };
 
+// nullptr where the parameter has no hook, or one that is not ours.
 SharedHook* shared_hook_of(const at::Tensor& parameter) {
   return dynamic_cast<SharedHook*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
@@ -61,6 +63,7 @@ void ParameterHooks::hang(const std::vector<at::Tensor>& parameters,
   }
 }
 
+// The last who listens puts the earlier hook back.
 void ParameterHooks::remove() {
   for (const at::Tensor& parameter : parameters_) {
     SharedHook* const hook = shared_hook_of(parameter);

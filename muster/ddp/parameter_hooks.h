@@ -1,7 +1,7 @@
 // Calls a function whenever a gradient has been added to some parameters, through any accumulator.
 // torch::load, set_() and a conversion to another type and back each give a parameter another
-// accumulator, where GradientHooks and c10d::Reducer hear nothing. (These do not hear of an
-// undefined gradient, as GradientHooks do.)
+// accumulator, where hooks on the earlier one (gradient_hooks.h) and c10d::Reducer hear nothing. An
+// undefined gradient is not heard of here.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,7 @@
-// Gradients as products of two thin matrices, with error feedback. Source:
-// torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in the same arithmetic and order.
+// Sends gradients as products of two thin matrices, with error feedback. A step has one round of
+// the power method: P = M·Q is averaged and made orthogonal, Q = Mᵀ·P is averaged, and M becomes
+// P·Qᵀ. Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, in the same arithmetic
+// and order.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 
@@ -16,13 +18,18 @@ namespace muster {
 
 namespace {
 
+// Makes the columns of each matrix orthogonal, in place, one after the other.
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   const int64_t columns = matrices.size(2);
   for (int64_t i = 0; i < columns; ++i) {
     at::Tensor column = matrices.slice(2, i, i + 1);
     const at::Tensor norm = at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
     // A column of zeros stays one: Python's becomes NaN without an epsilon.
-    column.div_(epsilon == 0 ? at::where(norm == 0, at::ones_like(norm), norm) : norm + epsilon);
+    if (epsilon == 0) {
+      column.div_(at::where(norm == 0, at::ones_like(norm), norm));
+    } else {
+      column.div_(norm + epsilon);
+    }
     if (i + 1 == columns)
       continue;
     at::Tensor rest = matrices.slice(2, i + 1);
@@ -40,8 +47,8 @@ void orthogonalize(at::Tensor matrices, double epsilon) {
   at::linalg_qr_out(matrices, upper, matrices);
 }
 
-// A bucket on its way: matrices M ≈ P·Qᵀ, whose Ps lie in one tensor, as their Qs and what goes
-// whole do.
+// A bucket on its way: matrices M ≈ P·Qᵀ. All Ps lie in one tensor, all Qs in another, and
+// gradients that go whole in a third.
 struct PowerSgdBucket {
   explicit PowerSgdBucket(GradientBucket of) : bucket(std::move(of)) {}
   GradientBucket bucket;
@@ -53,6 +60,7 @@ struct PowerSgdBucket {
   std::optional<Work> whole_work, ps_work;
 };
 
+// Errors and Qs are remembered by the parameters' names, since buckets change.
 class PowerSgdHook : public CommunicationHook {
  public:
   explicit PowerSgdHook(const PowerSgdOptions& options)
@@ -71,7 +79,9 @@ class PowerSgdHook : public CommunicationHook {
   void choose(PowerSgdBucket& under_way) const;
   void lay_out(PowerSgdBucket& under_way) const;
   void begin_qs(PowerSgdBucket& under_way);
+  std::vector<at::Tensor> kept_qs(const PowerSgdBucket& under_way) const;
   at::Tensor finish(PowerSgdBucket& under_way);
+  void finish_compressed(PowerSgdBucket& now);
 
   const PowerSgdOptions options_;
   NumpyRandom random_;
@@ -81,14 +91,16 @@ class PowerSgdHook : public CommunicationHook {
 };
 
 std::string PowerSgdHook::name() const {
+  const char* const feedback = options_.error_feedback ? "" : ", no error feedback";
+  const char* const start = options_.warm_start ? "" : ", no warm start";
   return cat("power_sgd(rank ",
              options_.matrix_rank,
              ", start ",
              options_.start_step,
              ", rate ",
              options_.min_compression_rate,
-             options_.error_feedback ? "" : ", no error feedback",
-             options_.warm_start ? "" : ", no warm start",
+             feedback,
+             start,
              ", epsilon ",
              options_.orthogonalization_epsilon,
              ", seed ",
@@ -96,12 +108,14 @@ std::string PowerSgdHook::name() const {
              ")");
 }
 
+// The number of draws stands for the generator, which starts from the seed again.
 HookState PowerSgdHook::state() const {
   return {.tensors = qs_.copies("q."),
           .own = errors_.copies("error."),
           .numbers = {{"step", step_}, {"drawn", random_.drawn()}}};
 }
 
+// Missing tensors start anew, which is right where the number of ranks has changed.
 void PowerSgdHook::load_state(const HookState& state) {
   check_hook_state(
       name(), state, {.tensors = {"q."}, .own = {"error."}, .numbers = {"step", "drawn"}});
@@ -116,6 +130,7 @@ void PowerSgdHook::load_state(const HookState& state) {
   random_.discard(number("drawn"));
 }
 
+// All ranks see the same averages, and so all keep the step's tensors or drop them.
 void PowerSgdHook::end_step() {
   ++step_;
   const bool is_finite = finite_.end();
@@ -123,7 +138,7 @@ void PowerSgdHook::end_step() {
   qs_.end_step(is_finite);
 }
 
-// Some ranks may have the failed step's Qs and others not: all begin with new ones, of one seed.
+// Some ranks may have the failed step's Qs and others not: all begin with new ones, from one seed.
 void PowerSgdHook::recover(ProcessGroup& group) {
   qs_ = {};
   errors_.end_step(/*remembers=*/false);
@@ -137,6 +152,7 @@ void PowerSgdHook::recover(ProcessGroup& group) {
   random_.discard(numbers.const_data_ptr<int64_t>()[1]);
 }
 
+// The plain average, before the first step that compresses.
 Reduction PowerSgdHook::average(const GradientBucket& bucket) {
   bucket.tensor.div_(bucket.group.size());
   count_sent(bucket.tensor);
@@ -147,6 +163,7 @@ Reduction PowerSgdHook::average(const GradientBucket& bucket) {
   };
 }
 
+// A gradient is compressed where that saves enough; a vector never does.
 void PowerSgdHook::choose(PowerSgdBucket& under_way) const {
   const auto& gradients = under_way.bucket.gradients;
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -162,7 +179,7 @@ void PowerSgdHook::choose(PowerSgdBucket& under_way) const {
   }
 }
 
-// Memory for all Ps, and for all Qs, each in one tensor.
+// Makes memory for all Ps in one tensor, and for all Qs in another.
 void PowerSgdHook::lay_out(PowerSgdBucket& under_way) const {
   const auto rank_of = [&](const at::Tensor& matrix) {
     return std::min({matrix.size(1), matrix.size(2), options_.matrix_rank});
@@ -184,37 +201,38 @@ void PowerSgdHook::lay_out(PowerSgdBucket& under_way) const {
   room(2, under_way.flat_qs, under_way.qs);
 }
 
-// The last step's, or random ones, the same on all ranks.
-void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
-  std::optional<at::Generator> generator;
-  const auto kept = [&](size_t i) {
+// The last step's Qs, of matrices that have kept their shape; undefined for others.
+std::vector<at::Tensor> PowerSgdHook::kept_qs(const PowerSgdBucket& under_way) const {
+  std::vector<at::Tensor> kept(under_way.qs.size());
+  for (size_t i = 0; options_.warm_start && i < kept.size(); ++i) {
     const at::Tensor q = qs_.find(under_way.bucket.names[under_way.compressed[i]]);
-    return options_.warm_start && q.defined() && q.sizes() == under_way.qs[i].sizes()
-               ? q
-               : at::Tensor();
-  };
-  const bool all_kept = [&] {
-    for (size_t i = 0; i < under_way.qs.size(); ++i)
-      if (!kept(i).defined())
-        return false;
-    return true;
-  }();
-  // Python draws a seed for a bucket without a matrix, too.
-  const bool draws =
-      !all_kept || (under_way.qs.empty() && (under_way.first || !options_.warm_start));
-  if (draws)
+    if (q.defined() && q.sizes() == under_way.qs[i].sizes())
+      kept[i] = q;
+  }
+  return kept;
+}
+
+// Begins with the last step's Qs, or with random ones, which are the same on all ranks. Python
+// draws a seed for a bucket without a matrix, too.
+void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
+  const auto kept = kept_qs(under_way);
+  const bool all_kept = std::ranges::all_of(kept, &at::Tensor::defined);
+  const bool draws_for_nothing = kept.empty() && (under_way.first || !options_.warm_start);
+  std::optional<at::Generator> generator;
+  if (!all_kept || draws_for_nothing)
     generator = at::detail::createCPUGenerator(random_.below(1'000'000'000));
-  for (size_t i = 0; i < under_way.qs.size(); ++i) {
-    const at::Tensor q = kept(i);
-    under_way.qs[i].copy_(q.defined()
-                              ? q
-                              : at::randn(under_way.qs[i].sizes(),
-                                          generator,
-                                          at::TensorOptions(under_way.qs[i].scalar_type())));
-    orthogonalize(under_way.qs[i], options_.orthogonalization_epsilon);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    at::Tensor& q = under_way.qs[i];
+    if (kept[i].defined()) {
+      q.copy_(kept[i]);
+    } else {
+      q.copy_(at::randn(q.sizes(), generator, at::TensorOptions(q.scalar_type())));
+    }
+    orthogonalize(q, options_.orthogonalization_epsilon);
   }
 }
 
+// Starts what can be sent at once: gradients that go whole, and the Ps.
 Reduction PowerSgdHook::reduce(GradientBucket bucket) {
   if (step_ < options_.start_step)
     return average(bucket);
@@ -248,11 +266,27 @@ Reduction PowerSgdHook::reduce(GradientBucket bucket) {
   };
 }
 
+// Averages the Ps, computes and averages the Qs, and puts the products where the gradients were.
+void PowerSgdHook::finish_compressed(PowerSgdBucket& now) {
+  now.ps_work->wait();
+  for (const at::Tensor& p : now.ps)
+    orthogonalize(p, options_.orthogonalization_epsilon);
+  for (size_t i = 0; i < now.qs.size(); ++i)
+    at::bmm_out(now.qs[i], now.matrices[i].transpose(1, 2), now.ps[i]);
+  now.bucket.group.all_reduce(now.flat_qs);
+  now.flat_qs.div_(now.bucket.group.size());
+  for (size_t i = 0; i < now.qs.size(); ++i) {
+    at::bmm_out(now.matrices[i], now.ps[i], now.qs[i].transpose(1, 2));
+    if (options_.warm_start)
+      qs_.set(now.bucket.names[now.compressed[i]], now.qs[i]);
+  }
+}
+
+// The difference to what the gradients were is the error, which the next step adds.
 at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
-  const int ranks = now.bucket.group.size();
   if (now.whole_work) {
     now.whole_work->wait();
-    now.flat_whole.div_(ranks);
+    now.flat_whole.div_(now.bucket.group.size());
     int64_t begin = 0;
     for (const size_t i : now.whole) {
       at::Tensor gradient = now.bucket.gradients[i];
@@ -260,20 +294,8 @@ at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
       begin += gradient.numel();
     }
   }
-  if (now.ps_work) {
-    now.ps_work->wait();
-    for (const at::Tensor& p : now.ps)
-      orthogonalize(p, options_.orthogonalization_epsilon);
-    for (size_t i = 0; i < now.qs.size(); ++i)
-      at::bmm_out(now.qs[i], now.matrices[i].transpose(1, 2), now.ps[i]);
-    now.bucket.group.all_reduce(now.flat_qs);
-    now.flat_qs.div_(ranks);
-    for (size_t i = 0; i < now.qs.size(); ++i) {
-      at::bmm_out(now.matrices[i], now.ps[i], now.qs[i].transpose(1, 2));
-      if (options_.warm_start)
-        qs_.set(now.bucket.names[now.compressed[i]], now.qs[i]);
-    }
-  }
+  if (now.ps_work)
+    finish_compressed(now);
   finite_.look(now.bucket.tensor);
   if (options_.error_feedback)
     errors_.keep(now.bucket, now.before.sub_(now.bucket.tensor));

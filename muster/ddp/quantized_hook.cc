@@ -1,4 +1,5 @@
-// 8 bits for each number of a gradient. Source:
+// Sends 8 bits for each number of a gradient, and a scale and a zero point for each block of
+// numbers. Every rank gathers all ranks' bytes and adds up the numbers that they stand for. Source:
 // torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and torch.ao.quantization's
 // MinMaxObserver, in the same arithmetic.
 #include <ATen/Functions.h>
@@ -13,18 +14,19 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kLargest = 255;
+constexpr double kLargest = 255;  // of the numbers that a byte stands for
 
-// A row for each block: scale and zero point, so that 0 stays 0.
+// A row for each block: its scale and zero point, chosen so that 0 stays 0.
 at::Tensor scales_and_zeros(const at::Tensor& blocks) {
   const auto [least, most] = at::aminmax(blocks, 1);
   const at::Tensor below = at::clamp_max(least, 0), above = at::clamp_min(most, 0);
-  const at::Tensor scale = at::clamp_min((above - below) / static_cast<double>(kLargest),
-                                         std::numeric_limits<float>::epsilon());
+  constexpr float kLeastScale = std::numeric_limits<float>::epsilon();
+  const at::Tensor scale = at::clamp_min((above - below) / kLargest, kLeastScale);
   const at::Tensor zero = at::clamp(-at::round(below / scale), 0, kLargest);
   return at::stack({scale, zero}, 1).to(at::kFloat);
 }
 
+// A row for each block; the last one is padded with zeros.
 at::Tensor padded_to_blocks(const at::Tensor& tensor, int64_t block) {
   const int64_t size = block == 0 ? std::max<int64_t>(tensor.numel(), 1) : block;
   const int64_t missing = (size - tensor.numel() % size) % size;
@@ -38,9 +40,10 @@ class QuantizedHook : public CommunicationHook {
   Reduction reduce(GradientBucket bucket) override;
 
  private:
+  // A rank's rows of what was gathered.
   static at::Tensor gathered(ProcessGroup& group, const at::Tensor& all, int rank) {
-    return all.slice(
-        0, rank * (all.size(0) / group.size()), (rank + 1) * (all.size(0) / group.size()));
+    const int64_t rows = all.size(0) / group.size();
+    return all.slice(0, rank * rows, (rank + 1) * rows);
   }
   at::Tensor room_for_all(const ProcessGroup& group, const at::Tensor& mine) {
     count_sent(mine);
@@ -52,16 +55,14 @@ class QuantizedHook : public CommunicationHook {
   const QuantizedOptions options_;
 };
 
-// Both are sent at once: what a rank's bytes mean, its own scales tell.
+// Bytes and scales are sent at once: a rank's own scales tell what its bytes mean.
 Reduction QuantizedHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
   const at::Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(at::kFloat);
   const at::Tensor scales = scales_and_zeros(blocks);
-  const at::Tensor bytes = at::clamp(at::round(blocks / scales.select(1, 0).unsqueeze(1)) +
-                                         scales.select(1, 1).unsqueeze(1),
-                                     0,
-                                     kLargest)
-                               .to(at::kByte);
+  const at::Tensor scale = scales.select(1, 0).unsqueeze(1);
+  const at::Tensor zero = scales.select(1, 1).unsqueeze(1);
+  const at::Tensor bytes = at::clamp(at::round(blocks / scale) + zero, 0, kLargest).to(at::kByte);
   const at::Tensor all_scales = room_for_all(group, scales), all_bytes = room_for_all(group, bytes);
   Work scales_work = group.all_gather_async(all_scales, scales);
   Work bytes_work = group.all_gather_async(all_bytes, bytes);
@@ -80,6 +81,7 @@ Reduction QuantizedHook::reduce(GradientBucket bucket) {
 
 }  // namespace
 
+// A block of 0 stands for the whole bucket, as in Python's hook for whole tensors.
 Hook quantized_8bit(const QuantizedOptions& options) {
   if (options.block < 0) {
     throw Error(ErrorCode::invalid_argument,

@@ -1,3 +1,6 @@
+// The Reducer gets a c10d group with the same backends, whose all_reduce writes the call down
+// before it passes it on. A future tells its end, or on a GPU the GPU itself
+// (comm/nccl/gpu_ends.h).
 #include "muster/ddp/recorded_group.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -21,7 +24,7 @@ namespace {
 
 using C10dGroup = c10d::ProcessGroup;
 
-// Of a group's buckets since it was made: its Reducers come and go, and it may have several.
+// Counts a group's buckets since it was made: its Reducers come and go, and it may have several.
 std::atomic<int64_t>& bucket_count(const std::string& group) {
   static std::mutex mutex;
   static auto& counts = *new std::map<std::string, std::atomic<int64_t>>;  // never destroyed
@@ -29,6 +32,7 @@ std::atomic<int64_t>& bucket_count(const std::string& group) {
   return counts[group];
 }
 
+// A group for the Reducer alone, with the backends of the given one.
 class RecordedGroup : public C10dGroup {
  public:
   RecordedGroup(const muster::ProcessGroup& group, const std::string& name)
@@ -60,7 +64,7 @@ class RecordedGroup : public C10dGroup {
         const auto end = [record](c10::ivalue::Future& future) {
           record->end(future.hasError());
         };
-        work->getFuture()->addCallback(end, /*uses_future=*/false);  // of its value
+        work->getFuture()->addCallback(end, /*uses_future=*/false);
       }
       return work;
     } catch (...) {

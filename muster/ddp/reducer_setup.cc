@@ -1,3 +1,5 @@
+// The Reducer's buckets are cut as Python's are: one for the first backward, which shows the order
+// of the gradients, then by size in that order.
 #include "muster/ddp/reducer_setup.h"
 
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -18,6 +20,7 @@ namespace muster {
 namespace {
 
 constexpr double kMiB = 1024 * 1024;
+constexpr int64_t kBytesOfFlag = sizeof(int32_t);  // in the map of unused parameters
 
 constexpr const char* kNoBackendMemory = "DDP_DISABLE_COMM_MEM";
 
@@ -47,10 +50,10 @@ class BackendMemoryUsers {
 };
 
 bool any_complex(const std::vector<at::Tensor>& tensors) {
-  return std::any_of(
-      tensors.begin(), tensors.end(), [](const at::Tensor& one) { return one.is_complex(); });
+  return std::ranges::any_of(tensors, [](const at::Tensor& one) { return one.is_complex(); });
 }
 
+// New buckets would each have to learn a static graph anew.
 void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
   if (!cap.is_automatic() || !options.static_graph)
     return;
@@ -60,8 +63,19 @@ void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
               "give a number");
 }
 
+// The sizes of the buckets for the first backward: one for all, which the Reducer cuts up in the
+// order in which gradients really came. It does not do so where it looks for unused parameters.
+std::vector<size_t> first_limits(size_t first_cap, size_t cap, bool finds_unused) {
+  if (!finds_unused)
+    return {std::numeric_limits<int64_t>::max()};
+  if (first_cap == cap)
+    return {cap};
+  return {first_cap, cap};
+}
+
 }  // namespace
 
+// Shared memory is the only backend that has such memory.
 BucketsInBackendMemory::BucketsInBackendMemory(const TrainedParameters& parameters,
                                                const ProcessGroup& group)
     : active_(group.backend().starts_with("shm") && !any_complex(parameters.tensors)) {
@@ -74,6 +88,7 @@ BucketsInBackendMemory::~BucketsInBackendMemory() {
     BackendMemoryUsers::instance().leave();
 }
 
+// device_ids are Python's: a rank may give its own device there, and no other.
 void check_placement(const ModelSource& model,
                      const ProcessGroup& group,
                      const DdpOptions& options) {
@@ -109,6 +124,7 @@ void check_placement(const ModelSource& model,
   }
 }
 
+// A hook counts what it sends itself; sparse gradients are not counted.
 Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused) {
   Traffic traffic;
   int64_t parameters = 0;
@@ -118,15 +134,17 @@ Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool fi
     if (has_hook || !gradients.defined() || gradients.is_sparse())
       continue;
     ++traffic.calls;
-    traffic.bytes += static_cast<int64_t>(gradients.nbytes());
+    traffic.bytes += gradients.numel() * gradients.element_size();
   }
   if (!finds_unused)
     return traffic;
   ++traffic.calls;
-  traffic.bytes += parameters * static_cast<int64_t>(sizeof(int32_t));
+  traffic.bytes += parameters * kBytesOfFlag;
   return traffic;
 }
 
+// All arguments are what Python's DistributedDataParallel passes. The Reducer owns the hook's
+// adapter.
 ReducerParts make_reducer(const TrainedParameters& parameters,
                           ProcessGroup& group,
                           const DdpOptions& options,
@@ -134,16 +152,9 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
                           bool gradient_as_bucket_view) {
   const auto cap = static_cast<int64_t>(bucket_cap.mib().value_or(25) * kMiB);
   const int64_t first_cap = bucket_cap.mib() ? cap : c10d::kDefaultFirstBucketBytes;
-  // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients
-  // really came.
-  std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
-  if (options.find_unused_parameters && !options.static_graph) {
-    limits = bucket_cap.mib()
-                 ? std::vector<size_t>{static_cast<size_t>(cap)}
-                 : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
-  }
-  auto buckets = std::get<0>(
-      c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
+  const bool finds_unused = options.find_unused_parameters && !options.static_graph;
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
+      parameters.tensors, first_limits(first_cap, cap, finds_unused), parameters.sparse));
   std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
   std::unordered_map<size_t, std::string> names;
   for (size_t i = 0; i < parameters.names.size(); ++i)

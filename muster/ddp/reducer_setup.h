@@ -1,5 +1,5 @@
-// What precedes the first step: checks that the model is where the rank computes, and makes
-// PyTorch's Reducer as Python's DistributedDataParallel does.
+// Before the first step: checks that the model is where the rank computes, and makes PyTorch's
+// Reducer as Python's DistributedDataParallel does.
 #pragma once
 
 #include <memory>
@@ -48,8 +48,8 @@ class BucketsInBackendMemory {
   bool active_;
 };
 
-// What the Reducer passes to c10d in a backward: its dense buckets, unless a hook reduces them, and
-// the map of unused parameters, if they are looked for.
+// Counts what the Reducer passes to c10d in a backward: its dense buckets, unless a hook reduces
+// them, and the map of unused parameters, if they are looked for.
 Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused);
 
 // Uses `bucket_cap` instead of that of the options.

@@ -16,7 +16,6 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/live_reducers.h"
-#include "muster/ddp/parameter_hooks.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replicated_model.h"
@@ -26,8 +25,8 @@
 namespace muster {
 
 struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
-  // What the next backward is for. Set by forwards and checked by hooks: a backward that no forward
-  // announced would silently leave gradients local.
+  // The purpose of the next backward. Forwards set it and hooks check it: a backward that no
+  // forward announced would silently leave gradients local.
   enum class Expected { nothing, local, reduction };
 
   State(ModelSourcePtr source, ProcessGroup group_, const DdpOptions& options_)
@@ -49,6 +48,10 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void rebuild_buckets();
   void try_buckets();
   void recover();
+  void prepare_forward();
+  void broadcast_buffers_from(int root);
+  void after_local_forward(const std::vector<ForwardOutput>& outputs);
+  void after_reduced_forward(std::vector<ForwardOutput>& outputs);
 
   // gradient_backward.cc
   bool watch_outputs(const std::vector<ForwardOutput>& outputs,
@@ -70,6 +73,8 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   int meet_in_join(bool forward_reduces);
   void shadow_forward(const JoinRounds::Answer& answer);
   void shadow_backward();
+  const char* obstacle_to_join() const;
+  JoinResult shadow(const JoinOptions& join_options);
   void say_that_trial_rests();
 
   ReplicatedModel model;
@@ -87,7 +92,6 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   BucketViews views;
   std::optional<Traffic> of_backward;  // once the buckets are known
   GradientHooks hooks;
-  ParameterHooks all_gradients;  // also those that do not come to `hooks`
 
   LiveReducer live;
 

@@ -1,8 +1,13 @@
+// Every rank hashes its tensors and gathers all ranks' hashes, in one collective. Then each finds
+// the same difference by itself: the first tensor whose hashes differ, and the ranks that are odd
+// there.
 #include "muster/ddp/replica_check.h"
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -13,7 +18,7 @@ namespace muster {
 
 namespace {
 
-// A multiplication a word, of 8 bytes.
+// One multiplication for each word of 8 bytes; the last word is padded with zeros.
 int64_t hash_of_bytes(const char* bytes, size_t size) {
   uint64_t hash = 0x9E3779B97F4A7C15U ^ size;
   const auto mix = [&](uint64_t word) {
@@ -32,7 +37,7 @@ int64_t hash_of_bytes(const char* bytes, size_t size) {
   return static_cast<int64_t>(hash);
 }
 
-// Which ranks differ from most (from the first, where two are as many).
+// Returns the ranks that differ from most (from the first, where two values are equally frequent).
 std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
   std::map<int64_t, size_t> counts;
   for (const auto& [rank, hash] : hashes)
@@ -58,8 +63,8 @@ int64_t hash_of_bits(const at::Tensor& tensor) {
     return hash_of_bytes(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
   if (plain.nbytes() % 4 != 0)
     return hash_of_bits(plain.cpu());
-  // On a device: each word times an odd number of its place, which the sum of words alone would not
-  // see.
+  // On a device the words are summed, each times an odd number of its place: the sum alone would
+  // not see where a word lies.
   const at::Tensor words = plain.view(-1).view(at::kInt).to(at::kLong);
   const at::Tensor places = at::arange(words.numel(), words.options()) * 2 + 1;
   return ((words + 0x9E3779B9) * places).sum().item<int64_t>();
@@ -68,49 +73,63 @@ int64_t hash_of_bits(const at::Tensor& tensor) {
 void ReplicaCheck::count(const ModelSource& source, bool compares) {
   if (every_ <= 0 || ++steps_ % every_ != 0 || group_.size() == 1)
     return;
-  auto items = source.parameters();
-  const size_t parameters = items.size();
-  if (with_buffers_) {
-    for (auto& buffer : source.buffers())
-      items.push_back(std::move(buffer));
-  }
-  const auto columns = static_cast<int64_t>(items.size()) + 1;
-  const at::Tensor mine = at::zeros({1, columns}, at::kLong);
-  mine.mutable_data_ptr<int64_t>()[0] = compares ? 1 : 0;
-  for (size_t i = 0; compares && i < items.size(); ++i)
-    mine.mutable_data_ptr<int64_t>()[i + 1] = hash_of_bits(items[i].tensor);
-  const at::Tensor all = at::empty({group_.size(), columns}, at::kLong);
-  group_.all_gather(all, mine);
-  const auto value = [&](int rank, int64_t column) {
-    return all.const_data_ptr<int64_t>()[rank * columns + column];
+  const auto items = items_of(source);
+  const size_t parameters = source.parameters().size();
+  const at::Tensor all = hashes_of_all(items, compares);
+  const auto value = [&](int rank, size_t column) {
+    return all.const_data_ptr<int64_t>()[rank * all.size(1) + column];
   };
   for (size_t i = 0; i < items.size(); ++i) {
     std::vector<std::pair<int, int64_t>> hashes;
     for (int rank = 0; rank < group_.size(); ++rank) {
       if (value(rank, 0) != 0)
-        hashes.emplace_back(group_.job_rank(rank), value(rank, static_cast<int64_t>(i) + 1));
+        hashes.emplace_back(group_.job_rank(rank), value(rank, i + 1));
     }
     if (hashes.empty())
       return;
     const auto odd = odd_ranks(hashes);
-    if (odd.empty())
-      continue;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
-            i < parameters ? "parameter '" : "buffer '",
-            items[i].name,
-            "' on ",
-            odd.size() == 1 ? "rank " : "ranks ",
-            join(odd, ", "),
-            " (rank ",
-            group_.job_rank(),
-            ", before forward ",
-            steps_,
-            "; verify_every ",
-            every_,
-            "); change parameters alike on all ranks: one optimizer, one step() a backward"));
+    if (!odd.empty())
+      refuse(cat(i < parameters ? "parameter '" : "buffer '", items[i].name, "'"), odd);
   }
+}
+
+// The parameters, and then the buffers where they are compared too.
+std::vector<NamedTensor> ReplicaCheck::items_of(const ModelSource& model) const {
+  auto items = model.parameters();
+  if (!with_buffers_)
+    return items;
+  auto buffers = model.buffers();
+  std::ranges::move(buffers, std::back_inserter(items));
+  return items;
+}
+
+// A row for each rank: whether it compares, and a hash of each item.
+at::Tensor ReplicaCheck::hashes_of_all(const std::vector<NamedTensor>& items, bool compares) {
+  const int64_t columns = std::ssize(items) + 1;
+  const at::Tensor mine = at::zeros({1, columns}, at::kLong);
+  auto* const row = mine.mutable_data_ptr<int64_t>();
+  row[0] = compares ? 1 : 0;
+  for (size_t i = 0; compares && i < items.size(); ++i)
+    row[i + 1] = hash_of_bits(items[i].tensor);
+  const at::Tensor all = at::empty({group_.size(), columns}, at::kLong);
+  group_.all_gather(all, mine);
+  return all;
+}
+
+void ReplicaCheck::refuse(const std::string& what, const std::vector<int>& ranks) const {
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
+                  what,
+                  " on ",
+                  ranks.size() == 1 ? "rank " : "ranks ",
+                  join(ranks, ", "),
+                  " (rank ",
+                  group_.job_rank(),
+                  ", before forward ",
+                  steps_,
+                  "; verify_every ",
+                  every_,
+                  "); change parameters alike on all ranks: one optimizer, one step() a backward"));
 }
 
 }  // namespace muster

@@ -1,8 +1,10 @@
-// Whether the ranks' parameters are still equal bit for bit. Many bugs show as a difference (a rank
-// that steps twice, an optimizer with other options, a write past the gradients).
+// Checks whether the ranks' parameters are still equal bit for bit. Many bugs show as a difference
+// (a rank that steps twice, an optimizer with other options, a write past the gradients).
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
@@ -27,6 +29,10 @@ class ReplicaCheck {
   void count(const ModelSource& source, bool compares = true);
 
  private:
+  std::vector<NamedTensor> items_of(const ModelSource& model) const;
+  at::Tensor hashes_of_all(const std::vector<NamedTensor>& items, bool compares);
+  [[noreturn]] void refuse(const std::string& what, const std::vector<int>& ranks) const;
+
   ProcessGroup group_;
   const int64_t every_;
   const bool with_buffers_;

@@ -1,3 +1,6 @@
+// The ranks exchange descriptions of their models and compare them; then rank 0's values are
+// broadcast. A parameter's identity (its tensor, shape, accumulator) tells at every forward whether
+// it may have got values that the other ranks do not have.
 #include "muster/ddp/replicated_model.h"
 
 #include <ATen/Functions.h>
@@ -17,8 +20,8 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kBroadcastBytes =
-    size_t{250} * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
+// Python's DDP broadcasts parameters and buffers in parts of this size.
+constexpr size_t kBroadcastBytes = size_t{250} * 1024 * 1024;
 
 std::map<const c10::TensorImpl*, const ParameterIdentity*> by_tensor(
     const std::vector<ParameterIdentity>& identities) {
@@ -32,12 +35,12 @@ std::string describe_hook(const Hook& hook) {
   return hook ? cat("\nhook: ", hook.name()) : "";
 }
 
-// What at::cat takes together: one type, one device. In the order of the model, which all ranks
-// have.
+// Groups what at::cat takes together: one type, one device. The order is the model's, which all
+// ranks have.
 std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) {
+    const auto group = std::ranges::find_if(groups, [&](const auto& other) {
       return other[0].scalar_type() == tensor.scalar_type() && other[0].device() == tensor.device();
     });
     (group == groups.end() ? groups.emplace_back() : *group).push_back(tensor);
@@ -69,14 +72,15 @@ void ReplicatedModel::gather() {
 }
 
 void ReplicatedModel::take() {
-  if (options_.init_sync) {
-    check_same_model(descriptions_);
-    broadcast(new_parameters());
-    if (identities_.empty())
-      broadcast(buffers());
-  }
+  if (!options_.init_sync)
+    return;
+  check_same_model(descriptions_);
+  broadcast(new_parameters());
+  if (identities_.empty())
+    broadcast(buffers());
 }
 
+// The earlier identities go first, and with them the accumulators that they hold.
 void ReplicatedModel::record() {
   identities_.clear();
   kept_.clear();
@@ -105,23 +109,24 @@ ReplicatedModel::Change ReplicatedModel::look() const {
   return only_freezes(now) ? Change::none : Change::some;
 }
 
-// With find_unused_parameters, what is frozen counts as unused. (A sparse gradient cannot be left
-// out.)
+// Whether the present Reducer can go on although parameters were frozen: with
+// find_unused_parameters a frozen one counts as unused. (A sparse gradient cannot be left out.)
 bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) const {
   const bool finds_unused = options_.find_unused_parameters && !options_.static_graph;
   const auto& sparse = trained_.sparse;
-  if (!finds_unused || std::find(sparse.begin(), sparse.end(), true) != sparse.end())
+  if (!finds_unused || std::ranges::find(sparse, true) != sparse.end())
     return false;
   const auto known = by_tensor(identities_);
-  return std::all_of(now.begin(), now.end(), [&](const ParameterIdentity& identity) {
+  return std::ranges::all_of(now, [&](const ParameterIdentity& identity) {
     const auto before = known.find(identity.tensor);
-    return before != known.end() && before->second->same_values(identity) &&
-           (before->second->trained || !identity.trained);
+    if (before == known.end() || !before->second->same_values(identity))
+      return false;
+    return before->second->trained || !identity.trained;
   });
 }
 
-// With versions of their own: a graph that has saved a buffer, which is to be changed by a
-// broadcast before the next forward, is as good as before.
+// The buffers have versions of their own here: a graph that has saved a buffer stays valid when a
+// broadcast changes it before the next forward.
 std::vector<at::Tensor> ReplicatedModel::buffers() const {
   std::vector<at::Tensor> found;
   for (const auto& buffer : model_->buffers())
@@ -143,8 +148,6 @@ void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root
                      });
 }
 
-// One broadcast a type and device, through the group's own calls: there a rank that does something
-// else is found.
 void ReplicatedModel::broadcast_all(int root) {
   std::vector<at::Tensor> all;
   for (const at::Tensor& tensor : kept_)
@@ -153,6 +156,8 @@ void ReplicatedModel::broadcast_all(int root) {
   broadcast(buffers(), root);
 }
 
+// There is one broadcast for each type and device. It goes through the group's own calls, which
+// find a rank that does something else.
 void ReplicatedModel::broadcast_buffers(int root) {
   if (group_.size() == 1)
     return;

@@ -1,5 +1,5 @@
-// The model that every rank has a copy of: compared over the ranks, set to rank 0's, and watched
-// for parameters that users freeze, unfreeze or register during training.
+// The model that every rank has a copy of. It is compared over the ranks, set to rank 0's, and
+// watched for parameters that users freeze, unfreeze or register during training.
 #pragma once
 
 #include <memory>
@@ -23,14 +23,14 @@ class ReplicatedModel {
   // Compares what was gathered, and sets new parameters to rank 0's. Collective: yes. Throws:
   // invalid_argument for models that differ.
   void take();
-  // Takes the parameters as they are now for those that the ranks share. Nothing else may hold the
-  // gradient accumulators of earlier ones: they know the shapes that the parameters had.
+  // From now on the ranks share the parameters as they are. Nothing else may hold the gradient
+  // accumulators of earlier ones: they know the shapes that the parameters had.
   void record();
   // The parameters trained since then.
   const TrainedParameters& trained() const { return trained_; }
   const std::vector<at::Tensor>& parameters() const { return kept_; }  // including frozen ones
 
-  // What has happened to the parameters since then.
+  // The change of the parameters since then.
   enum class Change {
     none,
     all_frozen,  // as for a GAN's discriminator while its generator trains

@@ -1,3 +1,5 @@
+// Each rank counts its reduced backwards and its forwards that had none since the last one. After
+// every reduced backward the ranks exchange the counts: a difference is an error on all of them.
 #include "muster/ddp/step_check.h"
 
 #include <ATen/Functions.h>
@@ -12,7 +14,7 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kShadows = -1;
+constexpr int64_t kShadows = -1;  // instead of a count: the rank has no more inputs
 
 constexpr const char* kAlike =
     "load and freeze parameters, run forwards, and run or skip backwards, alike on all ranks";
@@ -32,7 +34,8 @@ std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
   return forwards_.emplace_back(std::make_shared<Forward>());
 }
 
-// Of forwards whose outputs cannot be watched, the last is taken for the one that backward was of.
+// Among forwards whose outputs cannot be watched, the last is taken for the one that backward was
+// of.
 void StepCheck::count_skipped() {
   bool last = true;
   for (auto forward = forwards_.rbegin(); forward != forwards_.rend(); ++forward) {
@@ -56,6 +59,7 @@ std::string StepCheck::counts_of_all(const int64_t* values) const {
   return join(counts, ", ");
 }
 
+// Gathers a row of two counts from every rank.
 at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped) {
   const at::Tensor mine = at::empty({1, 2}, at::kLong);
   mine.mutable_data_ptr<int64_t>()[0] = backwards;
@@ -65,6 +69,7 @@ at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped) {
   return all;
 }
 
+// A rank that shadows says so in place of its count, and differs from nobody.
 void StepCheck::compare() {
   ++backwards_;
   count_skipped();
@@ -94,7 +99,8 @@ void StepCheck::shadow() {
     exchange(backwards_, kShadows);
 }
 
-// A backward that fails comes to other outputs on each rank: what was before it says nothing.
+// A backward that fails reaches other outputs on each rank, so that the counts before it say
+// nothing.
 void StepCheck::compare_after_failure() {
   ++failures_;
   if (group_.size() > 1) {
@@ -116,7 +122,7 @@ void StepCheck::meet(const char* where, const std::function<void()>& call) {
   }
 }
 
-// The others may have run their last step, and left, or do something else.
+// The other ranks may have run their last step, and left, or do something else.
 void StepCheck::meet_in_forward(const char* where, const std::function<void()>& call) {
   try {
     call();

@@ -47,8 +47,8 @@ class StepCheck {
   // Makes a call of the group while other ranks may be elsewhere. Throws: what the call throws; an
   // invalid_argument also says where this rank is.
   void meet(const char* where, const std::function<void()>& call);
-  // As meet(), in a forward. Errors of ranks that have left or are late also say how to evaluate on
-  // some ranks only.
+  // Does what meet() does, in a forward. Errors of ranks that have left or are late also say how to
+  // evaluate on some ranks only.
   void meet_in_forward(const char* where, const std::function<void()>& call);
 
  private:

@@ -1,3 +1,6 @@
+// On the CPU each rank gathers count, mean and sum of squares of every channel, in double, and
+// joins them; on a GPU LibTorch's own kernels do the same, as in Python. The backward needs two
+// sums over all ranks for each channel.
 #include "muster/ddp/sync_batch_norm.h"
 
 #include <ATen/Functions.h>
@@ -16,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// The dimensions over which a channel's statistics are taken.
 std::vector<int64_t> all_but_channels(const at::Tensor& tensor) {
   std::vector<int64_t> dims{0};
   for (int64_t i = 2; i < tensor.dim(); ++i)
@@ -23,24 +27,26 @@ std::vector<int64_t> all_but_channels(const at::Tensor& tensor) {
   return dims;
 }
 
-// [C] as it is added to [N, C, …].
+// Shapes values of [C] so that they can be added to [N, C, …].
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
-  std::vector<int64_t> sizes(static_cast<size_t>(like.dim()), 1);
+  std::vector<int64_t> sizes(like.dim(), 1);
   sizes[1] = values.numel();
   return values.to(like.scalar_type()).view(sizes);
 }
 
+// LibTorch's kernels take an optional where modules have an undefined tensor.
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-// A row a rank.
+// Gathers a row from every rank.
 at::Tensor rows_of_all_ranks(ProcessGroup group, const at::Tensor& mine) {
   const at::Tensor all = at::empty({group.size(), mine.numel()}, mine.options());
   group.all_gather(all, mine.view({1, -1}));
   return all;
 }
 
+// One value has no variance.
 void check_values(double count, const ProcessGroup& group) {
   if (count > 1)
     return;
@@ -53,19 +59,21 @@ void check_values(double count, const ProcessGroup& group) {
           "); give larger batches, or call eval()"));
 }
 
+// Statistics of the joined batch as LibTorch's kernels give them.
 struct JoinedStatistics {
   at::Tensor mean, invstd;
-  at::Tensor counts;  // of each rank that has values
+  at::Tensor counts;  // one for each rank that has values
 };
 
-// Of the joined batch, from each rank's count, mean and sum of squares about it, in double.
+// Statistics of the joined batch, in double.
 struct SummedStatistics {
   at::Tensor mean, variance, unbiased;
   double count = 0;
 };
 
+// Joins each rank's count, mean and sum of squares about its mean.
+// Half types are widened: their differences would be rounded.
 SummedStatistics statistics_by_sums(const at::Tensor& given, const ProcessGroup& group) {
-  // Differences of halves would be rounded to halves.
   const at::Tensor input = given.scalar_type() == at::kDouble ? given : given.to(at::kFloat);
   const int64_t channels = input.size(1);
   const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
@@ -74,13 +82,13 @@ SummedStatistics statistics_by_sums(const at::Tensor& given, const ProcessGroup&
   if (count > 0) {
     const auto dims = all_but_channels(input);
     mean = at::sum(input, dims, false, at::kDouble) / static_cast<double>(count);
-    const at::Tensor shift =
-        mean.to(input.scalar_type());  // what is left of the mean is corrected below
+    // The rounded mean is taken away first, and the rest of it corrected afterwards.
+    const at::Tensor shift = mean.to(input.scalar_type());
     squares = at::sum((input - per_channel(shift, input)).to(at::kDouble).square(), dims) -
               count * (mean - shift.to(at::kDouble)).square();
   }
-  const at::Tensor all = rows_of_all_ranks(
-      group, at::cat({mean, squares, at::full({1}, static_cast<double>(count), doubles)}));
+  const at::Tensor all =
+      rows_of_all_ranks(group, at::cat({mean, squares, at::full({1}, count, doubles)}));
   const at::Tensor counts = all.slice(1, 2 * channels);
   const at::Tensor means = all.slice(1, 0, channels);
   SummedStatistics joined;
@@ -94,12 +102,14 @@ SummedStatistics statistics_by_sums(const at::Tensor& given, const ProcessGroup&
   return joined;
 }
 
+// Moves running statistics towards those of now.
 void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
   if (running.defined())
     running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
 }
 
-// LibTorch's kernels for GPUs, called as Python's SyncBatchNorm does.
+// Calls LibTorch's kernels for GPUs as Python's SyncBatchNorm does. Ranks without values are left
+// out.
 JoinedStatistics statistics_on_gpu(const at::Tensor& input,
                                    const SyncBatchNormTensors& tensors,
                                    double momentum,
@@ -112,7 +122,7 @@ JoinedStatistics statistics_on_gpu(const at::Tensor& input,
   at::Tensor mine = at::zeros({2 * channels + 1}, options);
   if (count > 0) {
     const auto [mean, invstd] = at::batch_norm_stats(input, eps);
-    mine = at::cat({mean, invstd, at::full({1}, static_cast<double>(count), options)});
+    mine = at::cat({mean, invstd, at::full({1}, count, options)});
   }
   at::Tensor all = rows_of_all_ranks(group, mine);
   const at::Tensor has_values = all.select(1, 2 * channels) >= 1;
@@ -135,6 +145,7 @@ JoinedStatistics statistics_on_gpu(const at::Tensor& input,
   return joined;
 }
 
+// Autograd saves values of its own kinds alone: the group goes as a capsule.
 struct SavedGroup : torch::CustomClassHolder {
   explicit SavedGroup(ProcessGroup of) : group(std::move(of)) {}
   ProcessGroup group;
@@ -171,6 +182,7 @@ class SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
                                     bool needs_input);
 };
 
+// The output is scale · input + shift, for each channel.
 at::Tensor SyncNormFunction::forward(AutogradContext* context,
                                      const at::Tensor& input,
                                      const std::optional<at::Tensor>& weight_or_none,
@@ -207,6 +219,8 @@ at::Tensor SyncNormFunction::forward(AutogradContext* context,
       .to(input.scalar_type());
 }
 
+// dx = (dy − mean(dy) − (x − mean) · invstd² · mean(dy · (x − mean))) · invstd · weight, where the
+// means are over the joined batch.
 at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient,
                                               const variable_list& saved,
                                               double count,
@@ -235,6 +249,7 @@ at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient,
       .to(saved[0].scalar_type());
 }
 
+// A rank without values still takes part in the sums.
 at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient,
                                              const variable_list& saved,
                                              ProcessGroup group,
@@ -275,6 +290,8 @@ at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient,
                                        saved[4]);
 }
 
+// Weight and bias get the sums of this rank alone: DistributedDataParallel averages them as all
+// others.
 variable_list SyncNormFunction::backward(AutogradContext* context, variable_list gradients) {
   const auto capsule = context->saved_data["group"].toCapsule();
   const ProcessGroup group = static_cast<SavedGroup&>(*capsule).group;
@@ -336,6 +353,7 @@ at::Tensor sync_batch_norm(const at::Tensor& input,
                                  group);
 }
 
+// Without a momentum the running statistics are the mean of all batches so far, as in PyTorch.
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   if (!is_training())
     return BatchNormImplBase::forward(input);

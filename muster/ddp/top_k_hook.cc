@@ -1,4 +1,5 @@
-// The largest numbers of each gradient and their places; the rest waits for later steps.
+// Sends the largest numbers of each gradient and their places; the rest waits for later steps. All
+// ranks gather all ranks' numbers and add them up in one order, so that they get the same bits.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace muster {
 
 namespace {
 
+// The errors that are remembered are what has not been sent.
 class TopKHook : public CommunicationHook {
  public:
   explicit TopKHook(const TopKOptions& options) : options_(options) {}
@@ -47,22 +49,24 @@ class TopKHook : public CommunicationHook {
   FiniteStep finite_;
 };
 
-// In the bucket, gradient by gradient: so a small gradient is not silenced by a large one's.
+// Places in the bucket, chosen gradient by gradient, so that a large gradient does not silence a
+// small one.
 at::Tensor TopKHook::places_to_send(const GradientBucket& bucket) const {
   std::vector<at::Tensor> places;
   int64_t begin = 0;
   for (const at::Tensor& gradient : bucket.gradients) {
     const int64_t size = gradient.numel();
-    const auto count =
-        static_cast<int64_t>(std::ceil(options_.density * static_cast<double>(size)));
+    const double wanted = std::ceil(options_.density * static_cast<double>(size));
+    const auto count = std::clamp<int64_t>(static_cast<int64_t>(wanted), 1, size);
     const at::Tensor part = bucket.tensor.slice(0, begin, begin + size);
-    places.push_back(std::get<1>(at::topk(part.abs(), std::clamp<int64_t>(count, 1, size), 0)) +
-                     begin);
+    places.push_back(std::get<1>(at::topk(part.abs(), count, 0)) + begin);
     begin += size;
   }
   return at::cat(places);
 }
 
+// Places go as 32-bit numbers where these suffice. The rest counts as sent only if the step ends
+// well.
 Reduction TopKHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
   if (options_.error_feedback)
@@ -88,7 +92,7 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
     at::Tensor tensor = bucket.tensor;
     tensor.zero_();
     const int64_t count = values.numel();
-    for (int rank = 0; rank < group.size(); ++rank) {  // in one order on all of them: the same bits
+    for (int rank = 0; rank < group.size(); ++rank) {
       tensor.index_add_(0,
                         all_places.slice(0, rank * count, (rank + 1) * count),
                         all_values.slice(0, rank * count, (rank + 1) * count));
@@ -102,6 +106,7 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
 
 }  // namespace
 
+// NaN is no density either.
 Hook top_k(const TopKOptions& options) {
   if (!(options.density > 0 && options.density <= 1)) {
     throw Error(ErrorCode::invalid_argument,

@@ -1,3 +1,4 @@
+// Parameters are told apart by the address of their tensor: a shared one comes several times.
 #include "muster/ddp/trained_parameters.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 namespace muster {
 
+// A shared parameter has the first of its names.
 TrainedParameters trained_parameters(const ModelSource& model) {
   const auto sparse = model.sparse();
   TrainedParameters found;
@@ -21,32 +23,40 @@ TrainedParameters trained_parameters(const ModelSource& model) {
   return found;
 }
 
-std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
-  std::vector<at::Tensor> found;
-  std::set<const c10::TensorImpl*> seen;
-  for (at::Tensor& tensor : model.parameters()) {
-    if (seen.insert(tensor.unsafeGetTensorImpl()).second)
-      found.push_back(std::move(tensor));
-  }
-  return found;
-}
+namespace {
 
-std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model) {
+template <class Tensors>
+std::vector<at::Tensor> each_once(const Tensors& tensors) {
   std::vector<at::Tensor> found;
   std::set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& tensor : model.parameters()) {
+  for (const at::Tensor& tensor : tensors) {
     if (seen.insert(tensor.unsafeGetTensorImpl()).second)
       found.push_back(tensor);
   }
   return found;
 }
 
-bool ParameterIdentity::same_values(const ParameterIdentity& other) const {
-  return tensor == other.tensor && dtype == other.dtype && device == other.device &&
-         sizes == other.sizes && strides == other.strides &&
-         (!trained || !other.trained || accumulator == other.accumulator);
+}  // namespace
+
+std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
+  return each_once(model.parameters());
 }
 
+std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model) {
+  return each_once(model.parameters());
+}
+
+// An accumulator is compared only where both have one: a frozen parameter keeps its values.
+bool ParameterIdentity::same_values(const ParameterIdentity& other) const {
+  if (tensor != other.tensor || dtype != other.dtype || device != other.device)
+    return false;
+  if (sizes != other.sizes || strides != other.strides)
+    return false;
+  const bool both_trained = trained && other.trained;
+  return !both_trained || accumulator == other.accumulator;
+}
+
+// Asking for an accumulator makes one where there is none yet.
 ParameterIdentity identity_of(const at::Tensor& parameter) {
   const bool accumulates = parameter.requires_grad() && parameter.is_leaf();
   return {
@@ -59,6 +69,8 @@ ParameterIdentity identity_of(const at::Tensor& parameter) {
       .accumulator = accumulates ? torch::autograd::impl::grad_accumulator(parameter) : nullptr};
 }
 
+// Shared parameters come as often as in the model: a list is compared faster than it is made
+// unique.
 std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {
   std::vector<ParameterIdentity> found;
   model.for_each_parameter([&](const at::Tensor& tensor) { found.push_back(identity_of(tensor)); });
@@ -66,9 +78,7 @@ std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {
 }
 
 bool any_trained(const std::vector<ParameterIdentity>& identities) {
-  return std::any_of(identities.begin(), identities.end(), [](const ParameterIdentity& identity) {
-    return identity.trained;
-  });
+  return std::ranges::any_of(identities, &ParameterIdentity::trained);
 }
 
 }  // namespace muster
