@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -13,27 +12,13 @@
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/torch_compat.h"
+#include "muster/ddp/graph_end.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/sharded/graph_exits.h"
 
 namespace muster::detail {
 
 namespace {
-
-// The running backward of a set. Its end comes with the graph's, also where an error keeps the rest
-// away.
-struct FullyShardedGraph {
-  explicit FullyShardedGraph(std::weak_ptr<FullyShardedSet> set_) : set(std::move(set_)) {}
-  ~FullyShardedGraph() {
-    if (const auto still = set.lock(); still && !has_ended)
-      still->end_graph();
-  }
-  FullyShardedGraph(const FullyShardedGraph&) = delete;
-  FullyShardedGraph& operator=(const FullyShardedGraph&) = delete;
-
-  std::weak_ptr<FullyShardedSet> set;
-  bool has_ended = false;
-};
 
 std::string look_at_gradient(const ProcessGroup& group) {
   return cat(
@@ -594,15 +579,8 @@ void FullyShardedSet::begin_backward() {
   makes_graph = at::GradMode::is_enabled();
   if (makes_graph)
     kept_are_done = false;
-  const auto token = std::make_shared<FullyShardedGraph>(weak_from_this());
-  graph = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([token] {
-    const auto set = token->set.lock();
-    if (!set)
-      return;
-    set->after_graph();
-    token->has_ended = true;
-  });
+  graph =
+      at_graph_end(weak_from_this(), &FullyShardedSet::after_graph, &FullyShardedSet::end_graph);
 }
 
 void FullyShardedSet::forget_failed_backward() {

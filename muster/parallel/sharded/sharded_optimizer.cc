@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <deque>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
+#include "muster/ddp/graph_end.h"
 #include "muster/ddp/parameter_hooks.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/flat_pieces.h"
@@ -162,24 +162,6 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
 
 using ShardsState = ShardedOptimizerBase::State;
 
-namespace {
-
-// The backward that runs. Its end comes with the graph's, also where an error keeps the rest away.
-struct ShardGraph {
-  explicit ShardGraph(std::weak_ptr<ShardsState> state_) : state(std::move(state_)) {}
-  ~ShardGraph() {
-    if (const auto still = state.lock(); still && !has_ended)
-      still->end_graph();
-  }
-  ShardGraph(const ShardGraph&) = delete;
-  ShardGraph& operator=(const ShardGraph&) = delete;
-
-  std::weak_ptr<ShardsState> state;
-  bool has_ended = false;
-};
-
-}  // namespace
-
 // The model's gradients are whole again for whoever trains it next.
 ShardsState::~State() {
   for (const ShardBucket& bucket : buckets)
@@ -287,15 +269,7 @@ void ShardsState::begin_graph() {
   for (ShardBucket& bucket : buckets)
     bucket.stand_ins->lift();
   reducing = false;
-  const auto token = std::make_shared<ShardGraph>(weak_from_this());
-  graph = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([token] {
-    const auto state = token->state.lock();
-    if (!state)
-      return;
-    state->after_graph();
-    token->has_ended = true;
-  });
+  graph = at_graph_end(weak_from_this(), &ShardsState::after_graph, &ShardsState::end_graph);
 }
 
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
