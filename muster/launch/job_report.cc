@@ -34,9 +34,11 @@ void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
   if (!ours)
     return;
   try {
+    // A rank that reported nothing leaves the file as it is.
+    const std::string error =
+        read_file(cat(job.log_dir, "/", attempt, "/", first.rank, ".error.json"));
     const Fd file(::open(ours->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    write_all(file.get(),
-              read_file(cat(job.log_dir, "/", attempt, "/", first.rank, ".error.json")));
+    write_all(file.get(), error);
   } catch (const Error&) {
     return;  // the rank reported nothing, or its report goes nowhere: the card has all we know
   }

@@ -31,8 +31,8 @@ Successors::Successors(ProcessSet& processes,
                [this](int slot) {
                  return rules_.is_saving && rules_.is_saving(starts_.process_in(slot));
                }}) {
-  for (size_t slot = 0; slot < num_slots; ++slot)
-    running_.insert(static_cast<int>(slot));
+  for (int slot = 0; std::cmp_less(slot, num_slots); ++slot)
+    running_.insert(slot);
   rules_.go_on = [this](const NextGeneration& next) {
     go_on(next);
   };

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/memory_group.h"
@@ -134,8 +135,8 @@ class StoppedRanks {
                size_t num_slots,
                std::optional<std::chrono::milliseconds> limit)
       : processes_(processes), starts_(starts), limit_(limit) {
-    for (size_t slot = 0; slot < num_slots; ++slot)
-      on_start(static_cast<int>(slot));
+    for (int slot = 0; std::cmp_less(slot, num_slots); ++slot)
+      on_start(slot);
     look_again();
   }
   void on_start(int slot) { ranks_.push_back({.slot = slot, .pid = processes_.pid_of(slot)}); }

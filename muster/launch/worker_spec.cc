@@ -62,7 +62,7 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
     const ProgramRanks& more = options.more_programs[i];
     const RankProgram program{
         .argv = more.argv, .path = job.more_programs.at(i), .role = more.role};
-    further.insert(further.end(), static_cast<size_t>(more.num_ranks), program);
+    further.insert(further.end(), more.num_ranks, program);
   }
   const size_t least_of_first = options.more_programs.empty() ? 0 : 1;
   if (further.size() + least_of_first > world_size) {
@@ -138,6 +138,7 @@ struct RankStart {
   const JobFacts& job;
   const RankProgram& program;
   int attempt;
+  int world_size;
   int local_world_size;
   HostPlace host;
 };
@@ -147,8 +148,7 @@ void set_defaults(Environment& variables, const RankStart& start) {
   const JobFacts& job = start.job;
   const bool simulated = start.plan.simulated;
   variables.emplace("PYTHONFAULTHANDLER", "1");  // a signal says the line that it came in
-  const int ranks_here =
-      simulated ? static_cast<int>(start.plan.ranks.size()) : start.local_world_size;
+  const int ranks_here = simulated ? start.world_size : start.local_world_size;
   variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / ranks_here)));
   // Python's Gloo, and NCCL, would take the address of the host's own name, which is loopback on
   // many machines.
@@ -162,9 +162,8 @@ void set_defaults(Environment& variables, const RankStart& start) {
 // The part of the environment that rank_env.h defines.
 RankEnv contract_of(const RankStart& start, const WorkerSpec& spec, const std::string& backend) {
   const JobFacts& job = start.job;
-  const auto world_size = static_cast<int>(start.plan.ranks.size());
   return {.rank = start.rank.rank,
-          .world_size = world_size,
+          .world_size = start.world_size,
           .local_rank = start.rank.local_rank,
           .local_world_size = start.local_world_size,
           .group_rank = start.host.index,
@@ -300,6 +299,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan,
         .job = job,
         .program = programs[i],
         .attempt = attempt,
+        .world_size = static_cast<int>(plan.ranks.size()),
         .local_world_size = static_cast<int>(ranks_on_host(plan, rank.host_index).count),
         .host = place_of_host(plan, rank.host_index)};
     spec.environment = rank_environment(start, spec);
