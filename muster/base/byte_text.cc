@@ -7,6 +7,15 @@
 
 namespace muster {
 
+namespace {
+
+char char_of(unsigned byte) {
+  return static_cast<char>(byte);
+}
+
+}  // namespace
+
+// The two bytes of a character have its upper two bits and its lower six.
 std::string text_of_bytes(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
@@ -15,8 +24,8 @@ std::string text_of_bytes(std::string_view bytes) {
     if (byte < 0x80) {
       text += c;
     } else {
-      text += static_cast<char>(0xc0U | (byte >> 6U));
-      text += static_cast<char>(0x80U | (byte & 0x3fU));
+      text += char_of(0xc0U | (byte >> 6U));
+      text += char_of(0x80U | (byte & 0x3fU));
     }
   }
   return text;
@@ -36,7 +45,7 @@ std::string bytes_of_text(const std::string& text, const std::string& what) {
       throw Error(ErrorCode::invalid_argument,
                   cat(what, ": expected bytes as characters, got others"));
     const unsigned char low = text[++i];
-    bytes += static_cast<char>(((byte & 0x03U) << 6U) | (low & 0x3fU));
+    bytes += char_of(((byte & 0x03U) << 6U) | (low & 0x3fU));
   }
   return bytes;
 }

@@ -2,6 +2,7 @@
 // headers concatenate with `cat` instead of formatting.)
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <concepts>
 #include <cstdint>
@@ -117,11 +118,13 @@ inline std::string lower_case(std::string text) {
 inline std::string printable(std::string_view text, std::string_view kept = {}) {
   std::string out(text);
   for (size_t i = 0; i < out.size(); ++i) {
-    const auto c = static_cast<unsigned char>(out[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < out.size() ? out[i + 1] : '\0');
-    if ((c < 0x20 || c == 0x7f) && kept.find(out[i]) == std::string_view::npos)
+    const unsigned char c = out[i];
+    const unsigned char next = i + 1 < out.size() ? out[i + 1] : '\0';
+    const bool is_control = c < 0x20 || c == 0x7f;
+    const bool is_unicode_control = c == 0xc2 && next >= 0x80 && next < 0xa0;
+    if (is_control && kept.find(out[i]) == std::string_view::npos)
       out[i] = '?';
-    if (c == 0xc2 && next >= 0x80 && next < 0xa0)
+    if (is_unicode_control)
       out[i] = out[i + 1] = '?';
   }
   return out;
@@ -131,18 +134,26 @@ inline std::string printable_lines(std::string_view text) {
   return printable(text, "\n\t");
 }
 
-// The text without the sequences that colour what follows, such as "\x1b[31m".
-inline std::string without_colors(std::string_view text) {
+namespace detail {
+// The number of bytes of the sequence at the front that colours what follows, such as "\x1b[31m"; 0
+// when there is none.
+inline size_t color_bytes(std::string_view text) {
   constexpr std::string_view kBegin = "\x1b[";
+  if (!text.starts_with(kBegin))
+    return 0;
+  const size_t end = text.find_first_not_of("0123456789;", kBegin.size());
+  return end < text.size() && text[end] == 'm' ? end + 1 : 0;
+}
+}  // namespace detail
+
+// The text without the sequences that colour what follows.
+inline std::string without_colors(std::string_view text) {
   std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find_first_not_of("0123456789;", at + kBegin.size());
-    const bool is_color =
-        text.substr(at).starts_with(kBegin) && end < text.size() && text[end] == 'm';
-    if (is_color)
-      at = end + 1;
-    else
-      out += text[at++];
+  while (!text.empty()) {
+    const size_t color = detail::color_bytes(text);
+    if (color == 0)
+      out += text.front();
+    text.remove_prefix(std::max<size_t>(color, 1));
   }
   return out;
 }

@@ -58,25 +58,13 @@ class TomlScanner {
 
   // Counts the dots of a key, which ends at any sign of TOML.
   void plain(char c) {
-    switch (c) {
-      case '#':
-        in_ = In::comment;
-        return;
-      case '.':
-        if (++dots_ > kMaxKeyDots)
-          fail("plain keys", "one of many dots");
-        return;
-      case '=':
-      case ',':
-      case '[':
-      case ']':
-      case '{':
-      case '}':
-        dots_ = 0;
-        return;
-      default:
-        return;
-    }
+    constexpr std::string_view kSigns = "=,[]{}";
+    if (c == '#')
+      in_ = In::comment;
+    else if (kSigns.find(c) != std::string_view::npos)
+      dots_ = 0;
+    else if (c == '.' && ++dots_ > kMaxKeyDots)
+      fail("plain keys", "one of many dots");
   }
 
   // The longer quotes come first, as they begin like the shorter ones.

@@ -126,11 +126,12 @@ std::string format_bytes(uint64_t bytes) {
 
 // Times of a minute and more show two units, shorter ones one.
 std::string format_duration(std::chrono::nanoseconds duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(duration);
+  const auto ms = whole.count();
   if (ms < 1000)
     return cat(ms, "ms");
   if (ms < 60'000)
-    return cat(with_one_decimal(static_cast<double>(ms) / 1000), "s");
+    return cat(with_one_decimal(std::chrono::duration<double>(whole).count()), "s");
   const auto s = ms / 1000;
   if (s < 3600)
     return cat(s / 60, "m", with_two_digits(s % 60), "s");

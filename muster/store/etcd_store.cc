@@ -71,7 +71,7 @@ std::string end_of_prefix(std::string prefix) {
   return prefix;
 }
 
-// etcd would refuse the request.
+// etcd would refuse the request for a larger value.
 void check_size(const std::string& value) {
   if (value.size() <= EtcdStore::kMaxValueBytes)
     return;

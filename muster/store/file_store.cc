@@ -26,9 +26,24 @@ std::string this_boot() {
   return std::string(trim(read_file("/proc/sys/kernel/random/boot_id")));
 }
 
+// Nothing for a record that is no header, or a damaged one.
+std::optional<FileHeader> header_in(const std::optional<FileRecord>& record) {
+  if (!record || record->kind != FileRecord::Kind::header)
+    return std::nullopt;
+  return decode_header(record->value);
+}
+
 // All refusals name the file, and say what was expected of it.
 Error refusal(const std::string& path, const std::string& rest) {
   return Error(ErrorCode::failed_precondition, cat("file store '", path, "': expected ", rest));
+}
+
+// Refuses a file that is no store's. A file that is cut within the magic is one, without records.
+std::string_view bytes_behind_magic(std::string_view bytes, const std::string& path) {
+  const size_t compared = std::min(bytes.size(), kFileMagic.size());
+  if (bytes.substr(0, compared) != kFileMagic.substr(0, compared))
+    throw refusal(path, "a muster store or no file, got another file; choose another path");
+  return bytes.substr(compared);
 }
 
 // Reads what lies from `from` to `to`, or less where the file ends before.
@@ -147,15 +162,9 @@ void FileStore::open_file() {
 // The caller holds the file's lock.
 void FileStore::join() {
   const std::string bytes = read_at(fd_.get(), 0, file_size(), options_.path);
-  const size_t compared = std::min(bytes.size(), kFileMagic.size());
-  if (bytes.compare(0, compared, kFileMagic, 0, compared) != 0)
-    throw refusal(options_.path,
-                  "a muster store or no file, got another file; choose another path");
-
-  std::string_view rest = std::string_view(bytes).substr(compared);
+  std::string_view rest = bytes_behind_magic(bytes, options_.path);
   const auto first = take_record(rest);
-  const bool begins_with_header = first && first->kind == FileRecord::Kind::header;
-  const auto header = begins_with_header ? decode_header(first->value) : std::nullopt;
+  const auto header = header_in(first);
   const auto living = lowest_living_member(fd_.get());
   if (header && header->boot_id != this_boot())
     throw refusal(

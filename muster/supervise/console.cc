@@ -75,7 +75,8 @@ void Console::write(std::string_view text) {
     push();
   // Once full, it is so until push() says that there is room: streams that have paused wait for
   // that.
-  full_ = full_ || (!closed_ && size() >= options_.buffer_bytes);
+  const bool has_no_room = !closed_ && size() >= options_.buffer_bytes;
+  full_ = full_ || has_no_room;
   if (full_ && !waits_ && stall_timer_ == 0)
     check_stall();
 }

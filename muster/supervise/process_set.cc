@@ -189,15 +189,12 @@ void ProcessSet::on_signal(int signal) {
 
 // Members that are spared get a signal that is to end them later, when tell_spared() is called.
 void ProcessSet::signal_mains(int signal, bool to_end) {
-  for (const auto& member : members_) {
-    if (member->exit)
-      continue;
-    if (member->is_spared && phase_ == Phase::stopping) {
-      if (to_end)
-        member->spared_of = signal;
-    } else {
+  for (Member* const member : running()) {
+    const bool is_spared = member->is_spared && phase_ == Phase::stopping;
+    if (!is_spared)
       tell(*member, signal, to_end);
-    }
+    else if (to_end)
+      member->spared_of = signal;
   }
 }
 
@@ -253,8 +250,8 @@ void ProcessSet::stop(int signal) {
   if (rules_.on_stop)
     return rules_.on_stop(signal);
   signal_mains(signal, true);
-  for (const auto& member : members_) {  // a stopped process could not obey
-    if (!member->exit && process_status(member->child.pid).state == 'T')
+  for (const Member* const member : running()) {  // a stopped process could not obey
+    if (process_status(member->child.pid).state == 'T')
       ::kill(member->child.pid, SIGCONT);
   }
 }
@@ -282,9 +279,8 @@ void ProcessSet::kill_now() {
 bool ProcessSet::awaits_an_end() const {
   if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
     return false;
-  return std::ranges::any_of(members_, [](const auto& member) {
-    return !member->exit && process_status(member->child.pid).is_exiting;
-  });
+  return std::ranges::any_of(
+      running(), [](const Member* member) { return process_status(member->child.pid).is_exiting; });
 }
 
 // Whether all ends up to now are consequences: of one that has closed its connections, and is not
@@ -336,18 +332,31 @@ bool ProcessSet::on_timeout() {
   return false;
 }
 
-bool ProcessSet::is_anyone_running() const {
-  return std::ranges::any_of(members_, [](const auto& member) { return !member->exit; });
+std::vector<ProcessSet::Member*> ProcessSet::running() const {
+  std::vector<Member*> found;
+  for (const auto& member : members_) {
+    if (!member->exit)
+      found.push_back(member.get());
+  }
+  return found;
 }
 
 // With nobody running, the set goes on for those who will be spawned, and for failures that may be
 // made good yet.
 bool ProcessSet::goes_on() const {
-  if (is_anyone_running())
+  if (!running().empty())
     return true;
   if (phase_ != Phase::running || !rules_.awaits_others)
     return false;
   return first_failure_ != kNone || rules_.awaits_others();
+}
+
+// A failure of until now is the reason, even when it is still asked what came first.
+void ProcessSet::stop_at_time_limit(Clock::time_point now) {
+  if (phase_ != Phase::running || !rules_.until || now < *rules_.until)
+    return;
+  const bool was_going_on = goes_on();
+  result_.timed_out = stop_as_asked(SIGTERM) && was_going_on;
 }
 
 WaitResult ProcessSet::wait_all(const WaitRules& rules) {
@@ -359,11 +368,7 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     loop_.run_once(
         std::min({deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap}));
     const auto now = Clock::now();
-    if (phase_ == Phase::running && rules_.until && now >= *rules_.until) {
-      // What has failed until now is the reason, even when it is still asked what came first.
-      const bool was_going_on = goes_on();
-      result_.timed_out = stop_as_asked(SIGTERM) && was_going_on;
-    }
+    stop_at_time_limit(now);
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout())
       break;
     if (now >= next_reap) {
@@ -439,7 +444,7 @@ void ProcessSet::sweep() {
   LeftoverSweep leftovers;
   for (;;) {
     const std::set<pid_t> left = without_ended(left_behind());
-    const bool has_running = is_anyone_running();
+    const bool has_running = !running().empty();
     if (left.empty() && !has_running)
       break;
     const auto now = Clock::now();
@@ -466,10 +471,8 @@ void ProcessSet::sweep() {
 // Members that still run count too.
 std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
   std::vector<std::string> survivors;
-  for (const auto& member : members_) {
-    if (!member->exit)
-      survivors.push_back(describe_process(member->child.pid));
-  }
+  for (const Member* const member : running())
+    survivors.push_back(describe_process(member->child.pid));
   for (const pid_t pid : leftovers)
     survivors.push_back(describe_process(pid));
   return survivors;

@@ -146,10 +146,11 @@ class ProcessSet {
   void put_cause_first();
   End evidence(const ChildExit& exit) const;
   bool make_good();
+  void stop_at_time_limit(Clock::time_point now);
   bool on_timeout();
   bool awaits_an_end() const;
   bool awaits_a_cause() const;
-  bool is_anyone_running() const;
+  std::vector<Member*> running() const;
   bool goes_on() const;
   WaitResult finish();
   void sweep();

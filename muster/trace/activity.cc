@@ -151,9 +151,8 @@ std::atomic<void (*)()> Activity::span_end_hook_ = nullptr;
 Activity::Activity(const std::string& path, const ActivityOwner& owner)
     : fd_(open_activity_file(path)), serial_(++g_serial) {
   set_path(path);
-  void* const memory = map_file("activity", fd_, path, sizeof(ActivityLayout));
-  std::memset(memory, 0, sizeof(ActivityLayout));  // an earlier job may have left something there
-  file_ = static_cast<ActivityLayout*>(memory);
+  file_ = map_file<ActivityLayout>("activity", fd_, path);
+  std::memset(file_, 0, sizeof(ActivityLayout));  // an earlier job may have left something there
   fill_header(file_->header, owner);
 }
 

@@ -43,29 +43,30 @@ ActivityHeader header_of(const std::string& bytes) {
   return header;
 }
 
+// Calls `copy` with each copied call's place in a file and in a packed file.
+template <class Copy>
+void for_each_copied_call(const ActivityHeader& header, const Copy& copy) {
+  for (size_t i = 0; i < kCopiedCalls; ++i) {
+    if (const uint64_t number = copied_call(header, i); number != 0)
+      copy(place_in_ring(number), place_in_packed(i));
+  }
+}
+
 std::string pack_file(const std::string& bytes) {
-  const ActivityHeader header = header_of(bytes);
   std::string packed = bytes.substr(0, kHead);
   packed.resize(kPacked, '\0');
-  for (size_t i = 0; i < kCopiedCalls; ++i) {
-    const uint64_t number = copied_call(header, i);
-    if (number == 0)
-      continue;
-    std::memcpy(&packed[place_in_packed(i)], &bytes[place_in_ring(number)], sizeof(ActivityCall));
-  }
+  for_each_copied_call(header_of(bytes), [&](size_t in_ring, size_t in_packed) {
+    std::memcpy(&packed[in_packed], &bytes[in_ring], sizeof(ActivityCall));
+  });
   return packed;
 }
 
 std::string unpack_file(const std::string& packed) {
-  const ActivityHeader header = header_of(packed);
   std::string bytes = packed.substr(0, kHead);
   bytes.resize(sizeof(ActivityLayout), '\0');
-  for (size_t i = 0; i < kCopiedCalls; ++i) {
-    const uint64_t number = copied_call(header, i);
-    if (number == 0)
-      continue;
-    std::memcpy(&bytes[place_in_ring(number)], &packed[place_in_packed(i)], sizeof(ActivityCall));
-  }
+  for_each_copied_call(header_of(packed), [&](size_t in_ring, size_t in_packed) {
+    std::memcpy(&bytes[in_ring], &packed[in_packed], sizeof(ActivityCall));
+  });
   return bytes;
 }
 

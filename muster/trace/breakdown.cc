@@ -91,7 +91,8 @@ std::string percent(double share) {
 std::string milliseconds_text(double seconds) {
   if (seconds < 0.01)
     return cat(std::round(seconds * 1e5) / 100, " ms");
-  return format_duration(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+  const std::chrono::duration<double> time(seconds);
+  return format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(time));
 }
 
 nlohmann::ordered_json by_category(const std::array<double, kActivityCategories>& values) {

@@ -56,7 +56,7 @@ void put_detail(TraceEvent& event, const ActivityCall& call) {
 // The magic comes last: with it the file is one.
 TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& activity)
     : fd_(open_events(path)) {
-  header_ = static_cast<EventHeader*>(map_file("trace", fd_, path, sizeof(EventHeader)));
+  header_ = map_file<EventHeader>("trace", fd_, path);
   header_->version = kEventVersion;
   header_->event_bytes = sizeof(TraceEvent);
   header_->rank = activity.rank;

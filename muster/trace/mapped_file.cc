@@ -25,7 +25,7 @@ Fd open_mapped_file(const std::string& who, const std::string& path, int flags) 
   return file;
 }
 
-void* map_file(const std::string& who, const Fd& file, const std::string& path, size_t bytes) {
+void* map_bytes(const std::string& who, const Fd& file, const std::string& path, size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED)
     fail_errno(cat(who, ": cannot map '", path, "'"), errno);

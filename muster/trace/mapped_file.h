@@ -13,6 +13,12 @@ namespace muster {
 Fd open_mapped_file(const std::string& who, const std::string& path, int flags);
 
 // Maps the first `bytes` of it. Throws: io.
-void* map_file(const std::string& who, const Fd& file, const std::string& path, size_t bytes);
+void* map_bytes(const std::string& who, const Fd& file, const std::string& path, size_t bytes);
+
+// Maps the beginning of it as a Layout.
+template <class Layout>
+Layout* map_file(const std::string& who, const Fd& file, const std::string& path) {
+  return static_cast<Layout*>(map_bytes(who, file, path, sizeof(Layout)));
+}
 
 }  // namespace muster

@@ -94,7 +94,7 @@ uint64_t offset_in(const std::string& file, uint64_t address, uint64_t lowest) {
   return has_own_addresses ? address : address - lowest;
 }
 
-// " 0x12ab" with the prefix " 0x".
+// The number in hexadecimal digits behind the prefix.
 std::string hex_text(const char* prefix, uint64_t number) {
   char digits[16];
   const auto end = std::to_chars(digits, digits + sizeof(digits), number, 16).ptr;

@@ -100,7 +100,7 @@ std::optional<ThreadView> thread_view(const ActivityThread& record) {
     view.spans.push_back(
         {.name = text_of(span.name), .category = category, .begin_ns = span.begin_ns});
   }
-  view.deeper = static_cast<int>(std::min<size_t>(record.depth - named, INT32_MAX));
+  view.deeper = count_of(std::min<uint32_t>(record.depth - named, INT32_MAX));
   return view;
 }
 
