@@ -32,6 +32,14 @@ bool is_word(std::string_view name) {
   return !name.empty() && name.find_first_not_of(kLetters) == std::string_view::npos;
 }
 
+// `taken` are the names of the axes before.
+void take_name(const std::string& name, std::set<std::string>& taken) {
+  if (!is_word(name))
+    refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(name), "'"));
+  if (!taken.insert(name).second)
+    refuse_mesh("each axis once", cat("'", name, "' twice"));
+}
+
 // NAME=SIZE. The size may be any int here.
 MeshAxis parse_axis(const std::string& text) {
   const size_t equals = std::min(text.find('='), text.size());
@@ -135,10 +143,7 @@ MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
   int64_t product = 1;
   int rests = 0;
   for (const MeshAxis& axis : axes) {
-    if (!is_word(axis.name))
-      refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(axis.name), "'"));
-    if (!names.insert(axis.name).second)
-      refuse_mesh("each axis once", cat("'", axis.name, "' twice"));
+    take_name(axis.name, names);
     const bool is_rest = axis.size == kTheRest;
     rests += is_rest ? 1 : 0;
     const bool is_size = axis.size >= 1 || is_rest;
