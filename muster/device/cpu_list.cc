@@ -51,6 +51,7 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
+// Runs of neighbouring CPUs become ranges, as the kernel writes them.
 std::string to_cpu_list(std::vector<int> cpus) {
   sort_each_once(cpus);
   std::vector<std::string> ranges;

@@ -22,11 +22,13 @@ constexpr const char* kAmd = "amd";
 
 using Json = nlohmann::ordered_json;
 
+// A fact that is not known is null: a reader can tell it from 0, and a member is never missing.
 template <class T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+// Members stand in the order in which people look for them, identity first.
 Json to_json(const Gpu& gpu) {
   Json processes = Json::array();
   for (const GpuProcess& process : gpu.processes) {
@@ -99,6 +101,8 @@ Json to_json(const std::vector<CpuCore>& cores) {
   return groups;
 }
 
+// Notes are written only where there are some, so that most machines give the same text as before
+// there were notes.
 Json to_json(const Host& host) {
   Json gpus = Json::array();
   for (const Gpu& gpu : host.gpus)
@@ -127,6 +131,7 @@ std::string quoted(const std::string& text) {
   return cat("'", text.substr(0, kMaxShown), "'");
 }
 
+// Returns the CPUs of a text; the error names the member and not the list alone.
 std::vector<int> cpus_from(const JsonObject& object, const char* key, const std::string& text) {
   try {
     return parse_cpu_list(text);
@@ -135,6 +140,7 @@ std::vector<int> cpus_from(const JsonObject& object, const char* key, const std:
   }
 }
 
+// Files from before AMD's GPUs have no vendor.
 Vendor vendor_from(JsonObject& object) {
   const std::string vendor = object.text_or("vendor", kNvidia);
   if (vendor == kAmd)
@@ -144,6 +150,7 @@ Vendor vendor_from(JsonObject& object) {
   return Vendor::nvidia;
 }
 
+// An instance is known by its UUID alone, so that one is needed.
 std::vector<MigInstance> mig_from(JsonObject& object) {
   std::vector<MigInstance> instances;
   for (JsonObject& instance : object.objects_or_none("mig")) {
@@ -158,6 +165,7 @@ std::vector<MigInstance> mig_from(JsonObject& object) {
   return instances;
 }
 
+// A GPU whose file does not say what is free has all of its memory free.
 void read_memory(JsonObject& object, Gpu& gpu) {
   gpu.memory_total_bytes = object.size_or("memory_total_bytes", 0);
   gpu.memory_free_bytes = object.size_or("memory_free_bytes", gpu.memory_total_bytes);
@@ -168,6 +176,8 @@ void read_memory(JsonObject& object, Gpu& gpu) {
   }
 }
 
+// An unhealthy GPU may be without a UUID, since the driver may not have told one. MIG mode is on
+// where there are instances, unless the file says otherwise.
 Gpu gpu_from(JsonObject object) {
   Gpu gpu;
   gpu.index.value = object.small_integer("index", 0);
@@ -213,6 +223,8 @@ std::vector<Nic> nics_from(JsonObject& host) {
   return nics;
 }
 
+// Each group of cores is expanded to single cores, of which there may not be more than a host can
+// have.
 std::vector<CpuCore> cores_from(JsonObject& host) {
   std::vector<CpuCore> cores;
   for (JsonObject& group : host.objects_or_none("cores")) {
@@ -256,6 +268,7 @@ LinkMatrix links_from(JsonObject& host, const char* key, size_t rows, size_t col
   return links;
 }
 
+// Devices are read before the links between them, whose matrices must fit their numbers.
 Host host_from(JsonObject object) {
   Host host;
   host.name = object.text("name");

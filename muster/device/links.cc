@@ -109,6 +109,7 @@ LinkMatrix unknown_links(size_t count) {
   return links;
 }
 
+// Only links of which there can be several have their number in the name.
 std::string to_string(const Link& link) {
   if (link.kind == LinkKind::nvlink)
     return cat("NV", link.count);

@@ -86,6 +86,7 @@ bool any_exists(const std::string& sysroot, const std::vector<std::string>& path
 
 }  // namespace
 
+// A library that is named is taken as it is, which is what tests and unusual machines need.
 NvmlReport probe_nvml(const NvmlOptions& options) {
   std::string library = options.library;
   if (library.empty())

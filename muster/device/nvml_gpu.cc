@@ -22,6 +22,7 @@ class Reader {
  public:
   Reader(const Api& api, Device device, Gpu& gpu) : api_(api), device_(device), gpu_(gpu) {}
 
+  // Every GPU that works has a UUID; without one it could not be given to a rank.
   void identity() {
     char text[96] = {};
     if (ask(api_.uuid, text, sizeof(text)))
@@ -51,12 +52,15 @@ class Reader {
     gpu_.pcie_width = number(api_.max_pcie_width);
   }
 
+  // The kernel knows best; NVML's own list is for where sysfs is not mounted.
   void locality(const std::string& sysroot) {
     const PciPlace place = find_pci_place(sysroot, gpu_.pci);
     gpu_.numa_node = place.numa_node;
     gpu_.near_cpus = place.near_cpus.empty() ? cpus_by_nvml() : place.near_cpus;
   }
 
+  // An error that could not be corrected has spoilt data, and more will come, so the GPU is left
+  // out.
   void ecc() {
     constexpr int kUncorrected = 1;
     constexpr int kSinceDriverLoad = 0;
@@ -68,6 +72,7 @@ class Reader {
       mark_sick(cat(plural(errors, "uncorrected ECC error"), " since the driver loaded"));
   }
 
+  // GPUs before Ampere retire pages, newer ones remap rows. Either needs a reset to take effect.
   void repairs() {
     int retiring = 0;
     if (glance_at(api_.retired_pages_pending, &retiring))
@@ -79,6 +84,7 @@ class Reader {
       gpu_.repair_pending = true;
   }
 
+  // In MIG mode work runs on instances only, so a GPU without one is of no use.
   void mig() {
     unsigned current = 0;
     unsigned pending = 0;
@@ -96,6 +102,7 @@ class Reader {
       mark_sick("MIG mode is on, but it has no instance (nvidia-smi mig -cgi … -C makes some)");
   }
 
+  // These values change all the time and are only shown.
   void activity() {
     Utilization utilization{};
     if (glance_at(api_.utilization, &utilization))
@@ -199,6 +206,7 @@ class Reader {
     return at == std::string_view::npos ? "" : std::string(name.substr(at + kMark.size()));
   }
 
+  // The name is put together from what NVML says of the instance's size.
   std::string profile_of(const Attributes& attributes) const {
     return mig_profile_name(attributes.compute_slices,
                             attributes.gpu_slices,

@@ -101,6 +101,7 @@ std::string read_line(const std::string& path) {
   return std::string(trim(line));
 }
 
+// An address goes into a path, so a text that is none is not looked up at all.
 PciPlace find_pci_place(const std::string& sysroot, const PciAddress& pci) {
   if (!is_pci_address(pci.value))
     return {};
@@ -122,6 +123,7 @@ std::optional<int> only_numa_node(const std::string& sysroot) {
   }
 }
 
+// A path of less than two parts is no place: the host bridge alone says nothing.
 Link pci_link(const PciPlace& a, const PciPlace& b) {
   if (a.path.size() < 2 || b.path.size() < 2)
     return {};
@@ -136,6 +138,7 @@ Link pci_link(const PciPlace& a, const PciPlace& b) {
   return {.kind = deepest <= 2 ? LinkKind::pix : LinkKind::pxb};
 }
 
+// Cards for RDMA come first, and a card that is also a network device counts once.
 std::vector<Nic> find_nics(const std::string& sysroot) {
   std::vector<Nic> nics;
   std::set<std::string> seen;

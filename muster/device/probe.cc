@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kMaxCpuSlots = 65536;
 
+// The flag goes before the environment, as everywhere.
 int cpu_slots(const ProbeOptions& options) {
   int64_t slots = options.cpu_slots;
   const char* source = "--cpu-slots";
@@ -39,6 +40,7 @@ int cpu_slots(const ProbeOptions& options) {
   return static_cast<int>(slots);
 }
 
+// A machine without a name is called as every machine calls itself.
 std::string host_name() {
   char name[256] = {};
   if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')

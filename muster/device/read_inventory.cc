@@ -56,6 +56,7 @@ constexpr OtherFormat kOtherFormats[] = {
     {"Machine (", "the text of lstopo", "XML, which lstopo --of xml gives"},
 };
 
+// A fleet file may hold any of the marks in its text, so a text with "[[" is left alone.
 void refuse_other_formats(std::string_view text, const std::string& source) {
   constexpr size_t kMaxLooked = 4096;
   if (text.find("[[") != std::string_view::npos)
@@ -67,6 +68,7 @@ void refuse_other_formats(std::string_view text, const std::string& source) {
   }
 }
 
+// Windows' PowerShell writes UTF-16 where output is redirected into a file.
 void refuse_utf16(std::string_view text, const std::string& source) {
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
     refuse(source, "UTF-8, which iconv -f utf-16 -t utf-8 gives", "UTF-16");
@@ -82,6 +84,7 @@ size_t xml_behind_text(std::string_view text) {
   return behind ? at + 1 : 0;
 }
 
+// A fleet file has a table or a value; text without either is something else.
 bool has_fleet_line(std::string_view text) {
   return text.find("[[") != std::string_view::npos || text.find('=') != std::string_view::npos;
 }
@@ -119,6 +122,7 @@ Format format_of(const std::string& text, const std::string& source) {
   return Format::fleet;
 }
 
+// A file that is larger than any machine's description is not read to its end.
 std::string read_bounded(const std::string& path) {
   std::string bytes = read_file(path, kMaxInventoryBytes);
   if (bytes.size() > kMaxInventoryBytes)
@@ -138,6 +142,7 @@ Host captured_host(const std::string& path) {
   return std::move(inventory.hosts.front());
 }
 
+// The paths in a fleet file are relative to its own folder.
 std::vector<Host> fleet(const std::string& text, const std::string& source) {
   const std::filesystem::path folder = std::filesystem::path(source).parent_path();
   return fleet_hosts(
@@ -174,6 +179,7 @@ Inventory read_folder(const std::string& path) {
   return whole;
 }
 
+// Only JSON brings an inventory of its own; the others give hosts.
 Inventory inventory_of(const std::string& text, const std::string& source) {
   Inventory inventory{.source = source, .simulated = true};
   switch (format_of(text, source)) {

@@ -35,6 +35,7 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
+  // nlohmann::json would keep the last of two members of one name, and say nothing.
   bool key(std::string& name) override {
     if (keys_.back().insert(name).second)
       return true;
@@ -71,6 +72,7 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
     refuse(cat("at most ", kMaxValues, " values, got more"));
   }
 
+  // Lists have an entry in keys_ as objects do, so that its size is the depth.
   bool close() {
     keys_.pop_back();
     return true;
@@ -98,6 +100,7 @@ JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::strin
               cat(what_, ": expected an object at ", place, ", got ", shown(value)));
 }
 
+// The path is what a user needs to find the place: "hosts[0].gpus[1].uuid".
 std::string JsonObject::path_of(const std::string& key) const {
   return path_.empty() ? key : cat(path_, ".", key);
 }
@@ -109,6 +112,7 @@ void JsonObject::fail(const std::string& key,
               printable(cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got)));
 }
 
+// Whoever asks for a member makes it known, whether or not it is there.
 const nlohmann::json* JsonObject::find(const char* key) {
   known_.insert(key);
   const auto member = value_->find(key);
@@ -143,6 +147,7 @@ bool JsonObject::boolean_or(const char* key, bool fallback) {
   return member->get<bool>();
 }
 
+// A number with a fraction is no integer, even where the fraction is 0.
 int64_t JsonObject::integer(const char* key, int64_t least, int64_t most) {
   const nlohmann::json& member = require(key);
   // nlohmann::json keeps numbers from 2^63 as unsigned ones; read as signed they would be negative.
@@ -189,6 +194,7 @@ std::optional<double> JsonObject::optional_number(const char* key) {
   return member->get<double>();
 }
 
+// Each object knows its place in the list, for errors.
 std::vector<JsonObject> JsonObject::objects(const char* key) {
   const nlohmann::json& member = require(key);
   if (!member.is_array())
@@ -223,6 +229,7 @@ JsonObject JsonObject::object(const char* key) {
   return {require(key), what_, path_of(key)};
 }
 
+// A member that nobody asked for is most likely misspelt, so it is not passed over.
 void JsonObject::finish() const {
   for (const auto& [key, member] : value_->items()) {
     if (known_.contains(key))

@@ -74,6 +74,7 @@ Match match_index(const std::vector<Gpu>& gpus, int index) {
   return {.problem = "there is no such GPU"};
 }
 
+// Any beginning of a UUID will do as long as only one GPU has it.
 Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
   Match match{.problem = "no GPU's UUID begins with it"};
   for (size_t i = 0; i < gpus.size(); ++i) {
@@ -86,6 +87,7 @@ Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
   return match;
 }
 
+// Instances count only where MIG mode is on; a driver may list old ones.
 Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
   Match match{.problem = "no MIG instance's UUID begins with it"};
   for (size_t i = 0; i < gpus.size(); ++i) {
@@ -155,6 +157,7 @@ std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
   return entries;
 }
 
+// The result keeps what came before an invalid entry, and nothing at all once a device comes twice.
 VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view text) {
   VisibleDevices visible;
   const auto entries = parse_visible_devices(text);

@@ -57,6 +57,7 @@ std::string default_policy(const Request& request) {
   return only_for_policy ? "fastest" : "sequential";
 }
 
+// Scores that nothing goes by would be a silent disappointment.
 void check_scores_are_used(const Request& request) {
   if (request.scores.empty() || request.policy == "fastest" || weighs_by_scores(request))
     return;
@@ -67,6 +68,7 @@ void check_scores_are_used(const Request& request) {
           " alone; leave --scores out, or add one of these"));
 }
 
+// Returns the first few hosts of a large inventory, for errors.
 std::string names_of(const Inventory& inventory) {
   constexpr size_t kMaxNamed = 8;
   std::vector<std::string> names;
@@ -89,6 +91,7 @@ std::string flag_of_one_gpu_each(const Request& request) {
   return request.cpu_only ? "--nproc-per-node cpu" : "";
 }
 
+// Some flags say something of a rank's one GPU, and have no meaning with several.
 void check_gpus_per_rank(const Request& request) {
   if (request.gpus_per_rank < 1)
     refuse(cat("--gpus-per-rank: expected at least 1 GPU, got ", request.gpus_per_rank));
@@ -154,6 +157,7 @@ Request checked_request(const Inventory& inventory, Request request) {
   return request;
 }
 
+// Large fleets are searched by name through a map, since jobs may name every host of them.
 std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request) {
   std::vector<JobHost> hosts;
   if (request.hosts.empty()) {

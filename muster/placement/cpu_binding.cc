@@ -45,6 +45,7 @@ std::string cpu_list(const Cores& cores) {
   return to_cpu_list(std::move(cpus));
 }
 
+// A core without CPUs, which no machine should have, sorts before all others.
 int first_cpu(const CpuCore& core) {
   return core.cpus.empty() ? -1 : std::ranges::min(core.cpus);
 }
@@ -156,6 +157,7 @@ void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ra
 
 }  // namespace
 
+// CPU ranks have no GPU to be near to, and go where the system puts them.
 void bind_to_cpus(const Host& host, NumaBinding binding, std::span<RankPlan> ranks) {
   std::map<int, std::vector<RankPlan*>> by_node;
   for (RankPlan& rank : ranks) {

@@ -35,6 +35,7 @@ int64_t size_of_member(const std::string& name, const std::string& text) {
   return *number;
 }
 
+// The names are those of the example's options, so that they can be copied from there.
 void set_member(ModelSizes& model, const std::string& name, const std::string& text) {
   if (name == "precision") {
     if (text != "fp32" && text != "bf16")
@@ -99,6 +100,7 @@ struct StageShape {
   StageShape ends() const { return {0, first, last}; }
 };
 
+// Shares are rounded up: the rank that has most must fit.
 int64_t divided_up(int64_t total, int64_t parts) {
   return (total + parts - 1) / parts;
 }
@@ -354,6 +356,7 @@ std::vector<ModelDivision> model_divisions(int num_ranks, const MeshShape& mesh)
   return divisions;
 }
 
+// Heads and layers cannot be cut in two.
 std::string obstacle(const ModelSizes& model, const ModelDivision& division) {
   if (model.heads % division.tensor != 0)
     return cat(model.heads, " heads over ", division.tensor, " ranks");

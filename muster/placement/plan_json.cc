@@ -20,6 +20,7 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// The vendor is left out for NVIDIA, as in plans from before there was one.
 Json to_json(const DeviceAssignment& device) {
   Json json = {{"id", device.id()}};
   if (device.kind == DeviceAssignment::Kind::cpu) {
@@ -59,6 +60,7 @@ Json to_json(const RankPlan& rank) {
   return json;
 }
 
+// A plan without a vendor is one of NVIDIA's GPUs.
 Vendor vendor_from(JsonObject& object) {
   const std::string vendor = object.text_or("vendor", "nvidia");
   if (vendor != "nvidia" && vendor != "amd")
@@ -80,6 +82,7 @@ void read_gpu(JsonObject& object, DeviceAssignment& device) {
   device.ordinal.value = object.small_integer("ordinal", 0);
 }
 
+// The id is redundant, and must agree with the other members.
 DeviceAssignment device_from(JsonObject object) {
   DeviceAssignment device;
   const std::string kind = object.text("kind");
@@ -158,6 +161,7 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
   return rank;
 }
 
+// The error names the member of the document instead of the flag.
 Visibility visibility_from(JsonObject& document) {
   const std::string text = document.text("visibility");
   try {
@@ -167,6 +171,7 @@ Visibility visibility_from(JsonObject& document) {
   }
 }
 
+// The sizes of the mesh must give the number of ranks.
 MeshShape mesh_from(JsonObject& document, int num_ranks) {
   const std::string text = document.text_or("mesh", "");
   if (text.empty())

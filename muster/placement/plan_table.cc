@@ -29,6 +29,7 @@ std::string short_uuid(const std::string& uuid) {
   return uuid.substr(0, std::min(kShortUuid, instance)) + uuid.substr(instance);
 }
 
+// A rank of several GPUs shows their indices alone: UUIDs would fill the line.
 std::string device_cell(const RankPlan& rank) {
   const DeviceAssignment& device = rank.device;
   if (!on_gpu(rank))
@@ -69,6 +70,15 @@ constexpr Column kColumns[] = {
     {"why", false, [](const RankPlan& rank) { return rank.reason; }},
 };
 
+// The mesh is the plan's and not a rank's, so its column is no entry of the table.
+void add_mesh_column(const MeshShape& mesh,
+                     std::vector<TableColumn>& heads,
+                     std::vector<std::vector<std::string>>& rows) {
+  heads.push_back({"mesh", false});
+  for (int rank = 0; rank < int_size(rows); ++rank)
+    rows[rank].push_back(coordinates_text(mesh, rank));
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
@@ -84,12 +94,8 @@ std::string plan_table(const Plan& plan) {
     heads.push_back({std::string(column.title), column.right});
     for (size_t i = 0; i < rows.size(); ++i)
       rows[i].push_back(cells[i].empty() ? "-" : std::move(cells[i]));
-    // The mesh is the plan's and not a rank's, so its column is no entry of the table.
-    if (column.title == kLocalRank && !plan.mesh.axes.empty()) {
-      heads.push_back({"mesh", false});
-      for (int rank = 0; rank < int_size(rows); ++rank)
-        rows[rank].push_back(coordinates_text(plan.mesh, rank));
-    }
+    if (column.title == kLocalRank && !plan.mesh.axes.empty())
+      add_mesh_column(plan.mesh, heads, rows);
   }
   std::string text = format_table(heads, rows);
   for (const std::string& note : plan.notes)

@@ -157,6 +157,7 @@ class Planner {
     fail_without_gpu(*hosts_[sick - gpus_.begin()].host, *sick);
   }
 
+  // A host that --gpus does not mean is looked at too, since errors tell what it has.
   HostGpus gpus_of(const Host& host, const VisibilityMasks& masks) {
     HostGpus gpus{.usable = usable_gpus(host, masks)};
     gpus.named = part_for(request_.gpus, host) != nullptr;
@@ -219,6 +220,7 @@ class Planner {
     return cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
   }
 
+  // Ranks are added host by host, so the last one tells whether this host is new.
   RankPlan& add_rank(size_t host_at) {
     RankPlan rank;
     rank.rank = int_size(plan_.ranks);
@@ -229,6 +231,7 @@ class Planner {
     return plan_.ranks.emplace_back(std::move(rank));
   }
 
+  // A CPU slot has a score of its own where shares of the batch follow scores.
   void add_cpu_rank(size_t host_at, int slot, std::string reason) {
     RankPlan& rank = add_rank(host_at);
     rank.device.cpu_slot = slot;
@@ -253,6 +256,7 @@ class Planner {
   // Whether batch shares follow scores.
   bool weighs() const { return request_.global_batch > 0 && !request_.scores.empty(); }
 
+  // Without a number of ranks every slot gets one. The note says why there is no GPU.
   void place_on_cpu(size_t host_at) {
     const auto& [host, nproc, masks] = hosts_[host_at];
     const int slots = host->cpu_slots;
@@ -286,6 +290,7 @@ class Planner {
     return hosts_[host_at].host->gpus_expected || gpus_[host_at].usable.mask_is_wrong;
   }
 
+  // The reason is the last step that left no GPU: selection, health, masks, or the machine.
   std::string no_gpu_reason(size_t host_at) const {
     const Host& host = *hosts_[host_at].host;
     const UsableGpus& usable = gpus_[host_at].usable;
@@ -299,6 +304,7 @@ class Planner {
     return is_amd ? "all hidden by ROCm's variables" : "all hidden by CUDA_VISIBLE_DEVICES";
   }
 
+  // The number of ranks is the one that was asked for, or as many as the policy can place.
   void place_on_gpus(size_t host_at) {
     const auto& [host, nproc, masks] = hosts_[host_at];
     const std::vector<UsableGpu>& gpus = gpus_[host_at].selected;
@@ -364,6 +370,7 @@ class Planner {
                     advice));
   }
 
+  // A policy that goes by more than the number of GPUs says itself what is missing.
   std::string why_none(const PolicyInput& input) const {
     if (policy_.why_too_many != nullptr)
       return policy_.why_too_many(input, 1);
@@ -413,6 +420,7 @@ class Planner {
                     "or say what the others get: --surplus cpu, drop or share"));
   }
 
+  // Policies choose GPUs; ranks of several GPUs take them in groups, in the policy's order.
   void place_by_policy(size_t host_at, const PolicyInput& input, int num_ranks) {
     const std::vector<PolicyChoice> choices =
         policy_.choose(input, num_ranks * request_.gpus_per_rank);
@@ -444,6 +452,7 @@ class Planner {
     }
   }
 
+  // The ordinal is filled in later, unless the rank sees what the launcher sees.
   DeviceAssignment device_of(size_t host_at, const UsableGpu& chosen) const {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, chosen);
@@ -456,6 +465,7 @@ class Planner {
             .ordinal = request_.visibility == Visibility::all ? chosen.ordinal : CudaOrdinal{}};
   }
 
+  // Ranks that share a GPU divide its score among them.
   void add_gpu_rank(size_t host_at, const PolicyChoice& choice, int num_sharers) {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, choice.gpu);
@@ -496,6 +506,7 @@ class Planner {
     notes_.add("a process can use only one MIG instance: each rank sees only its own");
   }
 
+  // Sharing a GPU must be asked for, since it is mostly a mistake.
   void note_sharing(const Host& host, const Sharers& sharers, size_t num_ranks) {
     if (request_.surplus != Surplus::share)
       fail_with_shared_gpu(host, sharers);
@@ -567,6 +578,7 @@ class Planner {
     }
   }
 
+  // A plan without ranks has nothing to run; its notes say how that came.
   void check_any_rank() const {
     if (!plan_.ranks.empty())
       return;
@@ -595,6 +607,7 @@ class Planner {
       std::ranges::for_each(plan_.ranks, count_own_first);
   }
 
+  // Without scores all ranks weigh the same.
   void divide_batch() {
     if (request_.global_batch == 0)
       return;

@@ -78,6 +78,7 @@ std::string clean_text(std::string_view text) {
   return out;
 }
 
+// The domain may be missing, as lspci leaves it out, or have more digits than it needs.
 std::optional<PciAddress> parse_pci_address(std::string_view text) {
   text = trim(text);
   if (text.size() > 16)
@@ -97,6 +98,7 @@ std::optional<PciAddress> parse_pci_address(std::string_view text) {
   return PciAddress{lower_case(join(parts, ":"))};
 }
 
+// A UUID made from the same seed is the same on every machine, so plans can be compared.
 GpuUuid invented_uuid(std::string_view seed) {
   const uint64_t high = hash(seed, 0);
   const uint64_t low = hash(seed, 0x9e3779b97f4a7c15U);
@@ -137,6 +139,7 @@ std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus) {
   return found;
 }
 
+// Bounds come first, because everything after them takes time by the number of devices.
 void complete_host(Host& host, const std::string& what) {
   check_count(what, "GPUs", host.gpus.size(), kMaxHostDevices);
   check_count(what, "NICs", host.nics.size(), kMaxHostDevices);

@@ -52,6 +52,7 @@ Link link_between(const FleetHost& wanted, const Host& host, size_t i, size_t j)
   return link;
 }
 
+// A core has one hardware thread, whose number is the core's.
 void add_cores(const FleetHost& wanted, Host& host) {
   for (int i = 0; i < wanted.cores; ++i) {
     const int node = block_of(i, wanted.cores, wanted.numa);
@@ -61,6 +62,7 @@ void add_cores(const FleetHost& wanted, Host& host) {
     host.num_cores = wanted.cores;
 }
 
+// Returns the CPUs of a NUMA node as text.
 std::string cpus_of(const Host& host, int node) {
   std::vector<int> cpus;
   for (const CpuCore& core : host.cores) {
@@ -70,6 +72,7 @@ std::string cpus_of(const Host& host, int node) {
   return to_cpu_list(std::move(cpus));
 }
 
+// GPUs are near to the CPUs of their own node.
 void add_gpus(const FleetHost& wanted, Host& host) {
   std::vector<std::string> cpus;
   cpus.reserve(wanted.numa);
@@ -93,6 +96,7 @@ void add_gpus(const FleetHost& wanted, Host& host) {
   }
 }
 
+// A NIC and a GPU in the same block share a switch, as in machines that are made for RDMA.
 void add_nics(const FleetHost& wanted, Host& host) {
   const int count = int_size(wanted.nics);
   for (int k = 0; k < count; ++k)

@@ -39,6 +39,7 @@ class FleetReader {
   FleetReader(const std::string& text, const std::string& source, const HostLoader& load)
       : text_(text), source_(source), load_(load) {}
 
+  // Anything but [[host]] entries at the top is a mistake, most likely a misspelt one.
   std::vector<Host> read() {
     check_lines();
     const toml::table document = parse();
@@ -165,6 +166,7 @@ class FleetReader {
     }
   }
 
+  // The bound on parts comes before hosts are copied, since copies are what takes memory.
   void read_entry(const toml::table& entry) {
     check_keys(entry);
     const std::string name = read_name(entry);
@@ -182,6 +184,7 @@ class FleetReader {
       add(entry, named_host(host, numbered ? cat(name, i) : name));
   }
 
+  // Beside `from` only what does not describe a machine makes sense.
   void check_keys(const toml::table& entry) const {
     const bool from = entry.contains("from");
     std::vector<std::string_view> known = {
@@ -197,6 +200,7 @@ class FleetReader {
     }
   }
 
+  // Text is the only kind of value that has no range, so it is only checked for being there.
   std::string text(const toml::table& entry, const char* key) const {
     const toml::node* const value = entry.get(key);
     if (value == nullptr)
@@ -220,6 +224,7 @@ class FleetReader {
     return static_cast<int>(number->get());
   }
 
+  // The name must be one that --hosts and --gpus can say.
   std::string read_name(const toml::table& entry) const {
     std::string name = text(entry, "name");
     const bool is_bad = std::ranges::any_of(name, [](unsigned char c) {
@@ -269,6 +274,7 @@ class FleetReader {
     return gpus;
   }
 
+  // A number of NICs gets the names that InfiniBand cards mostly have.
   void read_nics(const toml::table& entry, FleetHost& host) const {
     const toml::array* const names = entry["nics"].as_array();
     if (names == nullptr) {
@@ -286,6 +292,7 @@ class FleetReader {
     }
   }
 
+  // NVLink between GPUs that have no ports for it would be a machine that cannot be.
   void read_nvlink(const toml::node& value, FleetHost& host) const {
     if (value.is_array()) {
       host.nvlink = NvlinkLayout::matrix;
@@ -355,6 +362,7 @@ class FleetReader {
     return *link;
   }
 
+  // Errors in the other file are told with the place in this one that names it.
   Host captured(const toml::table& entry) const {
     const std::string path = text(entry, "from");
     Host host;
@@ -377,6 +385,7 @@ class FleetReader {
     return host;
   }
 
+  // Hosts are told apart by their names and GPUs by their UUIDs, in the whole fleet.
   void add(const toml::table& entry, Host host) {
     if (!names_.insert(host.name).second) {
       fail(entry.source().begin, "each host's name once", cat("'", host.name, "' twice"));

@@ -120,6 +120,7 @@ void apply(LinkMatrix& links,
 
 }  // namespace
 
+// The first matrix of the name counts; hwloc writes one of each kind.
 BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
   BandwidthMatrix result;
   for (const pugi::xml_node matrix : file.root().children()) {
@@ -142,6 +143,7 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
   return result;
 }
 
+// A bandwidth goes before the way over PCI, which every pair of GPUs has.
 LinkMatrix hwloc_gpu_links(const XmlFile& file,
                            const DeviceTree& tree,
                            const std::vector<HwlocDevice>& gpus) {

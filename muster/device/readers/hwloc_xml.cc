@@ -118,6 +118,7 @@ class HwlocReader {
     read_object(machine, {});
   }
 
+  // A mask that cannot be read is an error: what hangs below it would have no place.
   std::vector<int> mask(pugi::xml_node object, const char* attribute) const {
     const char* const text = object.attribute(attribute).value();
     const auto bits = parse_cpu_mask(text);
@@ -203,6 +204,7 @@ class HwlocReader {
       read_object(child, place);
   }
 
+  // A file may leave cores out and hold threads alone; each then counts as a core.
   void read_core(pugi::xml_node object, const Place& place) {
     if (host_.cores.size() == kMaxHostCores)
       file_.fail(object, "fewer cores", "more");
@@ -220,6 +222,7 @@ class HwlocReader {
                            .l3 = place.l3 ? *place.l3 : *shared_l3_});
   }
 
+  // Only GPUs and NICs are kept; disks and the like are PCI devices too.
   void read_pci_device(pugi::xml_node object, const Place& place) {
     const PciType type = parse_pci_type(object.attribute("pci_type").value());
     HwlocDevice device{.place = tree_.add(place.node, LinkKind::pix)};

@@ -78,6 +78,7 @@ class NcclReader {
   }
 
  private:
+  // An attribute that is missing counts as 0, which is no vendor, device or class.
   uint32_t hex(pugi::xml_node node, const char* attribute) const {
     std::string_view text = trim(node.attribute(attribute).value());
     if (text.starts_with("0x"))
@@ -114,6 +115,7 @@ class NcclReader {
         gpus_, [&](const FoundGpu& found) { return found.dev && !devs.insert(*found.dev).second; });
   }
 
+  // Everything below a <cpu> is near to its NUMA node and its CPUs.
   void read_cpu(pugi::xml_node cpu) {
     numa_node_ = file_.small_integer(cpu, "numaid", -1, kMaxNumber);
     if (numa_node_ == -1)
@@ -147,6 +149,7 @@ class NcclReader {
       read_nics(above, place);  // NICs with no PCI device of their own
   }
 
+  // Every device needs an address, because links name their other end by it.
   PciAddress address(pugi::xml_node node, const char* attribute) const {
     const auto pci = parse_pci_address(node.attribute(attribute).value());
     if (!pci)
@@ -154,6 +157,7 @@ class NcclReader {
     return *pci;
   }
 
+  // The PCI device says which model it is; its <gpu>, where there is one, says the rest.
   void read_gpu(pugi::xml_node pci, size_t place) {
     if (gpus_.size() == kMaxHostDevices)
       file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
@@ -221,6 +225,7 @@ class NcclReader {
     }
   }
 
+  // A card may have several ports, each a <net> of its own; one without any counts once.
   void read_nics(pugi::xml_node above, size_t place) {
     bool named = false;
     for (const pugi::xml_node nic : above.children("nic")) {
@@ -288,6 +293,7 @@ class NcclReader {
     return {tree_.link(a.place, b.place), 0};
   }
 
+  // Without NICs there is no matrix of links to them.
   void link_devices() {
     host_.gpu_links = unknown_links(gpus_.size());
     for (size_t i = 0; i < gpus_.size(); ++i) {

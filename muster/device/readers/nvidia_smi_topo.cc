@@ -166,6 +166,7 @@ class TopoReader {
     ++line_;
   }
 
+  // A row must stand where its column does, so that the matrix can be read by position.
   void read_row(const std::vector<Cell>& words) {
     const size_t row = matrix_.size();
     if (words[0].text != columns_[row])
@@ -331,6 +332,7 @@ class TopoReader {
     gpu.mig.push_back(std::move(instance));
   }
 
+  // The matrix holds GPUs first, then NICs, in the order of the header.
   void read_links() {
     for (const std::vector<Link>& row : std::span(matrix_).first(num_gpus_)) {
       const auto gpus = std::span(row).first(num_gpus_);

@@ -81,6 +81,7 @@ class GpuReader {
     return static_cast<int>(*value);
   }
 
+  // nvidia-smi writes memory in whole MiB; a value that is missing counts as 0.
   uint64_t mebibytes(pugi::xml_node node) const {
     return static_cast<uint64_t>(number_in(node, "MiB", kMaxMib).value_or(0)) << 20U;
   }
@@ -96,6 +97,7 @@ class GpuReader {
     gpu_.pci = *pci;
   }
 
+  // A GPU that does not answer is kept with what nvidia-smi says, and has no UUID.
   void health() {
     for (const char* const path : {"product_name", "uuid", "fb_memory_usage/total"}) {
       for (const char* const broken : kBroken) {
@@ -114,6 +116,7 @@ class GpuReader {
       gpu_.uuid.value.clear();
   }
 
+  // Sensors changed their names with the versions; the newest name is tried first.
   void measured() {
     gpu_.memory_total_bytes = mebibytes(at("fb_memory_usage/total"));
     gpu_.memory_free_bytes =

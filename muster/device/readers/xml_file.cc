@@ -28,6 +28,7 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
   check_single();
 }
 
+// Several documents in one file come from output that was appended.
 void XmlFile::check_single() const {
   const pugi::xml_node first = root();
   for (pugi::xml_node node = first.next_sibling(); node; node = node.next_sibling()) {
@@ -39,6 +40,7 @@ void XmlFile::check_single() const {
   }
 }
 
+// UTF-16 shows by its zero bytes, and is what editors on Windows may save.
 void XmlFile::check_bounds() const {
   if (text_.size() > kMaxInventoryBytes) {
     fail_at(0, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), cat(text_.size(), " bytes"));

@@ -51,6 +51,7 @@ constexpr std::array<KindStyle, 7> kKinds = {
      {LinkKind::node, "#ae3ec9", "host bridges of one NUMA node"},
      {LinkKind::sys, "#6c757d", "across NUMA nodes", "5 3"}}};
 
+// Kinds that are not in the table are never drawn, so the last one can stand for them.
 const KindStyle& style_of(LinkKind kind) {
   for (const KindStyle& style : kKinds) {
     if (style.kind == kind)
@@ -108,6 +109,7 @@ RanksByHost ranks_by_host(const Plan* plan) {
   return ranks;
 }
 
+// A rank of several GPUs is drawn on each of them.
 HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) {
   HostRanks result;
   for (const RankPlan* rank : ranks) {
@@ -138,6 +140,7 @@ const char* fill_of_gpu(bool is_sick, bool has_ranks) {
   return has_ranks ? "#d3f9d8" : "#ffffff";
 }
 
+// The maker is left out: the box of a GPU is narrow.
 std::string short_model(std::string model) {
   for (const std::string_view maker : {"NVIDIA ", "AMD ", "Tesla "}) {
     if (model.starts_with(maker))
@@ -189,6 +192,7 @@ class HostPicture {
  private:
   int header_height() const { return kHeader + (ranks_.on_cpu.empty() ? 0 : 24); }
 
+  // The header says what the picture cannot: names, counts and the driver.
   void draw_header() {
     canvas_.text(
         kMargin, top_ + 18, fit_text(cat("host ", host_.name), 60), {.size = 16, .bold = true});
@@ -222,6 +226,7 @@ class HostPicture {
     chips_right_ = x + width;
   }
 
+  // The name is shown where the pointer rests; the text may have been cut.
   void draw_chip(const SvgBox& box, const std::string& text, const std::string& name) {
     canvas_.box(box, {.fill = kRankFill, .radius = 4}, "rank", name);
     canvas_.text(box.middle(),
@@ -240,6 +245,7 @@ class HostPicture {
                  {.size = 12, .bold = true});
   }
 
+  // A node's cores, NICs and PCIe groups lie one below the other.
   void draw_node(const NodePlace& node) {
     canvas_.box(node.box, {.fill = "#fff9db", .stroke = "#b08900", .radius = 6}, "numa");
     std::string title = "NUMA node not known";
@@ -258,6 +264,7 @@ class HostPicture {
       draw_group(group);
   }
 
+  // A core is filled when any of its hardware threads has a rank bound to it.
   void draw_core(const CorePlace& place) {
     const CpuCore& core = host_.cores[place.core];
     const bool bound =
@@ -268,6 +275,7 @@ class HostPicture {
                 cat("CPUs ", join(core.cpus, ",")));
   }
 
+  // A group of one device is drawn without a box.
   void draw_group(const PciGroup& group) {
     if (group.drawn()) {
       canvas_.box(group.box, {.fill = "#e7f1fb", .stroke = "#1971c2", .radius = 5}, "pcie");
@@ -292,6 +300,7 @@ class HostPicture {
                  {.size = 10, .align = SvgAlign::middle});
   }
 
+  // The box has a title and three lines; chips of ranks stand at its foot.
   void draw_gpu(const GpuPlace& place) {
     const Gpu& gpu = host_.gpus[place.gpu];
     const SvgBox& box = place.box;
@@ -333,6 +342,7 @@ class HostPicture {
     return gpu.uuid.value.substr(0, 12);
   }
 
+  // Chips stand in rows at the foot of every GPU's box, at one height over the host.
   void draw_ranks(const SvgBox& gpu, const std::vector<int>& ranks) {
     const int rows = ranks_.chip_rows;
     const int top = gpu.bottom() - rows * 20;
@@ -424,6 +434,7 @@ class HostPicture {
     return y;
   }
 
+  // Bandwidths are about: they come from data sheets (device/links.h).
   std::string legend_text(const LinkRun& run) const {
     const Gpu& a = host_.gpus[layout_.gpus[run.ports.front().gpu].gpu];
     const Gpu& b = host_.gpus[layout_.gpus[run.ports.back().gpu].gpu];

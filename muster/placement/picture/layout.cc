@@ -63,6 +63,7 @@ class Groups {
       join(a, b, kind == LinkKind::pxb);
   }
 
+  // The lower number becomes the root, so that groups are in the order of their first devices.
   void join(size_t a, size_t b, bool several) {
     const size_t low = std::min(root(a), root(b));
     const size_t high = std::max(root(a), root(b));
@@ -92,6 +93,7 @@ std::optional<int> node_of(const PciGroup& group, const Host& host) {
   return std::nullopt;
 }
 
+// NICs that share a switch with no GPU stand by themselves in their node.
 void add_devices(const Host& host, Nodes& nodes) {
   const Groups groups(host);
   const size_t num_gpus = host.gpus.size();
@@ -111,6 +113,7 @@ void add_devices(const Host& host, Nodes& nodes) {
   }
 }
 
+// A node with too many cores shows none of them.
 std::vector<NodePlace> make_nodes(const Host& host) {
   Nodes nodes;
   for (size_t i = 0; i < host.cores.size(); ++i) {
@@ -159,6 +162,7 @@ int group_width(const PciGroup& group) {
   return count * kGpuWidth + (count - 1) * kGap + 2 * kPad;
 }
 
+// A node is as wide as its groups side by side, and wide enough for a row of cores.
 int node_width(const NodePlace& node) {
   int width = 0;
   for (const PciGroup& group : node.groups)
@@ -202,6 +206,7 @@ void place_in_rows(
   }
 }
 
+// NICs come first, in rows; the GPUs stand below them.
 void place_group(PciGroup& group, int x, int y, const Rows& rows) {
   group.box = {x, y, group_width(group), kTitle + rows.group_nics + rows.gpus + kPad};
   place_in_rows(
@@ -213,6 +218,7 @@ void place_group(PciGroup& group, int x, int y, const Rows& rows) {
   }
 }
 
+// Cores, NICs and groups lie below the title, each as high as the highest of all nodes.
 void place_node(NodePlace& node, int x, int y, const Rows& rows) {
   node.box = {x, y, node_width(node), 0};
   const int inner = node.box.width - 2 * kPad;

@@ -67,6 +67,7 @@ std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   return members;
 }
 
+// Lines begin in the middle of a GPU's box until ports are chosen.
 LinkRun run_of(const Link& link, const std::vector<size_t>& members, const HostLayout& layout) {
   LinkRun run{.link = link};
   for (const size_t member : members)
@@ -74,6 +75,7 @@ LinkRun run_of(const Link& link, const std::vector<size_t>& members, const HostL
   return run;
 }
 
+// Removes all pairs of the members, in either order.
 void erase_inside(std::set<Pair>& pairs, const std::vector<size_t>& members) {
   for (const size_t a : members) {
     for (const size_t b : members)
@@ -94,6 +96,7 @@ std::vector<size_t> component_of(const std::set<Pair>& pairs) {
   return {members.begin(), members.end()};
 }
 
+// Whether each two of the members are a pair.
 bool all_in(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
   for (size_t i = 0; i < members.size(); ++i) {
     for (size_t j = i + 1; j < members.size(); ++j) {

@@ -15,6 +15,7 @@
 namespace muster {
 namespace {
 
+// Errors name what the user wrote the list with.
 const char* origin(const PolicyInput& input) {
   if (input.request.map_of)
     return "--map-command";
@@ -46,6 +47,7 @@ std::vector<int> map_for(const PolicyInput& input) {
   return input.request.map_of(input.host, indices_of(input), ranks_asked_for(input));
 }
 
+// A list places as many ranks as it is long; a function is told how many there are.
 int list_capacity(const PolicyInput& input) {
   if (input.request.choose)
     return one_rank_per_gpu(input);

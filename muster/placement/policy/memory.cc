@@ -78,6 +78,7 @@ class Fitting {
   std::vector<int> num_ranks_;
 };
 
+// Needs differ from rank to rank, so the number is found by trying.
 int memory_capacity(const PolicyInput& input) {
   if (input.request.rank_memory_bytes.empty()) {
     throw Error(ErrorCode::invalid_argument,
@@ -90,6 +91,7 @@ int memory_capacity(const PolicyInput& input) {
   return num_ranks;
 }
 
+// The free memory of the GPUs tells the user what would fit.
 std::string why_too_many(const PolicyInput& input, int num_ranks) {
   const Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
   std::vector<std::string> free;

@@ -54,6 +54,7 @@ OrderImprover::OrderImprover(const Bandwidths& bandwidth,
   }
 }
 
+// Small changes are tried in turn until none of them helps, or the visits are used up.
 void OrderImprover::improve(Order start) {
   order_ = std::move(start);
   quality_ = quality_of(order_);
@@ -66,6 +67,7 @@ void OrderImprover::improve(Order start) {
   }
 }
 
+// A local best is left by exchanging a few devices at random, and improving again.
 void OrderImprover::shake() {
   std::mt19937 random(1);
   for (int attempt = 0; attempt < kMaxShakes && !is_over() && !is_ideal(); ++attempt) {
@@ -99,6 +101,7 @@ bool OrderImprover::is_better(const Quality& a, const Quality& b) {
   return false;
 }
 
+// Each slowest link takes one from `faster`, which starts anew where a slower one is found.
 OrderImprover::Quality OrderImprover::quality_of(const Order& order) {
   Quality all(axes_.size());
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
@@ -117,6 +120,7 @@ OrderImprover::Quality OrderImprover::quality_of(const Order& order) {
   return all;
 }
 
+// The best order is compared without `faster`, so it may stay while changes go on.
 void OrderImprover::remember() {
   if (!best_.empty() && !is_better(quality_, best_quality_))
     return;
@@ -138,6 +142,7 @@ bool OrderImprover::keep_if_better(const Change& change, const Undo& undo) {
   return true;
 }
 
+// The second device may be one that is not used, so that the choice of devices changes too.
 bool OrderImprover::exchange_devices() {
   bool better = false;
   for (size_t a = 0; a < places_ && !is_over(); ++a) {

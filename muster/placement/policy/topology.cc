@@ -62,6 +62,7 @@ void check_links(const PolicyInput& input) {
   }
 }
 
+// A matrix in which nothing is known would make every ring as good as any other.
 Bandwidths bandwidths(const PolicyInput& input) {
   const size_t count = input.gpus.size();
   Bandwidths all(count, std::vector<int64_t>(count));

@@ -13,10 +13,12 @@ namespace {
 constexpr uint64_t kIdleBytes = uint64_t{256} << 20;
 constexpr uint64_t kIdleShare = 50;  // one fiftieth
 
+// The device must be an instance.
 const MigInstance& instance_of(const Host& host, const UsableGpu& device) {
   return host.gpus[device.position].mig[device.mig];
 }
 
+// Files may say that more is free than there is.
 uint64_t used_bytes(const Gpu& gpu) {
   return gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
 }
@@ -61,6 +63,7 @@ uint64_t total_memory_bytes(const Host& host, const UsableGpu& device) {
                         : instance_of(host, device).memory_total_bytes;
 }
 
+// All that is used on the GPU may be used by this instance.
 uint64_t free_memory_bytes(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
   if (device.mig < 0)
@@ -73,6 +76,7 @@ std::string free_memory_text(const Host& host, const UsableGpu& device) {
   return knows_memory(host, device) ? format_bytes(free_memory_bytes(host, device)) : "not known";
 }
 
+// An instance is as loaded as its whole GPU.
 GpuLoad load_of(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
   return {gpu.processes.size(), gpu.utilization_percent.value_or(0), used_bytes(gpu)};

@@ -30,6 +30,7 @@ void check_scores(const Scores& scores) {
   }
 }
 
+// An index or a host's name would mean all instances of a GPU, which differ in speed.
 std::optional<double> score_of(const Scores& scores, const Host& host, const UsableGpu& device) {
   if (scores.empty())
     return std::nullopt;

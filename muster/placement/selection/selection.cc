@@ -23,6 +23,7 @@ bool contains(const Devices& devices, const UsableGpu& device) {
   return std::ranges::find(devices, device) != devices.end();
 }
 
+// The comparison is with the number as written: "=" is rarely of use.
 bool compares(Compare compare, uint64_t value, uint64_t limit) {
   switch (compare) {
     case Compare::at_least:
@@ -98,12 +99,14 @@ class Resolver {
   }
 
  private:
+  // Errors of a host end with what it has, so that the user can choose again.
   [[noreturn]] void fail(const SelectionItem& item, const std::string& problem) const {
     fail_at(selection_.text, item.at, cat(problem, "; ", describe(host_, usable_)));
   }
 
   int index_of(const UsableGpu& device) const { return gpu_of(host_, device).index.value; }
 
+  // A UUID of a GPU names its instances too.
   bool is_named(const SelectionItem& item, const UsableGpu& device) const {
     if (item.kind == Kind::indices)
       return item.first <= index_of(device) && index_of(device) <= item.last;
@@ -218,6 +221,7 @@ class Resolver {
     return candidates;
   }
 
+  // Every candidate needs a score, since one without could be the fastest.
   void sort_by_score(const SelectionItem& item, Devices& devices) const {
     for (const UsableGpu& device : devices) {
       if (score_of(scores_, host_, device))

@@ -120,6 +120,7 @@ void add_gpus(const Host& host, const std::vector<size_t>& positions, UsableGpus
     add_gpu(host, position, ordinal++, -1, usable);
 }
 
+// A mask of MIG instances shows them and no whole GPU.
 void add_nvidia(const Host& host, const std::optional<std::string>& mask, UsableGpus& usable) {
   std::vector<size_t> positions = in_index_order(host.gpus, Vendor::nvidia);
   if (mask && !positions.empty()) {
