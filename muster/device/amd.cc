@@ -209,6 +209,7 @@ Gpu read_amd_gpu(const KfdGpu& node, const AmdOptions& options, std::set<std::st
 
 }  // namespace
 
+// Links come last, since they join GPUs by their nodes and not by what was read of them.
 AmdReport probe_amd(const AmdOptions& options) {
   AmdReport report;
   if (!has_kfd(options.sysroot))

@@ -84,6 +84,7 @@ class Hwloc {
 // This machine as hwloc has read it, narrowed to the CPUs that this process may use.
 class Topology {
  public:
+  // All types are left out first and three are taken in again: hwloc keeps nothing else then.
   explicit Topology(const Hwloc& hwloc) : hwloc_(hwloc) {
     if (hwloc_.init(&topology_) != 0)
       fail("no memory");
@@ -101,6 +102,7 @@ class Topology {
   Topology(const Topology&) = delete;
   Topology& operator=(const Topology&) = delete;
 
+  // Where hwloc knows no cores, each hardware thread counts as one.
   std::vector<CpuCore> cores() const {
     std::vector<CpuCore> cores;
     int depth = hwloc_.type_depth(topology_, HWLOC_OBJ_CORE);

@@ -212,6 +212,7 @@ Gpu gpu_from(JsonObject object) {
   return gpu;
 }
 
+// A NIC needs a name alone; everything else about it may be unknown.
 std::vector<Nic> nics_from(JsonObject& host) {
   std::vector<Nic> nics;
   for (JsonObject& object : host.objects_or_none("nics")) {

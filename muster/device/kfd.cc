@@ -103,6 +103,7 @@ int count_links(const KfdProperties& link) {
   return static_cast<int>(std::clamp<uint64_t>(all / one, 1, kMaxXgmiLinks));
 }
 
+// Only xGMI links are counted; a PCIe link joins a GPU with a CPU.
 std::vector<KfdLink> links_of(const fs::path& node) {
   std::vector<KfdLink> links;
   for (const int number : numbered(node / "io_links")) {
@@ -124,6 +125,7 @@ uint64_t value_of(const KfdProperties& properties, const char* name) {
   return found == properties.end() ? 0 : found->second;
 }
 
+// The folder of nodes is there as soon as the driver is loaded.
 bool has_kfd(const std::string& sysroot) {
   std::error_code error;
   return fs::exists(nodes_folder(sysroot), error);

@@ -58,6 +58,7 @@ int count_between(const Nvlinks& a, const std::string& pci_of_b, const Nvlinks& 
   return std::min(a.to_switches, b.to_switches);
 }
 
+// A level that a newer NVML may know of is an unknown link.
 LinkKind kind_of(int level) {
   switch (level) {
     case kSameBoard:

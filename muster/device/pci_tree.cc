@@ -60,6 +60,7 @@ std::optional<int> numa_node_in(const fs::path& folder) {
   return parse_number(read_line(folder / "numa_node"), 0, kMaxNumber);
 }
 
+// A list of CPUs that cannot be read is as good as none.
 PciPlace place_of(const fs::path& folder) {
   PciPlace place;
   place.numa_node = numa_node_in(folder);
@@ -108,6 +109,7 @@ PciPlace find_pci_place(const std::string& sysroot, const PciAddress& pci) {
   return place_of(devices_folder(sysroot) / pci.value);
 }
 
+// The file has_cpu lists the nodes that have CPUs, in the form of a list of CPUs.
 std::optional<int> only_numa_node(const std::string& sysroot) {
   std::error_code error;
   const fs::path system = sysroot + "/sys/devices/system";

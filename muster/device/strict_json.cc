@@ -66,6 +66,7 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
     return count();
   }
 
+  // The number of values bounds the memory that the document takes.
   bool count() {
     if (++values_ <= kMaxValues)
       return true;
@@ -225,6 +226,7 @@ std::vector<std::string> JsonObject::texts_or_none(const char* key) {
   return all;
 }
 
+// The member must be an object, which its constructor checks.
 JsonObject JsonObject::object(const char* key) {
   return {require(key), what_, path_of(key)};
 }
@@ -238,6 +240,7 @@ void JsonObject::finish() const {
   }
 }
 
+// A document of another version is refused as a whole, rather than half understood.
 void check_schema(JsonObject& document, const std::string& expected) {
   const std::string schema = document.text("schema");
   if (schema != expected)

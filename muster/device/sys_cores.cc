@@ -32,6 +32,7 @@ int first_cpu_or(const fs::path& file, int fallback) {
   return cpus && !cpus->empty() ? cpus->front() : fallback;
 }
 
+// Returns the NUMA node of each CPU; a kernel without nodes has no such folders.
 std::map<int, int> nodes_of_cpus(const fs::path& system) {
   std::map<int, int> nodes;
   std::error_code error;
@@ -69,6 +70,7 @@ std::map<Key, int> numbers_of_keys(const std::set<Key>& keys) {
   return numbers;
 }
 
+// What sysfs does not tell of a CPU makes it a core of its own on node and socket 0.
 std::map<int, CpuPlace> places_of(const std::string& sysroot, const std::vector<int>& cpus) {
   const fs::path system = sysroot + "/sys/devices/system";
   const std::map<int, int> nodes = nodes_of_cpus(system);

@@ -77,6 +77,7 @@ Place rocr_number(size_t count, const std::string& token) {
   return value;
 }
 
+// An empty mask hides everything. Of more entries than there are GPUs ROCr reads only as many.
 Shown after_rocr(const std::vector<Gpu>& gpus,
                  const std::vector<size_t>& all,
                  const std::string& mask) {
@@ -123,6 +124,7 @@ Place hip_number(size_t count, const std::string& entry) {
   return *number;
 }
 
+// A GPU that was named before is passed over, and what follows it is not hidden.
 Shown after_hip(const std::vector<Gpu>& gpus,
                 const std::vector<size_t>& all,
                 const char* variable,

@@ -38,6 +38,7 @@ void raise_to_one(std::vector<int64_t>& shares) {
 
 }  // namespace
 
+// Of equal remainders the first rank's comes first, so the result is the same everywhere.
 std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double>& weights) {
   if (global_batch < std::ssize(weights)) {
     throw Error(ErrorCode::invalid_argument,

@@ -133,6 +133,7 @@ void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
 
 }  // namespace
 
+// The order matters: the policy is filled in before anything is said of it.
 Request checked_request(const Inventory& inventory, Request request) {
   if (inventory.hosts.empty())
     refuse(cat("plan: expected at least one host, got none (", inventory.source, ")"));
@@ -196,6 +197,7 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
   return hosts;
 }
 
+// The policies that are left out here can place ranks on CPU slots as well.
 std::string flag_that_needs_gpus(const Request& request) {
   if (request.gpu_only)
     return "--nproc-per-node gpu";

@@ -18,6 +18,7 @@ namespace {
 
 using Cores = std::vector<const CpuCore*>;
 
+// Errors name the first rank of a node, from which the user finds the others.
 [[noreturn]] void fail_to_bind(NumaBinding binding,
                                const std::string& expected,
                                const std::string& got,
@@ -38,6 +39,7 @@ using Cores = std::vector<const CpuCore*>;
                   "); --numa-binding none leaves ranks unbound"));
 }
 
+// Returns all hardware threads of the cores.
 std::string cpu_list(const Cores& cores) {
   std::vector<int> cpus;
   for (const CpuCore* core : cores)

@@ -312,6 +312,7 @@ int& size_along(ModelDivision& division, const std::string& axis) {
 
 }  // namespace
 
+// Every size has to be given, since a forgotten one would have no sensible default.
 ModelSizes parse_model(std::string_view text) {
   ModelSizes model;
   std::set<std::string> given;
@@ -332,10 +333,12 @@ ModelSizes parse_model(std::string_view text) {
   return model;
 }
 
+// The whole model is one stage on one rank.
 int64_t num_parameters(const ModelSizes& model) {
   return stage_parameters(model, {.layers = model.layers, .first = true, .last = true}, 1);
 }
 
+// Tensor and pipeline parallelism are compared only where no mesh says how much of each.
 std::vector<ModelDivision> model_divisions(int num_ranks, const MeshShape& mesh) {
   ModelDivision division{.data = mesh.axes.empty() ? num_ranks : 1};
   for (const MeshAxis& axis : mesh.axes)

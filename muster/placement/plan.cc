@@ -41,6 +41,7 @@ bool is_on(const RankPlan& rank, Vendor vendor) {
   return rank.device.kind == DeviceAssignment::Kind::gpu && rank.device.vendor == vendor;
 }
 
+// A vendor's variables are of no concern to a host without ranks on its GPUs.
 bool any_on(const Plan& plan, int host_index, Vendor vendor) {
   return std::ranges::any_of(ranks_beside(plan, host_index),
                              [&](const RankPlan& rank) { return is_on(rank, vendor); });
@@ -61,6 +62,7 @@ std::string visible_name(const DeviceAssignment& device) {
   return device.uuid.value.starts_with(kNoUniqueId) ? cat(device.index.value) : device.uuid.value;
 }
 
+// A rank sees its own GPUs in the order in which it has them.
 void append_own(std::string& list, const RankPlan& rank) {
   append_once(list, visible_name(rank.device));
   for (const DeviceAssignment& device : rank.more_devices)
@@ -117,6 +119,7 @@ RankRange ranks_on_host(const Plan& plan, int host_index) {
   return {first, found.size()};
 }
 
+// A simulated plan names GPUs that are not there.
 VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank) {
   if (plan.simulated || plan.visibility == Visibility::all)
     return {};

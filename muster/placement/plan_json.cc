@@ -16,6 +16,7 @@ constexpr const char* kSchema = "muster.plan/1";
 
 using Json = nlohmann::ordered_json;
 
+// Names of hosts may be any bytes; those that are no UTF-8 are replaced.
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -230,6 +231,7 @@ std::string plan_to_json(const Plan& plan, const std::string& model) {
   return cat("{", join(members, ","), "\n}\n");
 }
 
+// Ranks come before the mesh and the shares, which are checked against them.
 Plan plan_from_json(const std::string& text, const std::string& source) {
   const std::string what = cat("plan ", source);
   const auto json = parse_strict_json(text, what);

@@ -28,6 +28,7 @@ std::string prefix(const std::vector<const std::string*>& names, size_t num_host
 
 }  // namespace
 
+// The host must outlive this object, which keeps its name by address.
 void PlanNotes::add(const Host& host, const std::string& text) {
   const auto [entry, is_new] = hosts_.try_emplace(text);
   if (is_new)
@@ -58,6 +59,7 @@ std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
   return notes;
 }
 
+// Warnings keep the words that they have among the notes, so that one can be found in the other.
 std::vector<std::string> PlanNotes::warnings(size_t num_hosts) const {
   std::vector<std::string> warnings;
   for (const std::string& text : order_) {

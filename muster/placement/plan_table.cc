@@ -81,6 +81,7 @@ void add_mesh_column(const MeshShape& mesh,
 
 }  // namespace
 
+// Control characters in notes are replaced; the table replaces its own.
 std::string plan_table(const Plan& plan) {
   std::vector<TableColumn> heads;
   std::vector<std::vector<std::string>> rows(plan.ranks.size());

@@ -37,6 +37,7 @@ struct HostGpus {
 // A device of PolicyInput::host: a GPU, or one of its instances.
 using DeviceKey = std::pair<size_t, int>;
 
+// Ranks on two instances of one GPU do not share a device.
 DeviceKey key_of(const UsableGpu& gpu) {
   return {gpu.position, gpu.mig};
 }
@@ -97,6 +98,7 @@ class Planner {
         hosts_(hosts_of_job(inventory, request)),
         policy_(find_policy(request.policy)) {}
 
+  // The order of these steps is that of the documentation in planner.h.
   Plan make() {
     plan_.policy = request_.policy;
     plan_.visibility = request_.visibility;
@@ -337,6 +339,7 @@ class Planner {
 
   // Says why `asked` ranks are too many where there are GPUs for all of them, in words to put after
   // others.
+  // Too few GPUs need no explanation.
   std::string why_too_many(const PolicyInput& input, int asked) const {
     if (policy_.why_too_many == nullptr || input.gpus.empty())
       return "";
@@ -572,6 +575,7 @@ class Planner {
                     " gives it; --policy memory looks for one that has it"));
   }
 
+  // Slots are numbered from 0, as if there were no GPUs.
   void place_rest_on_cpu(size_t host_at, int count, int num_gpus) {
     for (int i = 0; i < count; ++i) {
       add_cpu_rank(host_at, i, cat("surplus: ", plural(num_gpus, "GPU"), " taken; CPU slot ", i));

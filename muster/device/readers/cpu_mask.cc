@@ -25,6 +25,7 @@ std::optional<uint32_t> parse_group(std::string_view text) {
 
 }  // namespace
 
+// The text is bounded before it is cut into groups.
 std::optional<std::vector<int>> parse_cpu_mask(std::string_view text) {
   text = trim(text);
   if (text.empty() || text.size() > kMaxGroups * 11)

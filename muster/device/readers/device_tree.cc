@@ -7,6 +7,7 @@
 
 namespace muster {
 
+// Parents come before their children, so depths are known at once.
 size_t DeviceTree::add(size_t parent, LinkKind meet) {
   nodes_.push_back({parent, nodes_[parent].depth + 1, meet});
   return nodes_.size() - 1;

@@ -157,6 +157,7 @@ class FleetReader {
     }
   }
 
+  // The place of an error is given as toml++ has found it.
   toml::table parse() const {
     check_ascii();
     try {
@@ -239,6 +240,7 @@ class FleetReader {
     return name;
   }
 
+  // There is one core at least for each NUMA node.
   FleetHost described(const toml::table& entry) const {
     FleetHost host;
     if (entry.contains("gpus"))

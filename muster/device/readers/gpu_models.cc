@@ -143,6 +143,7 @@ std::span<const GpuModel> gpu_models() {
   return kModels;
 }
 
+// A family alone will do where only one model is of it: "H200", but not "A100".
 const GpuModel* find_gpu_model(std::string_view name) {
   const std::string wanted = normal(name);
   const GpuModel* only = nullptr;
@@ -174,6 +175,7 @@ const GpuModel* find_gpu_model_by_product(std::string_view product) {
       [&](const GpuModel& model) { return without_vendor(model.product) == wanted; });
 }
 
+// A product is known by its family even where the product itself is in no table.
 std::string compute_capability_of(std::string_view product) {
   const std::string wanted = normal(product);
   for (const GpuModel& model : kModels) {
@@ -183,6 +185,7 @@ std::string compute_capability_of(std::string_view product) {
   return {};
 }
 
+// Slots of all these models have sixteen lanes.
 void apply_model(Gpu& gpu, const GpuModel& model) {
   gpu.vendor = model.vendor;
   gpu.model = model.product;

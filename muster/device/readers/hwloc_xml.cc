@@ -248,6 +248,7 @@ class HwlocReader {
     }
   }
 
+  // Matrices of bandwidths name objects by these numbers.
   void note_number(pugi::xml_node object, HwlocDevice& device) const {
     if (const auto number = file_.integer(object, "gp_index", 0, INT64_MAX)) {
       device.object_numbers.push_back(*number);
@@ -322,6 +323,7 @@ class HwlocReader {
     }
   }
 
+  // Numbers of NVML or ROCm are indices that users know; without them the order is that of PCI.
   void order_gpus() {
     if (are_numbered(gpus_)) {
       std::ranges::stable_sort(gpus_, {}, &HwlocDevice::number);

@@ -238,6 +238,7 @@ class NcclReader {
       add_nic(above, "", place);
   }
 
+  // A card without a name goes by its address.
   void add_nic(pugi::xml_node at, const std::string& name, size_t place) {
     if (nics_.size() == kMaxHostDevices)
       file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
@@ -341,6 +342,7 @@ std::vector<std::vector<pugi::xml_node>> cpus_by_host(const XmlFile& file) {
 
 }  // namespace
 
+// Several hosts are numbered, since the file has only hashes of their names.
 std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string& source) {
   const std::string what = cat("inventory ", source);
   const XmlFile file(text, what);

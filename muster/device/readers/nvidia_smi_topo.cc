@@ -43,6 +43,7 @@ std::string without_escapes(std::string_view line) {
   return out;
 }
 
+// Returns the words of a line with their places.
 std::vector<Cell> words_of(const std::string& line) {
   std::vector<Cell> words;
   for (size_t at = line.find_first_not_of(" \t"); at != std::string::npos;) {
@@ -53,6 +54,7 @@ std::vector<Cell> words_of(const std::string& line) {
   return words;
 }
 
+// "GPU-" begins a UUID and is no number.
 std::optional<int> gpu_number(std::string_view text) {
   if (!text.starts_with("GPU") || text.size() < 4 || text[3] == '-')
     return std::nullopt;
@@ -356,6 +358,7 @@ class TopoReader {
 
 }  // namespace
 
+// Only lines with a GPU are cut into words, because the text may be anything.
 bool is_nvidia_smi_topo(std::string_view text) {
   for (size_t from = 0; from < text.size();) {
     const size_t to = std::min(text.find('\n', from), text.size());

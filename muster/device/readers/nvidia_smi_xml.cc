@@ -133,6 +133,7 @@ class GpuReader {
         number({"gpu_power_readings/current_power_limit", "power_readings/power_limit"}, "W", 1e6);
   }
 
+  // 0 stands for a value that the driver does not know.
   void slot() {
     gpu_.pcie_generation = integer("pci/pci_gpu_link_info/pcie_gen/max_link_gen", "", 16);
     if (gpu_.pcie_generation == 0)

@@ -235,6 +235,7 @@ class HostPicture {
                  {.size = 10, .bold = true, .fill = "#ffffff", .align = SvgAlign::middle});
   }
 
+  // The box of a socket lies behind those of its nodes.
   void draw_socket(const SocketPlace& socket) {
     canvas_.box(socket.box,
                 {.fill = "#f8f9fa", .stroke = "#868e96", .stroke_width = 1.5, .radius = 8},
@@ -288,6 +289,7 @@ class HostPicture {
       draw_nic(nic);
   }
 
+  // The whole name and the address are shown where the pointer rests.
   void draw_nic(const NicPlace& place) {
     const Nic& nic = host_.nics[place.nic];
     canvas_.box(place.box,

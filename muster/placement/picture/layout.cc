@@ -179,6 +179,7 @@ struct Rows {
   bool sockets = false;
 };
 
+// A host without GPUs has no room for them.
 Rows measure(const std::vector<NodePlace>& nodes, int chip_rows) {
   Rows rows;
   for (const NodePlace& node : nodes) {
@@ -265,6 +266,7 @@ void place_sockets(HostLayout& layout, int x, int y, const Rows& rows) {
 
 }  // namespace
 
+// The box around all is found last, from what was placed.
 HostLayout lay_out_host(const Host& host, int x, int y, int chip_rows) {
   HostLayout layout;
   layout.nodes = make_nodes(host);

@@ -136,6 +136,7 @@ bool leads_over_host_bridges(LinkKind kind) {
   return kind == LinkKind::phb || kind == LinkKind::node || kind == LinkKind::sys;
 }
 
+// Of what is left of a kind, the largest sets become bars and the rest lines.
 std::vector<LinkRun> find_runs(const Host& host, const HostLayout& layout) {
   std::vector<LinkRun> runs;
   std::set<Pair> near;  // joined by this kind or a nearer one

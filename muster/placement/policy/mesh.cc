@@ -95,6 +95,7 @@ std::string reason_of(const PolicyInput& input,
   return "mesh: alone on its host";
 }
 
+// Ranks that share GPUs get them in turn, since an order of GPUs says nothing of them.
 std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
   const Bandwidths all = mesh_bandwidths(input);
   if (!any_link(all) || num_ranks > int_size(input.gpus)) {

@@ -187,6 +187,7 @@ class ExactRing {
   std::vector<int64_t> totals_ = {};
 };
 
+// Links have no direction, so half of the matrix is enough.
 int64_t fastest_link(const Bandwidths& bandwidth) {
   int64_t fastest = 0;
   for (size_t a = 0; a < bandwidth.size(); ++a) {

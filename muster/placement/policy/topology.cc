@@ -82,6 +82,7 @@ std::string gigabytes(int64_t megabytes) {
   return cat(static_cast<double>(megabytes) / kMegaPerGiga, " GB/s");
 }
 
+// More ranks than GPUs go round the same ring again.
 std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_ranks) {
   const size_t count = std::min<size_t>(num_ranks, input.gpus.size());
   if (count == 1) {

@@ -29,6 +29,7 @@ const Gpu& gpu_of(const Host& host, const UsableGpu& device) {
   return host.gpus[device.position];
 }
 
+// Without cores nothing says that there is only one node.
 std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
   if (gpu.numa_node || host.cores.empty())
     return gpu.numa_node;
@@ -82,6 +83,7 @@ GpuLoad load_of(const Host& host, const UsableGpu& device) {
   return {gpu.processes.size(), gpu.utilization_percent.value_or(0), used_bytes(gpu)};
 }
 
+// Compute processes of other users may be hidden; the memory that they use is not.
 bool is_idle(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
   const uint64_t most = std::max(kIdleBytes, gpu.memory_total_bytes / kIdleShare);

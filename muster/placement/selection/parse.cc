@@ -82,6 +82,7 @@ class EntryParser {
 
   bool at_digit() const { return at_ < end_ && is_digit(text_[at_]); }
 
+  // The number must not be followed by letters; whoever calls this checks that.
   int number(const char* what) {
     const size_t from = at_;
     while (at_digit())
@@ -253,6 +254,7 @@ size_t take_host(const std::string& text, size_t from, size_t to, SelectionPart&
   return stop + 1;
 }
 
+// An empty entry is an error of the entry, so that the place is right.
 SelectionPart parse_part(const std::string& text, size_t from, size_t to) {
   SelectionPart part;
   from = take_host(text, from, to, part);

@@ -40,6 +40,7 @@ bool compares(Compare compare, uint64_t value, uint64_t limit) {
   return value == limit;
 }
 
+// The text is a piece of the name in lower case.
 bool has_model(const Host& host, const UsableGpu& device, const std::string& piece) {
   return lower_case(model_of(host, device)).find(piece) != std::string::npos;
 }
@@ -291,6 +292,7 @@ bool names_each(const SelectionPart& part) {
   });
 }
 
+// Either one part is for all hosts, or each part for its own.
 const SelectionPart* part_for(const Selection& selection, const Host& host) {
   for (const SelectionPart& part : selection.parts) {
     if (part.host.empty() || part.host == host.name)
