@@ -357,9 +357,10 @@ class FleetReader {
   Link read_link(const toml::node& cell, bool diagonal, Vendor vendor) const {
     const std::optional<Link> link = link_in(cell, diagonal, vendor);
     if (!link || (link->kind == LinkKind::self) != diagonal) {
-      fail(cell.source().begin,
-           diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …",
-           cell.is_string() ? cell.as_string()->get() : "another");
+      const char* const expected =
+          diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …";
+      const std::string got = cell.is_string() ? cell.as_string()->get() : "another";
+      fail(cell.source().begin, expected, got);
     }
     return *link;
   }

@@ -34,6 +34,68 @@ constexpr const char* kDark = "#212529";
 constexpr const char* kGrey = "#5c636a";
 constexpr const char* kRed = "#c92a2a";
 constexpr const char* kRankFill = "#1864ab";
+constexpr const char* kCoreEdge = "#adb5bd";
+
+// The looks of boxes and words, a line for each property.
+constexpr SvgStyle kSocketBox = {
+    .fill = "#f8f9fa",
+    .stroke = "#868e96",
+    .stroke_width = 1.5,
+    .radius = 8,
+};
+constexpr SvgStyle kNodeBox = {
+    .fill = "#fff9db",
+    .stroke = "#b08900",
+    .radius = 6,
+};
+constexpr SvgStyle kGroupBox = {
+    .fill = "#e7f1fb",
+    .stroke = "#1971c2",
+    .radius = 5,
+};
+constexpr SvgStyle kNicBox = {
+    .fill = "#f3f0ff",
+    .stroke = "#6741d9",
+    .radius = 3,
+};
+constexpr SvgStyle kChipBox = {
+    .fill = kRankFill,
+    .radius = 4,
+};
+constexpr SvgFont kHostFont = {
+    .size = 16,
+    .bold = true,
+};
+constexpr SvgFont kFactsFont = {
+    .size = 12,
+    .fill = kGrey,
+};
+constexpr SvgFont kChipFont = {
+    .size = 10,
+    .bold = true,
+    .fill = "#ffffff",
+    .align = SvgAlign::middle,
+};
+constexpr SvgFont kSocketFont = {
+    .size = 12,
+    .bold = true,
+};
+constexpr SvgFont kGroupFont = {
+    .size = 10,
+    .fill = "#0b4a86",
+};
+constexpr SvgFont kNicFont = {
+    .size = 10,
+    .align = SvgAlign::middle,
+};
+constexpr SvgFont kGpuFont = {
+    .size = 13,
+    .bold = true,
+};
+constexpr SvgFont kMemoryFont = {
+    .fill = kGrey,
+    .align = SvgAlign::right,
+};
 
 struct KindStyle {
   LinkKind kind;
@@ -194,15 +256,15 @@ class HostPicture {
 
   // The header says what the picture cannot: names, counts and the driver.
   void draw_header() {
-    canvas_.text(
-        kMargin, top_ + 18, fit_text(cat("host ", host_.name), 60), {.size = 16, .bold = true});
+    const std::string title = cat("host ", host_.name);
+    canvas_.text(kMargin, top_ + 18, fit_text(title, 60), kHostFont);
     std::string facts =
         cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
     if (!host_.driver_version.empty())
       facts += cat(", driver ", host_.driver_version);
     if (host_.gpus.empty() && !host_.gpu_note.empty())
       facts += cat("; ", host_.gpu_note);
-    canvas_.text(kMargin, top_ + 36, fit_text(facts, 100), {.size = 12, .fill = kGrey});
+    canvas_.text(kMargin, top_ + 36, fit_text(facts, 100), kFactsFont);
     draw_cpu_ranks();
   }
 
@@ -228,27 +290,20 @@ class HostPicture {
 
   // The name is shown where the pointer rests; the text may have been cut.
   void draw_chip(const SvgBox& box, const std::string& text, const std::string& name) {
-    canvas_.box(box, {.fill = kRankFill, .radius = 4}, "rank", name);
-    canvas_.text(box.middle(),
-                 box.y + 12,
-                 text,
-                 {.size = 10, .bold = true, .fill = "#ffffff", .align = SvgAlign::middle});
+    canvas_.box(box, kChipBox, "rank", name);
+    canvas_.text(box.middle(), box.y + 12, text, kChipFont);
   }
 
   // The box of a socket lies behind those of its nodes.
   void draw_socket(const SocketPlace& socket) {
-    canvas_.box(socket.box,
-                {.fill = "#f8f9fa", .stroke = "#868e96", .stroke_width = 1.5, .radius = 8},
-                "socket");
-    canvas_.text(socket.box.x + 10,
-                 socket.box.y + 17,
-                 cat("socket ", socket.socket),
-                 {.size = 12, .bold = true});
+    const SvgBox& box = socket.box;
+    canvas_.box(box, kSocketBox, "socket");
+    canvas_.text(box.x + 10, box.y + 17, cat("socket ", socket.socket), kSocketFont);
   }
 
   // A node's cores, NICs and PCIe groups lie one below the other.
   void draw_node(const NodePlace& node) {
-    canvas_.box(node.box, {.fill = "#fff9db", .stroke = "#b08900", .radius = 6}, "numa");
+    canvas_.box(node.box, kNodeBox, "numa");
     std::string title = "NUMA node not known";
     if (node.numa_node)
       title = cat("NUMA node ", *node.numa_node);
@@ -270,20 +325,19 @@ class HostPicture {
     const CpuCore& core = host_.cores[place.core];
     const bool bound =
         std::ranges::any_of(core.cpus, [&](int cpu) { return ranks_.bound_cpus.contains(cpu); });
-    canvas_.box(place.box,
-                {.fill = bound ? kRankFill : "#ffffff", .stroke = "#adb5bd"},
-                "core",
-                cat("CPUs ", join(core.cpus, ",")));
+    const SvgStyle style = {
+        .fill = bound ? kRankFill : "#ffffff",
+        .stroke = kCoreEdge,
+    };
+    canvas_.box(place.box, style, "core", cat("CPUs ", join(core.cpus, ",")));
   }
 
   // A group of one device is drawn without a box.
   void draw_group(const PciGroup& group) {
     if (group.drawn()) {
-      canvas_.box(group.box, {.fill = "#e7f1fb", .stroke = "#1971c2", .radius = 5}, "pcie");
-      canvas_.text(group.box.x + 8,
-                   group.box.y + 14,
-                   group.several_switches ? "PCIe switches" : "PCIe switch",
-                   {.size = 10, .fill = "#0b4a86"});
+      const char* const title = group.several_switches ? "PCIe switches" : "PCIe switch";
+      canvas_.box(group.box, kGroupBox, "pcie");
+      canvas_.text(group.box.x + 8, group.box.y + 14, title, kGroupFont);
     }
     for (const NicPlace& nic : group.nics)
       draw_nic(nic);
@@ -292,14 +346,10 @@ class HostPicture {
   // The whole name and the address are shown where the pointer rests.
   void draw_nic(const NicPlace& place) {
     const Nic& nic = host_.nics[place.nic];
-    canvas_.box(place.box,
-                {.fill = "#f3f0ff", .stroke = "#6741d9", .radius = 3},
-                "nic",
-                cat(nic.name, " ", nic.pci.value));
-    canvas_.text(place.box.middle(),
-                 place.box.y + 14,
-                 fit_text(short_nic(nic), chars_in(place.box.width - 4, 10)),
-                 {.size = 10, .align = SvgAlign::middle});
+    const SvgBox& box = place.box;
+    const std::string name = fit_text(short_nic(nic), chars_in(box.width - 4, 10));
+    canvas_.box(box, kNicBox, "nic", cat(nic.name, " ", nic.pci.value));
+    canvas_.text(box.middle(), box.y + 14, name, kNicFont);
   }
 
   // The box has a title and three lines; chips of ranks stand at its foot.
@@ -309,19 +359,17 @@ class HostPicture {
     const auto ranks = ranks_.by_gpu.find(place.gpu);
     const bool has_ranks = ranks != ranks_.by_gpu.end();
     const bool is_sick = gpu.health != kHealthy;
-    canvas_.box(box,
-                {.fill = fill_of_gpu(is_sick, has_ranks),
-                 .stroke = is_sick ? kRed : "#2b8a3e",
-                 .stroke_width = 1.5,
-                 .radius = 5},
-                "gpu",
-                cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
-    canvas_.text(box.x + 8, box.y + 18, cat("GPU ", gpu.index.value), {.size = 13, .bold = true});
+    const SvgStyle style = {
+        .fill = fill_of_gpu(is_sick, has_ranks),
+        .stroke = is_sick ? kRed : "#2b8a3e",
+        .stroke_width = 1.5,
+        .radius = 5,
+    };
+    canvas_.box(box, style, "gpu", cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
+    canvas_.text(box.x + 8, box.y + 18, cat("GPU ", gpu.index.value), kGpuFont);
     if (gpu.memory_total_bytes > 0) {
-      canvas_.text(box.right() - 8,
-                   box.y + 18,
-                   format_bytes(gpu.memory_total_bytes),
-                   {.fill = kGrey, .align = SvgAlign::right});
+      const std::string memory = format_bytes(gpu.memory_total_bytes);
+      canvas_.text(box.right() - 8, box.y + 18, memory, kMemoryFont);
     }
     draw_gpu_line(box, 1, short_model(gpu.model), kDark);
     draw_gpu_line(box, 2, gpu.pci.value.empty() ? gpu.uuid.value : gpu.pci.value, kGrey);
@@ -391,13 +439,21 @@ class HostPicture {
     const std::string name = to_string(run.link);
     const SvgBox bar{run.left() - 12, run.y, run.right() - run.left() + 24, run.height};
     const char* const colour = style_of(run.link.kind).colour;
-    canvas_.box(
-        bar, {.fill = "#ffffff", .stroke = colour, .stroke_width = 2, .radius = 6}, "link", name);
+    const SvgStyle style = {
+        .fill = "#ffffff",
+        .stroke = colour,
+        .stroke_width = 2,
+        .radius = 6,
+    };
+    const SvgFont font = {
+        .bold = true,
+        .fill = colour,
+        .align = SvgAlign::middle,
+    };
     const std::string which = run.partial ? " GPUs where no nearer link is drawn" : " GPUs";
-    canvas_.text((run.left() + run.right()) / 2,
-                 bar.y + 14,
-                 cat(name, " between any two of these ", run.ports.size(), which),
-                 {.bold = true, .fill = colour, .align = SvgAlign::middle});
+    const std::string text = cat(name, " between any two of these ", run.ports.size(), which);
+    canvas_.box(bar, style, "link", name);
+    canvas_.text((run.left() + run.right()) / 2, bar.y + 14, text, font);
   }
 
   // A line has its name in the middle, on white.
@@ -408,10 +464,12 @@ class HostPicture {
     const int middle = (run.left() + run.right()) / 2;
     const int width = text_width(name, 9) + 4;
     canvas_.box({middle - width / 2, run.y - 6, width, 12}, {.fill = "#ffffff"});
-    canvas_.text(middle,
-                 run.y + 3,
-                 name,
-                 {.size = 9, .fill = style_of(run.link.kind).colour, .align = SvgAlign::middle});
+    const SvgFont font = {
+        .size = 9,
+        .fill = style_of(run.link.kind).colour,
+        .align = SvgAlign::middle,
+    };
+    canvas_.text(middle, run.y + 3, name, font);
   }
 
   // Draws every kind of link that there is, with what it carries. Returns where the legend ends.
