@@ -101,6 +101,7 @@ std::string amd_uuid(const KfdGpu& node, const fs::path& folder) {
   return id.empty() ? cat(kNoUniqueId, node.pci.value) : cat("GPU-", id);
 }
 
+// A GPU without a product name goes by its PCI device number.
 void read_amd_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   gpu.vendor = Vendor::amd;
   gpu.pci = node.pci;

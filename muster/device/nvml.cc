@@ -52,6 +52,7 @@ Gpu read_one(const nvml::Api& api,
   return gpu;
 }
 
+// Whatever fails before the first GPU is read leaves the list empty, with a note that says why.
 NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
   NvmlReport report;
   const Session session(api);

@@ -89,6 +89,7 @@ bool has_fleet_line(std::string_view text) {
   return text.find("[[") != std::string_view::npos || text.find('=') != std::string_view::npos;
 }
 
+// Three programs write XML that is understood; the outermost element tells them apart.
 Format format_of_xml(std::string_view text, const std::string& source) {
   const std::string root = xml_root_name(text);
   if (root == "nvidia_smi_log")
@@ -166,6 +167,7 @@ std::vector<std::string> files_in(const std::string& path) {
   return files;
 }
 
+// Names of hosts must differ over all files, as within one inventory.
 Inventory read_folder(const std::string& path) {
   Inventory whole{.source = path, .simulated = true};
   std::set<std::string> names;

@@ -51,6 +51,7 @@ std::optional<int64_t> microseconds_in(std::string_view head) {
   return fields.size() > 2 ? parse_int(fields[2]) : std::nullopt;
 }
 
+// A record that lacks any of the parts is of something else, and is left out.
 std::optional<XidError> xid_error_in(std::string_view record) {
   const auto parts = cut_at(record, ";");
   const auto marked = parts ? cut_at(parts->second, kMark) : std::nullopt;

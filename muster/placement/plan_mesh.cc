@@ -23,6 +23,7 @@ bool leaves_host(const Plan& plan, const std::string& axis) {
 
 }  // namespace
 
+// The note is one of the whole job, and no warning: a large mesh has to leave hosts.
 void set_mesh(Plan& plan, const std::vector<MeshAxis>& axes, PlanNotes& notes) {
   plan.mesh = checked_mesh(axes, int_size(plan.ranks));
   std::vector<std::string> between;

@@ -180,6 +180,7 @@ class Planner {
     return gpus;
   }
 
+  // The error begins with the flag that asks for GPUs, or with the plan when none does.
   [[noreturn]] void fail_without_gpu(const Host& host, const HostGpus& gpus) const {
     const std::string flag = flag_that_needs_gpus(request_);
     const std::string operation = flag.empty() ? "plan" : flag;
@@ -190,6 +191,7 @@ class Planner {
                     "; --nproc-per-node cpu runs on CPU slots"));
   }
 
+  // The devices that there are tell the user what the selection could have been.
   [[noreturn]] void fail_with_nothing_left() const {
     // The first host that --gpus means stands for all of them.
     const auto named = std::ranges::find_if(gpus_, &HostGpus::named);

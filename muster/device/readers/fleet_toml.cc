@@ -228,9 +228,10 @@ class FleetReader {
   // The name must be one that --hosts and --gpus can say.
   std::string read_name(const toml::table& entry) const {
     std::string name = text(entry, "name");
-    const bool is_bad = std::ranges::any_of(name, [](unsigned char c) {
+    const bool is_bad = std::ranges::any_of(name, [](char c) {
+      const unsigned char byte = c;
       const bool separates = std::string_view(":;,!").find(c) != std::string_view::npos;
-      return c <= 0x20 || c == 0x7f || separates;
+      return byte <= 0x20 || byte == 0x7f || separates;
     });
     if (name.empty() || name.size() > kMaxFleetName || is_bad) {
       fail(entry.get("name")->source().begin,

@@ -15,6 +15,7 @@ namespace {
 constexpr int kMaxObjects = 2 * kMaxHostDevices;
 
 // Returns the words in all children called `name`.
+// hwloc breaks long lists over several elements.
 std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) {
   std::vector<std::string_view> words;
   for (const pugi::xml_node child : matrix.children(name)) {

@@ -252,6 +252,7 @@ class HostPicture {
   }
 
  private:
+  // Ranks on CPU slots need a line more.
   int header_height() const { return kHeader + (ranks_.on_cpu.empty() ? 0 : 24); }
 
   // The header says what the picture cannot: names, counts and the driver.
@@ -519,6 +520,7 @@ class HostPicture {
 
 }  // namespace
 
+// A plan's hosts are drawn in the inventory's order. With no rank anywhere, all hosts are.
 std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOptions& options) {
   RanksByHost ranks = ranks_by_host(plan);
   std::vector<const Host*> hosts;

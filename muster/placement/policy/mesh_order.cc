@@ -62,6 +62,7 @@ std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
   return quality;
 }
 
+// Eight devices have 40 320 orders, which takes milliseconds; nine would take ten times that.
 std::vector<size_t> best_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes) {
   if (bandwidth.size() <= kMaxExactMesh)
     return exact_mesh_order(bandwidth, sizes);

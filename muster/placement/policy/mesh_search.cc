@@ -50,6 +50,7 @@ class RowPacker {
   }
 
  private:
+  // No device has a link with itself.
   bool is_fast(size_t a, size_t b) const { return a != b && bandwidth_[a][b] >= least_; }
 
   void take(Order& row, size_t device) {

@@ -40,6 +40,7 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
   return axes;
 }
 
+// Links have no direction, so half of the matrix is enough to find the fastest.
 OrderImprover::OrderImprover(const Bandwidths& bandwidth,
                              const std::vector<int>& sizes,
                              size_t max_visits)
@@ -79,6 +80,7 @@ void OrderImprover::shake() {
   }
 }
 
+// An order whose slowest links are as fast as any link cannot be improved.
 bool OrderImprover::is_ideal() const {
   return std::ranges::all_of(best_quality_,
                              [&](const AxisQuality& axis) { return axis.slowest >= fastest_; });

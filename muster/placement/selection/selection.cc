@@ -137,6 +137,7 @@ class Resolver {
     }
   }
 
+  // Devices that filters left out are named all the same, and dropped at the end.
   Devices named_by(const SelectionItem& item) const {
     if (item.kind == Kind::all)
       return usable_.gpus;
@@ -154,6 +155,7 @@ class Resolver {
     return named;
   }
 
+  // Every index of a range must be there: a gap is most likely a mistake.
   Devices by_indices(const SelectionItem& item) const {
     Devices found;
     for (int index = item.first; index <= item.last; ++index) {
@@ -267,6 +269,7 @@ class Resolver {
 
 }  // namespace
 
+// A host that is misspelt would otherwise give its GPUs to nobody.
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts) {
   for (const SelectionPart& part : selection.parts) {
     const auto found = std::ranges::find(hosts, part.host, &Host::name);
