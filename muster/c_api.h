@@ -181,8 +181,11 @@ MUSTER_C_API void muster_catch_stops(void);
 /* The signal that came first since then; 0: none. */
 MUSTER_C_API int muster_stop_signal(void);
 
-/* As if the signal had come; 0 forgets the one that came. */
+/* As if the signal had come: for a program that handles it itself. */
 MUSTER_C_API void muster_set_stop_signal(int signal);
+
+/* Undoes muster_catch_stops(), and forgets the signal that came. */
+MUSTER_C_API void muster_release_stops(void);
 
 #ifdef __cplusplus
 }

@@ -16,4 +16,8 @@ void muster_set_stop_signal(int signal) {
   muster::set_stop_signal(signal);
 }
 
+void muster_release_stops(void) {
+  muster::forget_stop_signals();
+}
+
 }  // extern "C"

@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <initializer_list>
 
 #include "muster/supervise/first_process.h"
 
 namespace muster {
 
 namespace {
+
+constexpr int kStopSignals[] = {SIGTERM, SIGUSR1, SIGINT};
 
 // The first signal that came. A signal handler writes it, which a lock would not survive.
 std::atomic<int> g_stop_signal{0};
@@ -31,7 +32,7 @@ void remember(int signal) {
 
 // A signal that the program handles or ignores itself is left to it.
 void remember_stop_signals() {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (const int signal : kStopSignals) {
     struct sigaction action = {};
     if (::sigaction(signal, nullptr, &action) != 0)
       continue;
@@ -50,6 +51,16 @@ int stop_signal() {
 
 void set_stop_signal(int signal) {
   g_stop_signal.store(signal, std::memory_order_relaxed);
+}
+
+void forget_stop_signals() {
+  for (const int signal : kStopSignals) {
+    struct sigaction action = {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == remember)
+      ::signal(signal, SIG_DFL);
+  }
+  set_stop_signal(0);
+  let_signals_end_first_process();
 }
 
 }  // namespace muster

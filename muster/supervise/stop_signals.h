@@ -12,7 +12,10 @@ void remember_stop_signals();
 // The first signal since then; 0: none.
 int stop_signal();
 
-// As if `signal` had come: for a program that handles a signal itself. 0 forgets the one that came.
+// As if `signal` had come: for a program that handles a signal itself.
 void set_stop_signal(int signal);
+
+// Undoes remember_stop_signals(), and forgets the signal that came.
+void forget_stop_signals();
 
 }  // namespace muster

@@ -60,7 +60,8 @@ def _functions() -> dict[str, tuple[Any, list[Any]]]:
         "muster_span_end": (None, [pointer]), "muster_count_outside_as": (None, [number]), "muster_seconds": (None, [pointer]),
         "muster_software": (None, [text, text, text]), "muster_stack_signal": (number, []),
         "muster_stack_file": (number, [pointer]), "muster_answers_stacks": (None, []), "muster_catch_stops": (None, []),
-        "muster_stop_signal": (number, []), "muster_set_stop_signal": (None, [number])}
+        "muster_stop_signal": (number, []), "muster_set_stop_signal": (None, [number]),
+        "muster_release_stops": (None, [])}
 
 
 def check(number: int) -> None:

@@ -36,8 +36,12 @@ def _interrupted(number: int, frame: Optional[FrameType]) -> None:
 
 
 def forget() -> None:
-    """Nobody has asked, and Ctrl-C interrupts again."""
-    _abi.library().muster_set_stop_signal(0)
+    """Nobody has asked, and the signals end the process again."""
+    global _catches
+    if not _catches:
+        return
+    _catches = False
+    _abi.library().muster_release_stops()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -97,9 +97,18 @@ def interrupt():
 
 def again():
     """A notebook closes, and begins anew."""
+    assert not ctx.should_stop()
+    signal.raise_signal(signal.SIGUSR1)
+    assert ctx.should_stop()
     ctx.close()
+    child = os.fork()  # which the signal ends again
+    if child == 0:
+        signal.raise_signal(signal.SIGUSR1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGUSR1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not dist.is_initialized()
-    assert muster.init() is not ctx
+    assert muster.init() is not ctx and not muster.init().should_stop()
     assert summed() == 0
     print(f"rank {ctx.rank} of 1: ok")
 
