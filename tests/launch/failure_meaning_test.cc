@@ -36,9 +36,10 @@ TEST(FailureMeaning, OfAPortThatPyTorchFindsInUse) {
 }
 
 TEST(FailureMeaning, OfAScriptThatStartsItsOwnProcesses) {
-  WorkerExit exit = that_said("torch.distributed.DistNetworkError: The server socket has failed to "
-                              "listen on any local network address. port: 29511, useIpv6: false, "
-                              "code: -98, name: EADDRINUSE, message: address already in use");
+  WorkerExit exit = that_said(
+      "torch.distributed.DistNetworkError: The server socket has failed to "
+      "listen on any local network address. port: 29511, useIpv6: false, "
+      "code: -98, name: EADDRINUSE, message: address already in use");
   exit.last_lines.insert(exit.last_lines.begin(),
                          "  File \"/venv/torch/multiprocessing/spawn.py\", line 89, in _wrap");
   EXPECT_THAT(failure_meaning(exit), HasSubstr("replace mp.spawn(f, ...) by"));
