@@ -92,61 +92,27 @@ Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
           .parts = read_file(path, manifest, kPartsFile)};
 }
 
-// Whether a checkpoint may be loaded. One that does not say whose it is may not.
-bool is_accepted(const std::string& path, const LoadOptions& options) {
-  if (!options.accept)
-    return true;
-  try {
-    return options.accept(read_manifest_alone(path));
-  } catch (const Error& error) {
-    log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
-    return false;
-  }
-}
-
-// read_checkpoint of a folder whose name says its step. Throws: invalid_argument if the manifest
-// says another one.
-Loaded read_step(int64_t step, const std::string& path, bool with_optimizer) {
-  auto loaded = read_checkpoint(path, with_optimizer);
-  const int64_t said = parse_manifest(loaded.manifest, path).position.step;
-  if (said == step)
-    return loaded;
-  throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected step ",
-                  step,
-                  " in '",
-                  path,
-                  "', got a manifest of step ",
-                  said,
-                  "; its folder was renamed, or has files of another checkpoint"));
-}
-
 // Reads the newest checkpoint that is whole, and warns of those that are not.
 Loaded read_latest(const std::string& directory, bool with_optimizer, const LoadOptions& options) {
-  std::string problems;
+  SkippedCheckpoints skipped;
   for (const auto& [step, path, is_abandoned] :
        list_by_saving(directory, options.only, options.accept)) {
-    if (!is_accepted(path, options))
+    if (!is_accepted(path, options.accept))
       continue;
     try {
-      auto loaded = read_step(step, path, with_optimizer);
+      auto loaded = read_checkpoint(path, with_optimizer);
+      check_step(parse_manifest(loaded.manifest, path), step, path);
       if (is_abandoned)
         warn_of_abandoned(path);
       return loaded;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::failed_precondition)
         throw;  // whole, but not for this call
-      log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
-      problems += cat("\n  ", path, ": ", error.message());
+      skipped.add(path, error);
     }
   }
-  if (problems.empty())
-    return {};
-  throw Error(ErrorCode::io,
-              cat("checkpoint: expected a whole one in '",
-                  directory,
-                  "', got only damaged ones; remove them to start anew:",
-                  problems));
+  skipped.refuse_if_any(directory);
+  return {};
 }
 
 // Gives every rank rank 0's tensors, one at a time. The heads, which all have, say what is to come.
@@ -204,6 +170,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
                                           const TrainingState& state,
                                           const Peers& peers,
                                           const LoadOptions& options) {
+  // Rank 0 reads the heads, and every rank gets them before anything is compared.
   Loaded loaded;
   peers.on_rank0([&] { loaded = read(); });
   for (auto* text : {&loaded.path, &loaded.manifest})
@@ -252,6 +219,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
       loaded.model, model.tensors, peers, [&](const std::string& name, const at::Tensor& tensor) {
         model_by_name.at(name).copy_(tensor);
       });
+  // The parts are read later, one after the other, as the caller asks for them.
   result.read_parts = parts_reader(
       std::make_shared<LoadedFile>(std::move(loaded.parts)), std::move(parts.tensors), peers);
   return result;

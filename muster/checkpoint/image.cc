@@ -33,12 +33,8 @@ uint64_t needed_bytes(const NamedTensors& tensors) {
 NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) {
-    const auto found = before.find(name);
-    const bool fits = found != before.end() && found->second.sizes() == tensor.sizes() &&
-                      found->second.scalar_type() == tensor.scalar_type();
-    at::Tensor copy = fits ? found->second : at::empty(tensor.sizes(), tensor.scalar_type());
-    copy.copy_(tensor);
-    copies.emplace(name, std::move(copy));
+    const auto old = before.find(name);
+    copies.emplace(name, host_copy(tensor, old == before.end() ? at::Tensor() : old->second));
   }
   return copies;
 }
@@ -104,6 +100,14 @@ CheckpointImage image_of(const TrainingState& state,
 }
 
 // The optimizer may have more state than at the last copy, as after its first step.
+at::Tensor host_copy(const at::Tensor& tensor, at::Tensor old) {
+  const bool fits =
+      old.defined() && old.sizes() == tensor.sizes() && old.scalar_type() == tensor.scalar_type();
+  at::Tensor copy = fits ? std::move(old) : at::empty(tensor.sizes(), tensor.scalar_type());
+  copy.copy_(tensor);
+  return copy;
+}
+
 void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
   const at::NoGradGuard no_grad;
   copy.model = copies_of(image.model, copy.model);
@@ -134,6 +138,7 @@ std::string write_image(const SaveOptions& options, const CheckpointImage& image
   check_space(options.directory,
               needed_bytes(image.model) + of_optimizer + needed_bytes(image.parts) + kSpareBytes);
 
+  // From here on the folder is removed again if anything fails.
   Staging staging(options.directory, step);
   const Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
   Manifest manifest{.position = image.position,

@@ -23,6 +23,10 @@ CheckpointImage image_of(const TrainingState& state,
                          const TrainingPosition& position,
                          int world_size);
 
+// Copies a tensor to the host: into `old` where that is defined and fits, since new memory costs
+// more than the copy.
+at::Tensor host_copy(const at::Tensor& tensor, at::Tensor old);
+
 // Copies `image` into `copy`, in separate memory on the host, so that later training does not
 // change it. Reuses tensors that fit, because new memory costs more than the copy.
 void copy_image(const CheckpointImage& image, CheckpointImage& copy);

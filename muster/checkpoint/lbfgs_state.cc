@@ -221,6 +221,7 @@ OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optim
   const json group = {{"options", lbfgs_options(options_of(optimizer))}, {"params", names}};
   OptimizerPieces result;
   result.description = json{{"kind", kLbfgs}, {"groups", json::array({group})}}.dump();
+  // Before the first step there are only the options to save.
   LBFGSParamState* const state = state_of_lbfgs(optimizer);
   if (state == nullptr)
     return result;

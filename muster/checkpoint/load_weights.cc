@@ -303,6 +303,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
   });
   peers.share(head);
   peers.share(bytes);
+  // Only rank 0 has the files, so it alone can try .make.
   const auto tensors = model_tensors(model);
   std::string made_bytes;
   peers.on_rank0([&] { made_bytes = try_to_make(tensors, source, options, path).to_bytes(); });
@@ -310,6 +311,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
   const MadeWeights made = MadeWeights::from_bytes(made_bytes);
   std::map<std::string, FoundWeight> found;
   LoadedWeights result;
+  // All ranks compare: a model that differs on one rank is refused on all.
   peers.together([&] {
     const TensorEntries entries = parse_safetensors_header(head, std::stoull(bytes), path).tensors;
     found = by_model_name(entries, options, path);

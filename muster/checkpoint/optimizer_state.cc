@@ -433,6 +433,7 @@ void check_optimizer(const torch::nn::Module& model,
     for (size_t g = 0; g < groups.size(); ++g)
       check_names(saved["groups"][g], names_of(groups[g]), g, /*in_order=*/true);
     const std::set<std::string> used = check_fields<Kind>(entries, groups, options);
+    // State that is left over belongs to another optimizer or another model.
     for (const auto& [name, entry] : entries) {
       if (!used.contains(name))
         refuse_optimizer(cat("only state of ", Kind::kName),

@@ -37,16 +37,9 @@ std::vector<Candidate> candidates(const std::string& directory,
   std::string paths;
   peers.on_rank0([&] {
     for (const auto& [step, path, is_abandoned] :
-         list_by_saving(directory, options.only, options.accept)) {
-      try {
-        if (options.accept && !options.accept(read_manifest_alone(path)))
-          continue;
-      } catch (const Error& error) {  // whose it is cannot be told
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
-        continue;
-      }
-      paths += cat(is_abandoned ? "-" : "+", path, '\n');
-    }
+         list_by_saving(directory, options.only, options.accept))
+      if (is_accepted(path, options.accept))
+        paths += cat(is_abandoned ? "-" : "+", path, '\n');
   });
   peers.share(paths);
   std::vector<Candidate> found;
@@ -86,6 +79,7 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   std::string text;
   peers.on_rank0([&] { text = read_small_file(cat(path, "/", kManifestFile)); });
   peers.share(text);
+  // A text that cannot be parsed is refused by every rank in the same way.
   Manifest manifest = parse_manifest(text, path);  // alike on every rank
   if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
     throw Error(ErrorCode::invalid_argument,
@@ -350,18 +344,16 @@ class ShardedLoad {
   std::string optimizer_here_;  // the description of this rank's optimizer
 };
 
-// Returns nothing for a damaged checkpoint, of which rank 0 warns, and which `problems` then names.
+// Returns nothing for a damaged checkpoint, which is skipped. Rank 0 warns of it.
 std::optional<Manifest> manifest_if_whole(const std::string& path,
                                           ProcessGroup& group,
-                                          std::string& problems) {
+                                          SkippedCheckpoints& skipped) {
   try {
     return verified_by_all(path, group);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::io && error.code() != ErrorCode::invalid_argument)
       throw;
-    if (group.rank() == 0)
-      log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
-    problems += cat("\n  ", path, ": ", error.message());
+    skipped.add(path, error, /*warns=*/group.rank() == 0);
     return std::nullopt;
   }
 }
@@ -377,9 +369,9 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
                                                     const ShardedState& state,
                                                     ProcessGroup& group,
                                                     const LoadOptions& options) {
-  std::string problems;
+  SkippedCheckpoints skipped;
   for (const auto& [path, is_abandoned] : candidates(directory, options, Peers(group))) {
-    const std::optional<Manifest> manifest = manifest_if_whole(path, group, problems);
+    const std::optional<Manifest> manifest = manifest_if_whole(path, group, skipped);
     if (!manifest)
       continue;
     if (is_abandoned && group.rank() == 0)
@@ -387,13 +379,8 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
     const at::NoGradGuard no_grad;
     return ShardedLoad(path, *manifest, state, group).load(options);
   }
-  if (problems.empty())
-    return std::nullopt;
-  throw Error(ErrorCode::io,
-              cat("checkpoint: expected a whole one in '",
-                  directory,
-                  "', got only damaged ones; remove them to start anew:",
-                  problems));
+  skipped.refuse_if_any(directory);
+  return std::nullopt;
 }
 
 }  // namespace muster

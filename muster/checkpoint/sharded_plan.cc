@@ -107,6 +107,7 @@ std::string elements_and_rank(const SharedPiece& shared) {
 // Checks that the pieces of one tensor make it whole.
 void check_tensor(const std::string& name, const std::vector<SharedPiece>& pieces) {
   const SharedPiece& first = pieces.front();
+  // Pieces that do not overlap and add up to the whole leave no hole.
   int64_t there = 0;
   for (const SharedPiece& shared : pieces) {
     const ToldPiece& piece = shared.piece;
@@ -253,6 +254,7 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
       .own_parts = own_of(parts, group.rank()),
       .description = {},
       .bytes = writing.bytes()};
+  // Each rank has described the optimizer of its own parameters.
   std::vector<std::string> descriptions;
   descriptions.reserve(ranks.size());
   for (const json& rank : ranks)

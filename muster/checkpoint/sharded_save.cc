@@ -80,15 +80,8 @@ TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before
   for (const TensorPiece& piece : before)
     old.emplace(piece.name, piece.tensor);
   TensorPieces copies = pieces;
-  for (TensorPiece& piece : copies) {
-    const auto found = old.find(piece.name);
-    const bool fits = found != old.end() && found->second.sizes() == piece.tensor.sizes() &&
-                      found->second.scalar_type() == piece.tensor.scalar_type();
-    at::Tensor copy =
-        fits ? found->second : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
-    copy.copy_(piece.tensor);
-    piece.tensor = std::move(copy);
-  }
+  for (TensorPiece& piece : copies)
+    piece.tensor = host_copy(piece.tensor, old[piece.name]);
   return copies;
 }
 
@@ -103,6 +96,7 @@ auto lists_of(Plan& plan) {
                     &plan.own_parts};
 }
 
+// The order is that of lists_of, which put_pieces relies on.
 TensorPieces all_pieces(const ShardedPlan& plan) {
   TensorPieces all;
   for (const TensorPieces* list : lists_of(plan))
@@ -118,6 +112,7 @@ void put_pieces(const TensorPieces& pieces, ShardedPlan& plan) {
       piece = *next++;
 }
 
+// Parts are small, so their copies get new memory.
 NamedTensors piece_copies(const NamedTensors& tensors) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors)
@@ -183,6 +178,7 @@ std::string ShardedSave::start(const SaveOptions& options,
   finish(group);
   const at::NoGradGuard no_grad;
   const ShardedPlan plan = plan_sharded_save(state, group);
+  // The plan is made before anything of the folder is touched: it may refuse.
   auto save = std::make_unique<Save>();
   save->options = options;
   save->rank = group.rank();
@@ -206,6 +202,7 @@ std::string ShardedSave::start(const SaveOptions& options,
     save->folder = save->staging->path();
     save->parts = background ? piece_copies(state.parts) : state.parts;
   });
+  // The folder's name has a random end, so rank 0 tells it.
   peers.share(save->folder);
   peers.together([&] {
     if (::access(save->folder.c_str(), W_OK) == 0)

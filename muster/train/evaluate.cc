@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/saved_state.h"
 
 namespace muster {
 
@@ -13,7 +14,7 @@ namespace {
 
 // Refuses a mean over other samples than the dataset's. `bad` are those that could not be read.
 void check_counted(int64_t dataset_size, double counted, double bad) {
-  const auto all = static_cast<double>(dataset_size);
+  const double all = as_number(dataset_size);
   if (counted + bad == all)
     return;
   std::string got = cat("got ", counted);

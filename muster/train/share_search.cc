@@ -12,16 +12,13 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/saved_state.h"
 
 namespace muster {
 
 namespace {
 
 constexpr int64_t kLongestRest = 16;  // comparisons without a trial, after trials that failed
-
-double as_double(int64_t samples) {
-  return static_cast<double>(samples);
-}
 
 int64_t samples_in(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -32,7 +29,7 @@ std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
                                      const std::vector<int64_t>& shares) {
   std::vector<double> of_one(seconds.size());
   for (size_t rank = 0; rank < seconds.size(); ++rank)
-    of_one[rank] = seconds[rank] / as_double(shares[rank]);
+    of_one[rank] = seconds[rank] / as_number(shares[rank]);
   return of_one;
 }
 
@@ -40,7 +37,7 @@ std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
 double longest_step(const std::vector<int64_t>& shares, const std::vector<double>& of_one) {
   double longest = 0;
   for (size_t rank = 0; rank < shares.size(); ++rank)
-    longest = std::max(longest, as_double(shares[rank]) * of_one[rank]);
+    longest = std::max(longest, as_number(shares[rank]) * of_one[rank]);
   return longest;
 }
 
@@ -51,7 +48,7 @@ std::vector<int64_t> between(const std::vector<int64_t>& from,
                              double part) {
   std::vector<int64_t> shares = from;
   for (size_t rank = 0; rank < from.size(); ++rank)
-    shares[rank] += std::llround(std::trunc(as_double(to[rank] - from[rank]) * part));
+    shares[rank] += std::llround(std::trunc(as_number(to[rank] - from[rank]) * part));
   // The samples that rounding has left over go, one after the other, to the rank that is furthest
   // from its goal.
   const int64_t left = samples_in(from) - samples_in(shares);
@@ -93,13 +90,13 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   // left goes to the rank that would be ready with it first.
   std::vector<int64_t> shares;
   for (const double seconds : seconds_a_sample) {
-    const double part = as_double(sum - ranks) / (seconds * speed_of_all);
+    const double part = as_number(sum - ranks) / (seconds * speed_of_all);
     shares.push_back(1 + static_cast<int64_t>(part));
   }
   using Ready = std::pair<double, size_t>;
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> next;
   const auto with_one_more = [&](size_t rank) {
-    return Ready(as_double(shares[rank] + 1) * seconds_a_sample[rank], rank);
+    return Ready(as_number(shares[rank] + 1) * seconds_a_sample[rank], rank);
   };
   for (size_t rank = 0; rank < shares.size(); ++rank)
     next.push(with_one_more(rank));

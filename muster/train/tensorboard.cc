@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <ctime>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -67,8 +67,8 @@ std::array<uint32_t, 256> make_crc32c_table() {
 uint32_t masked_crc32c(const std::string& bytes) {
   static const auto table = make_crc32c_table();
   uint32_t crc = ~0U;
-  for (const char byte : bytes)
-    crc = table[(crc ^ static_cast<uint8_t>(byte)) & 0xff] ^ crc >> 8;
+  for (const uint8_t byte : bytes)
+    crc = table[(crc ^ byte) & 0xff] ^ crc >> 8;
   crc = ~crc;
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
@@ -94,14 +94,7 @@ std::string event_file_name() {
   static std::atomic<int> files = 0;
   char host[256] = "localhost";
   ::gethostname(host, sizeof(host) - 1);
-  return cat("events.out.tfevents.",
-             static_cast<int64_t>(seconds_since_1970()),
-             ".",
-             host,
-             ".",
-             ::getpid(),
-             ".",
-             files++);
+  return cat("events.out.tfevents.", std::time(nullptr), ".", host, ".", ::getpid(), ".", files++);
 }
 
 // A TFRecord: the length, its checksum, the event, its checksum.

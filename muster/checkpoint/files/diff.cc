@@ -149,6 +149,7 @@ TensorsDifference compare_tensors(const TensorSource& first,
                                   const std::function<void(size_t)>& on_bytes) {
   using Kind = TensorDifference::Kind;
   TensorsDifference result;
+  // Appends a row; `a` and `b` are the two kinds.
   const auto note =
       [&](const std::string& name, Kind kind, const std::string& a, const std::string& b) {
         result.tensors.push_back({.name = name,

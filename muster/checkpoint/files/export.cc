@@ -170,6 +170,7 @@ size_t export_tensors(const TensorSource& from,
   const std::string folder = folder_of(path);
   check_space(folder, sizeof(head_bytes) + head_bytes + data_bytes);
 
+  // Nobody sees the file under its name before all of it is on the disk.
   AsideFile aside(path);
   DurableFile file(folder, fs::path(aside.name).filename().string());
   file.write(&head_bytes, sizeof(head_bytes));

@@ -36,6 +36,7 @@ std::vector<Saved> all_saved(const std::string& directory) {
     all.push_back({.folder = {.step = folder.step, .path = folder.path},
                    .manifest = manifest_of(folder.path)});
   std::ranges::reverse(all);
+  // They are in the order of their steps now, so an unreadable one takes the number before.
   int64_t before = 0;
   for (Saved& one : all)
     before = one.serial = one.manifest ? one.manifest->serial : before;
@@ -83,6 +84,33 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory,
                   "', got '",
                   only,
                   "'; see `muster checkpoint ls`"));
+}
+
+bool is_accepted(const std::string& path, const IsOwn& accept) {
+  if (!accept)
+    return true;
+  try {
+    return accept(read_manifest_alone(path));
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
+    return false;
+  }
+}
+
+void SkippedCheckpoints::add(const std::string& path, const Error& error, bool warns) {
+  if (warns)
+    log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
+  problems_ += cat("\n  ", path, ": ", error.message());
+}
+
+void SkippedCheckpoints::refuse_if_any(const std::string& directory) const {
+  if (problems_.empty())
+    return;
+  throw Error(ErrorCode::io,
+              cat("checkpoint: expected a whole one in '",
+                  directory,
+                  "', got only damaged ones; remove them to start anew:",
+                  problems_));
 }
 
 void warn_of_abandoned(const std::string& path) {

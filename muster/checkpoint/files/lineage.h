@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/manifest.h"
 
@@ -30,6 +31,22 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOw
 std::vector<SavedFolder> list_by_saving(const std::string& directory,
                                         const std::string& only,
                                         const IsOwn& is_own = {});
+
+// Whether `accept` (if given) takes the checkpoint. One whose manifest cannot be read is not taken,
+// with a warning: whose it is cannot be told.
+bool is_accepted(const std::string& path, const IsOwn& accept);
+
+// The damaged checkpoints that a load has passed over.
+class SkippedCheckpoints {
+ public:
+  void add(const std::string& path, const Error& error, bool warns = true);
+  // Throws: io, with the reason for each, if there are any: a training that is to go on must not
+  // begin anew.
+  void refuse_if_any(const std::string& directory) const;
+
+ private:
+  std::string problems_;
+};
 
 // Warns that the checkpoint is of an abandoned branch, and is loaded because no later one is
 // complete.

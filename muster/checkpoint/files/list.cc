@@ -54,16 +54,7 @@ void add_manifest(ListedCheckpoint& row) {
     row.epoch = position.epoch;
   if (position.samples_seen > 0)
     row.samples_seen = position.samples_seen;
-  if (position.step == row.step)
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected step ",
-                  row.step,
-                  " in '",
-                  row.path,
-                  "', got a manifest of step ",
-                  position.step,
-                  "; its folder was renamed, or has files of another checkpoint"));
+  check_step(manifest, row.step, row.path);
 }
 
 }  // namespace

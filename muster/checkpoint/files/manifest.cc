@@ -123,6 +123,7 @@ std::vector<WrittenFile> files_in(const json& document, const std::string& name)
   const auto files = document.value("files", json());
   if (!files.is_array() || files.empty() || files.size() > kMaxFiles)
     refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
+  // Names are checked before any of the files is opened.
   std::vector<WrittenFile> records;
   std::set<std::string> names;
   for (const auto& file : files) {
@@ -223,6 +224,19 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   if (document.contains("optimizer"))
     manifest.optimizer = document["optimizer"].dump();
   return manifest;
+}
+
+void check_step(const Manifest& manifest, int64_t step, const std::string& path) {
+  if (manifest.position.step == step)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected step ",
+                  step,
+                  " in '",
+                  path,
+                  "', got a manifest of step ",
+                  manifest.position.step,
+                  "; its folder was renamed, or has files of another checkpoint"));
 }
 
 // The size is looked at before the file is read into memory.

@@ -60,6 +60,9 @@ constexpr const char* kPartsFile = "parts.safetensors";
 // Throws: invalid_argument if a user text is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
 
+// Throws: invalid_argument for a manifest of another step than the name of its folder says.
+void check_step(const Manifest& manifest, int64_t step, const std::string& path);
+
 // `name` appears in messages. Throws: invalid_argument if the text is not a complete manifest of
 // schema "muster.checkpoint/1", or was changed after it was written.
 Manifest parse_manifest(const std::string& text, const std::string& name);

@@ -192,6 +192,7 @@ std::string optimizer_kinds(const CheckpointView& view) {
     return kind_in(view.manifest.optimizer);
   if (view.manifest.find(kPartsFile) == nullptr)
     return "";
+  // A description is bounded and checked like anything from a file.
   const SafetensorsFile parts(cat(view.path, "/", kPartsFile));
   std::vector<std::string> kinds;
   for (const auto& [name, entry] : parts.header().tensors) {

@@ -97,6 +97,7 @@ std::vector<std::string> weight_files(const std::string& path) {
     fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
   if (!S_ISDIR(info.st_mode))
     return {path};
+  // A manifest comes first, then an index, then a file with the usual name.
   if (exists_at(cat(path, "/", kManifestFile))) {
     std::vector<std::string> files;
     for (const ViewedFile& file : model_set(view_checkpoint(path)).files)

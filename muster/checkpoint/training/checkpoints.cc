@@ -239,6 +239,7 @@ int64_t Checkpoints::go_back(int64_t steps) {
                     training_->options().folder,
                     "'; save more often (.every), keep more (.keep_last), or go back less"));
   }
+  // A checkpoint of the run before lacks what this run has begun anew.
   const bool is_of_earlier_run = loaded->serial <= begun_anew_at_;
   training_->load_parts(loaded->read_parts, PartPlace::of_training, is_of_earlier_run);
   if (is_of_earlier_run)
@@ -305,6 +306,7 @@ std::string Checkpoints::save(int64_t step) {
   const at::NoGradGuard no_grad;
   const CheckpointsOptions& options = training_->options();
   const std::string& mine = branch_->begun_by;
+  // A folder may have other trainings' checkpoints, which are not counted and stay.
   const SaveOptions save{
       .directory = options.folder,
       .keep_last = options.keep_last,

@@ -7,13 +7,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-#include "muster/base/env.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/packed_state.h"
@@ -98,12 +95,8 @@ int neighbour_distance(const std::vector<std::string>& hosts) {
   return size > 1 ? 1 : 0;
 }
 
-// A process that is a rank keeps one object, whatever its number becomes when ranks are replaced.
 KeptShards& KeptShards::of(const std::string& folder, int rank) {
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::pair<std::string, int>, KeptShards>;  // never destroyed
-  const std::lock_guard lock(mutex);
-  return all[{folder, get_env("RANK") ? 0 : rank}];
+  return kept_by_process<KeptShards>(folder, rank);
 }
 
 // The memory is used again as long as the size stays, since new memory costs more than a copy.
@@ -123,6 +116,7 @@ void KeptShards::keep(const KeptState& mine, ProcessGroup& group) {
     distance_ = neighbour_distance(group.all_gather_bytes(host_identity(), "hosts"));
     distance_of_ranks_ = size;
   }
+  // The neighbour needs the head to make room for the bytes.
   const std::string head = head_of(mine);
   const auto heads = group.all_gather_bytes(head, "parts in memory");
   Kept& kept = kept_[0].version < kept_[1].version ? kept_[0] : kept_[1];

@@ -17,7 +17,6 @@ namespace muster {
 
 class KeptShards {
  public:
-  // This process's shards, as KeptStates::of.
   static KeptShards& of(const std::string& folder, int rank);
 
   // Copies this rank's shard, sends it to a neighbour, and receives that of its ward, into memory

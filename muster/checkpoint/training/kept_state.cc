@@ -7,11 +7,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <utility>
 
-#include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/packed_state.h"
 
@@ -27,12 +24,8 @@ at::Tensor bytes_in(const at::Tensor& tensor) {
 
 }  // namespace
 
-// Ranks that are threads of one process, as in tests, are told apart by their numbers.
 KeptStates& KeptStates::of(const std::string& folder, int rank) {
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::pair<std::string, int>, KeptStates>;  // never destroyed
-  const std::lock_guard lock(mutex);
-  return all[{folder, get_env("RANK") ? 0 : rank}];
+  return kept_by_process<KeptStates>(folder, rank);
 }
 
 // While the copy is not finished there is no state: a rank that is stopped here must not go on from

@@ -3,10 +3,14 @@
 // else is created anew. Used only by the stores of Checkpoints.
 #pragma once
 
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "muster/base/env.h"
 #include "muster/checkpoint/image.h"
 #include "muster/comm/process_group.h"
 
@@ -33,11 +37,20 @@ struct KeptState {
   int64_t version() const { return (branch.goings_back << 40) + image.position.step; }
 };
 
+// This process's object for a training with checkpoints in `folder`. A process that a launcher
+// started as a rank has one, whatever its rank number becomes; otherwise ranks may be threads, and
+// `rank` distinguishes them. Never destroyed: it outlives all that is made anew for a rank.
+template <class Kept>
+Kept& kept_by_process(const std::string& folder, int rank) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::pair<std::string, int>, Kept>;
+  const std::lock_guard lock(mutex);
+  return all[{folder, get_env("RANK") ? 0 : rank}];
+}
+
 class KeptStates {
  public:
-  // This process's state of the training with checkpoints in `folder`. A process that a launcher
-  // started as a rank has one, whatever its rank number becomes; otherwise ranks may be threads,
-  // and `rank` distinguishes them.
+  // The one of this process, as kept_by_process.
   static KeptStates& of(const std::string& folder, int rank);
 
   // Copies the image into memory that is reused. Shares memory with `state` for rank 0's tensors.

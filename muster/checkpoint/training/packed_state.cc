@@ -40,6 +40,7 @@ int64_t bytes_for(const std::vector<int64_t>& shape, at::ScalarType type) {
 
 // The rank is left out: whoever gets the state has a rank of its own.
 std::string head_of(const KeptState& state) {
+  // Each set of tensors has a safetensors head, and its size for the parser.
   const auto tensors = [](const NamedTensors& named) {
     const SafetensorsHead head = make_safetensors_head(named);
     return nlohmann::json{{"head", head.json}, {"bytes", head.data_bytes}};

@@ -129,6 +129,7 @@ void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
                            .world_size = group().size()},
                  .rank = group().rank(),
                  .branch = branch};
+  // Averages of the weights are kept in the same pieces as the model.
   for (const auto& part : state.parts_in_pieces)
     kept.image.parts.merge(tensors_by_name(part.pieces));
   if (state.optimizer) {

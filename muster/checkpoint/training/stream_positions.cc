@@ -59,6 +59,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
 // The counts are from a file, so they are compared with what is left.
 std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state) {
   const at::Tensor all = state.tensor(owner, kPositions).contiguous();
+  // The tensor may be of a damaged file, or of another part of that name.
   const auto refuse = [&](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
                 cat("checkpoints: expected the positions of all ranks in the stream of '",

@@ -171,6 +171,7 @@ void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) cons
     mine.insert(part->name());
   for (const auto& [name, optimizer] : models_.optimizers())
     mine.insert(name);
+  // A new part counts only where the checkpoint lacks it, so the option may stay in the program.
   for (const std::string& name : options_.new_parts)
     if (!theirs.contains(name) && is_part(name))
       mine.erase(name);
