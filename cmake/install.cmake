@@ -7,7 +7,7 @@
 #   lib/libmuster.so, lib/libmuster_cuda.so,     beside each other: the first loads the others by their place
 #   lib/libmuster_mpi_*.so
 #   lib/muster/libtorch/                         LibTorch, where it is the one that setup.sh put into the checkout
-#   include/muster/...                           every header that a FILE_SET names
+#   include/muster/...                           muster.h and the others that programs can reach (public_headers.cmake)
 #   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
 #   share/man/man1/                              a page for each command
 #   share/bash-completion, share/zsh, share/fish completion, where these shells look
@@ -75,8 +75,7 @@ if(MUSTER_LIBTORCH)
   endif()
 
   install(TARGETS muster EXPORT musterTargets
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   set_target_properties(muster PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
   if(TARGET muster_cuda)
     add_dependencies(muster_installed muster_cuda)
@@ -96,14 +95,13 @@ if(MUSTER_LIBTORCH)
   set_target_properties(muster_bench PROPERTIES
     INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${muster_bench_torch_rpath}")
 
-  # muster_control is inside libmuster.so: its headers are installed, the archive is not.
-  get_target_property(muster_control_headers muster_control HEADER_SET)
-  foreach(header IN LISTS muster_control_headers)
-    cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE relative)
-    cmake_path(GET relative PARENT_PATH folder)
-    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+  # muster_control is inside libmuster.so: its archive is not installed.
+  include(${CMAKE_CURRENT_LIST_DIR}/public_headers.cmake)
+  muster_public_headers(muster_headers)
+  foreach(header IN LISTS muster_headers)
+    cmake_path(GET header PARENT_PATH folder)
+    install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
   endforeach()
-  install(FILES ${PROJECT_SOURCE_DIR}/muster/muster.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster)
 
   install(EXPORT musterTargets NAMESPACE muster:: DESTINATION ${muster_package_dir})
   install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${muster_package_dir})

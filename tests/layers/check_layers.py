@@ -117,7 +117,8 @@ SYSTEM = re.compile(r"(sys|linux|net|netinet|arpa|asm)/|"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-FILE_SET = re.compile(r"FILE_SET\s+HEADERS\s+(?:BASE_DIRS\s+\S+\s+)?FILES([^)]*)\)")
+# Beside muster.h, what programs may include (cmake/public_headers.cmake installs what both reach).
+OTHER_PUBLIC_HEADERS = "cmake/other_public_headers.txt"
 
 
 def reachable(folder, arrows=None):
@@ -148,17 +149,19 @@ def room_of(name):
 
 
 def public_headers(muster):
-    """The headers that CMake's FILE_SETs name (those that are installed), relative to muster/."""
+    """The headers that a program of a user can reach, relative to muster/. They are installed."""
+    others = muster.parent / OTHER_PUBLIC_HEADERS
+    named = others.read_text(encoding="utf-8").splitlines() if others.is_file() else []
+    todo = ["muster/muster.h", *(name for name in named if name and not name.startswith("#"))]
     found = set()
-    for lists in muster.glob("**/CMakeLists.txt"):
-        text = re.sub(r"#.*", "", lists.read_text(encoding="utf-8"))
-        for group in FILE_SET.findall(text):
-            for name in group.split():
-                if name.endswith(".h"):
-                    path = muster.parent / name.replace("${PROJECT_SOURCE_DIR}/", "") if name.startswith("${") \
-                        else lists.parent / name
-                    found.add(path.relative_to(muster).as_posix())
-    return found
+    while todo:
+        name = todo.pop()
+        path = muster.parent / name
+        if not name.startswith("muster/") or name.removeprefix("muster/") in found or not path.is_file():
+            continue
+        found.add(name.removeprefix("muster/"))
+        todo += [included for _, included, _ in includes(path)]
+    return found - {"muster.h"}
 
 
 def includes(path):
@@ -221,8 +224,6 @@ class Checker:
             yield f"{folder or name} may use only {', '.join(sorted(allowed - {folder})) or 'nothing'}"
         if folder == target and folder in ROOMS:
             yield from self.judge_room(name, folder, included)
-        if name in self.public and included not in self.public:
-            yield "a public header may include only public headers (name it in the folder's FILE_SET)"
 
     def judge_room(self, name, folder, included):
         room = room_of(name)
