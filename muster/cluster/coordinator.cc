@@ -145,14 +145,14 @@ void Coordinator::on_failing(const Report& report) {
     return;
   if (phase_ == Phase::running && report.error.empty() && replace_in_place(report))
     return;
-  for (const WorkerExit& exit : report.exits)
+  for (const RankExit& exit : report.exits)
     trouble_.failures.push_back(exit);
   if (phase_ != Phase::running)
     return;
   if (!report.error.empty())
     return stop_round(cat("not replaced in place: ", report.error));
   if (!report.exits.empty()) {
-    const WorkerExit& first = report.exits.front();
+    const RankExit& first = report.exits.front();
     stop_round(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause));
   }
 }
@@ -163,7 +163,7 @@ void Coordinator::on_ended(const Report& report) {
   if (!is_of_round(report) || leave_in_place(report))
     return;
   members_.at(report.from).ended = true;
-  for (const WorkerExit& exit : report.exits)
+  for (const RankExit& exit : report.exits)
     note_end(exit);
   if (!report.error.empty())
     note_error(report);
@@ -176,10 +176,10 @@ void Coordinator::on_ended(const Report& report) {
 }
 
 // The report of a rank's end has the whole story of a failure that was told in a hurry.
-void Coordinator::note_end(const WorkerExit& exit) {
+void Coordinator::note_end(const RankExit& exit) {
   exits_.push_back(exit);
   const bool ended_by_itself = exit.sent_signal == 0;
-  const auto told = std::ranges::find(trouble_.failures, exit.rank, &WorkerExit::rank);
+  const auto told = std::ranges::find(trouble_.failures, exit.rank, &RankExit::rank);
   if (told == trouble_.failures.end()) {
     if (exit.failed() && ended_by_itself)
       trouble_.failures.push_back(exit);
@@ -307,7 +307,7 @@ void Coordinator::round_over() {
     return restart_after_loss();
   if (trouble_.failures.empty() || trouble_.hosts_changed)
     return regather();
-  const WorkerExit* const first = first_failure(trouble_.failures);
+  const RankExit* const first = first_failure(trouble_.failures);
   restart_after_failure(first != nullptr ? *first : trouble_.failures[0]);
 }
 
@@ -329,7 +329,7 @@ void Coordinator::restart_after_loss() {
 }
 
 // Costs a restart. A host that has failed too often takes no more part.
-void Coordinator::restart_after_failure(const WorkerExit& first) {
+void Coordinator::restart_after_failure(const RankExit& first) {
   if (restarts_ >= rules_.max_restarts)
     return finish(first.shell_code(), "");
   ++restarts_;
@@ -482,8 +482,8 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
               .reason = reason,
               .exit_code = exit_code};
   order.exits = trouble_.failures;
-  for (const WorkerExit& exit : exits_) {
-    if (std::ranges::find(order.exits, exit.rank, &WorkerExit::rank) == order.exits.end())
+  for (const RankExit& exit : exits_) {
+    if (std::ranges::find(order.exits, exit.rank, &RankExit::rank) == order.exits.end())
       order.exits.push_back(exit);
   }
   if (exit_code == 0)

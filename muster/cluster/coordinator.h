@@ -90,7 +90,7 @@ class Coordinator {
     int signs = 0;  // of life, that the other has given since
   };
   struct Trouble {  // why the round is being stopped
-    std::vector<WorkerExit> failures;
+    std::vector<RankExit> failures;
     std::vector<std::string> lost;  // names of hosts
     std::string error;              // of a host that could not start, or of the job
     int error_code = 1;
@@ -111,7 +111,7 @@ class Coordinator {
   bool can_spare_a_host() const;
   void on_failing(const Report& report);
   void on_ended(const Report& report);
-  void note_end(const WorkerExit& exit);
+  void note_end(const RankExit& exit);
   void note_error(const Report& report);
   void note_stop(const Report& report);
   void let_leave(const std::string& id);  // when the round is over
@@ -143,7 +143,7 @@ class Coordinator {
   void go_on_in_place(Order order);
   void regather();
   void restart_after_loss();
-  void restart_after_failure(const WorkerExit& first);
+  void restart_after_failure(const RankExit& first);
   void finish(int exit_code, const std::string& reason);
   void finish_missing();
   bool all_ended() const;
@@ -174,7 +174,7 @@ class Coordinator {
   std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
   std::set<std::string> set_aside_;         // names
   Trouble trouble_;
-  std::vector<WorkerExit> exits_;  // of the round
+  std::vector<RankExit> exits_;  // of the round
   std::vector<Order> orders_;      // to be given
 };
 

@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kQuickInPlace{60};  // failures this soon make th
 }  // namespace
 
 std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const {
-  for (const WorkerExit& exit : report.exits) {
+  for (const RankExit& exit : report.exits) {
     std::string obstacle = obstacle_to_replacing(exit);
     if (!obstacle.empty())
       return obstacle;

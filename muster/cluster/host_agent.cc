@@ -1,5 +1,5 @@
 // One process for each host. It waits for the coordinator's orders and carries them out in turn: a
-// start order runs the ranks of this host to their end (run_workers), and while they run, the event
+// start order runs the ranks of this host to their end (run_local_ranks), and while they run, the event
 // loop of the process set takes further orders, so that ranks can be stopped or go on in another
 // round. The host that serves the store coordinates too, in a thread of its own.
 #include "muster/cluster/host_agent.h"
@@ -27,7 +27,7 @@
 #include "muster/launch/job_start.h"
 #include "muster/launch/replacement.h"
 #include "muster/launch/run_recorder.h"
-#include "muster/launch/worker_group.h"
+#include "muster/launch/local_ranks.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 #include "muster/trace/read_activity.h"
@@ -52,10 +52,10 @@ Secret ranks_secret(const HostRendezvous& rendezvous) {
 }
 
 // The ends of ranks whose round was over before this host had begun it.
-std::vector<WorkerExit> not_started(const std::vector<WorkerSpec>& specs) {
-  std::vector<WorkerExit> exits;
-  for (const WorkerSpec& spec : specs) {
-    WorkerExit exit{.rank = spec.rank,
+std::vector<RankExit> not_started(const std::vector<RankSpec>& specs) {
+  std::vector<RankExit> exits;
+  for (const RankSpec& spec : specs) {
+    RankExit exit{.rank = spec.rank,
                     .local_rank = spec.local_rank,
                     .host = spec.host,
                     .device = spec.device,
@@ -218,7 +218,7 @@ class HostAgent {
     begin_record(order, *host_index);
     replacing_.go_on(
         {.number = attempt_of(order.round),
-         .specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round)),
+         .specs = make_rank_specs(order.plan, options_, job_->facts(), attempt_of(order.round)),
          .pause = order.pause,
          .why = order.reason});
     return true;
@@ -347,7 +347,7 @@ class HostAgent {
 
   // After a failure of any rank here: a host with a GPU that has gone bad takes no more part.
   void look_at_gpus(Report& end) {
-    const bool has_failed = std::ranges::any_of(end.exits, &WorkerExit::failed);
+    const bool has_failed = std::ranges::any_of(end.exits, &RankExit::failed);
     if (!has_failed || lost_ || end.stopped_by != 0)
       return;
     const std::vector<BadGpu> bad = bad_gpus();
@@ -467,9 +467,9 @@ class HostAgent {
   }
 
   // Blocking: until all ranks of this host have ended. Throws: Error where no rank is the cause.
-  std::vector<WorkerExit> run_ranks(const Order& order, int* stopped_by) {
+  std::vector<RankExit> run_ranks(const Order& order, int* stopped_by) {
     const auto specs =
-        make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round));
+        make_rank_specs(order.plan, options_, job_->facts(), attempt_of(order.round));
     if (specs.empty())
       return {};
     running_round_ = order.round;
@@ -484,13 +484,13 @@ class HostAgent {
     if (options_.failure_policy == FailurePolicy::replace) {
       rules.replacing = &replacing_;
     } else {
-      rules.on_rank_failed = [&](const WorkerExit& exit) {
+      rules.on_rank_failed = [&](const RankExit& exit) {
         if (lost_ || std::exchange(told, true))
           return;
         member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
       };
     }
-    const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
+    const GroupResult result = run_local_ranks(processes_, specs, job_->inherited_fds(), rules);
     if (!result.fault.empty())
       throw Error(ErrorCode::unavailable, result.fault);
     *stopped_by = result.stopped_by;
@@ -589,7 +589,7 @@ class HostAgent {
   Plan plan_, announced_;
   int stopped_round_ = 0;
   int running_round_ = 0;
-  std::vector<WorkerExit> followed_failures_;  // for which the round has begun in place
+  std::vector<RankExit> followed_failures_;  // for which the round has begun in place
   bool lost_ = false;
   std::string why_lost_;
   bool leaving_ = false;

@@ -10,7 +10,7 @@
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 #include "muster/placement/plan_json.h"
 
 namespace muster {
@@ -102,18 +102,18 @@ HostFacts facts_from(const Json& json) {
 }
 
 // The ends keep their order: the cause stands first.
-Json to_json(const std::vector<WorkerExit>& exits) {
+Json to_json(const std::vector<RankExit>& exits) {
   Json list = Json::array();
-  for (const WorkerExit& exit : exits)
+  for (const RankExit& exit : exits)
     list.push_back(to_json(exit));
   return list;
 }
 
 // Throws: invalid_argument, nlohmann's exceptions.
-std::vector<WorkerExit> exits_from(const Json& json) {
-  std::vector<WorkerExit> exits;
+std::vector<RankExit> exits_from(const Json& json) {
+  std::vector<RankExit> exits;
   for (const Json& exit : json)
-    exits.push_back(worker_exit_from_json(exit));
+    exits.push_back(rank_exit_from_json(exit));
   return exits;
 }
 

@@ -13,7 +13,7 @@
 
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 #include "muster/placement/plan.h"
 
 namespace muster {
@@ -52,7 +52,7 @@ struct Report {
   int number = 0;         // of this host's reports: no two are alike
   int round = 0;          // failing, ended
   std::optional<HostFacts> facts = {};
-  std::vector<WorkerExit> exits = {};
+  std::vector<RankExit> exits = {};
   int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
   std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
   int exit_code = 0;       // with error
@@ -88,7 +88,7 @@ struct Order {
   std::string reason = {};                   // stop, finish, refuse; start in place
   int exit_code = 0;                         // finish, refuse
   // finish, start in place: of the round that failed, the cause first
-  std::vector<WorkerExit> exits = {};
+  std::vector<RankExit> exits = {};
 };
 
 std::string to_text(const Report& report);

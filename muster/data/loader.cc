@@ -18,7 +18,7 @@ namespace muster {
 
 namespace {
 
-std::string worker_text(const WorkerPlace& place) {
+std::string worker_text(const RankPlace& place) {
   return place.worker < 0 ? "" : cat(" (worker ", place.worker, ")");
 }
 
@@ -282,13 +282,13 @@ void fail_loading(const std::string& what) {
   std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
 }
 
-void fail_sample(int64_t sample, const WorkerPlace& place) {
+void fail_sample(int64_t sample, const RankPlace& place) {
   fail_loading(cat("sample ", sample, worker_text(place)));
 }
 
 namespace {
 
-std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+std::string batch_text(const std::vector<int64_t>& samples, const RankPlace& place) {
   return cat("batch of samples ",
              samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
              worker_text(place));
@@ -296,13 +296,13 @@ std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& p
 
 }  // namespace
 
-void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+void fail_batch(const std::vector<int64_t>& samples, const RankPlace& place) {
   fail_loading(batch_text(samples, place));
 }
 
 void fail_empty_batch(const std::vector<int64_t>& samples,
                       int64_t tried,
-                      const WorkerPlace& place) {
+                      const RankPlace& place) {
   throw Error(ErrorCode::invalid_argument,
               cat("data loader: ",
                   batch_text(samples, place),

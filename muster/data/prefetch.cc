@@ -36,7 +36,7 @@ constexpr std::chrono::seconds kPatienceAtEnd{2};
 
 thread_local bool t_is_worker = false;
 
-MadeThing made(const Prefetch::Make& make, int64_t number, WorkerPlace& place) {
+MadeThing made(const Prefetch::Make& make, int64_t number, RankPlace& place) {
   MadeThing result;
   try {
     result.thing = make(number, place);
@@ -74,7 +74,7 @@ struct Prefetch::State {
   int64_t limit;      // the first that is too far ahead
   bool stop = false;
   std::map<int64_t, MadeThing> made_things;
-  std::vector<std::unique_ptr<WorkerPlace>> places;
+  std::vector<std::unique_ptr<RankPlace>> places;
   std::vector<std::thread> threads;
   int running = 0;            // of the workers
   std::exception_ptr broken;  // what ended one of them, as for lack of memory
@@ -87,7 +87,7 @@ struct Prefetch::State {
   }
 
   // An exception that left the thread would end the process.
-  void run(WorkerPlace& place) noexcept {
+  void run(RankPlace& place) noexcept {
     std::exception_ptr failure;
     try {
       compute_alone();
@@ -103,7 +103,7 @@ struct Prefetch::State {
     ended.notify_all();
   }
 
-  void work(WorkerPlace& place) {
+  void work(RankPlace& place) {
     std::unique_lock lock(mutex);
     int64_t own = begin;
     while (turns > 0 && own % turns != place.worker)
@@ -234,7 +234,7 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
 
 void Prefetch::start_workers() {
   for (int worker = 0; worker < options_.workers; ++worker) {
-    WorkerPlace& place = *state_->places.emplace_back(std::make_unique<WorkerPlace>());
+    RankPlace& place = *state_->places.emplace_back(std::make_unique<RankPlace>());
     place.worker = worker;
     state_->threads.reserve(state_->places.size());
     state_->threads.emplace_back([state = state_, &place] {
@@ -263,7 +263,7 @@ Prefetch::~Prefetch() {
 Prefetch::Thing Prefetch::next() {
   const Span span("data wait", Category::data);
   if (!state_) {
-    WorkerPlace here;
+    RankPlace here;
     MadeThing result = made(make_, next_++, here);
     if (result.error)
       std::rethrow_exception(result.error);

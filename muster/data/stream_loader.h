@@ -84,7 +84,7 @@ template <class E>
 std::vector<E> read_examples(const Stream<E>& stream,
                              Worker<E>& worker,
                              Shared& shared,
-                             WorkerPlace& place,
+                             RankPlace& place,
                              int64_t* count) {
   std::vector<E> examples;
   int64_t bad_in_a_row = 0;
@@ -114,7 +114,7 @@ std::vector<E> read_examples(const Stream<E>& stream,
 }
 
 template <class E>
-auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place) {
+auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, RankPlace& place) {
   Turn<Collated<E>> turn;
   const StreamRemainder first = worker.left.empty() ? StreamRemainder() : worker.left.front();
   try {
@@ -280,7 +280,7 @@ void StreamLoader<S>::Iterator::start() {
   for (const auto& left : now_.left)
     workers->push_back({.left = left});
   const auto make = [stream = loader_->stream_, workers, shared = loader_->shared_](
-                        int64_t number, WorkerPlace& place) -> Prefetch::Thing {
+                        int64_t number, RankPlace& place) -> Prefetch::Thing {
     auto& worker = (*workers)[static_cast<size_t>(number) % workers->size()];
     return std::make_shared<streaming::Turn<Data>>(
         streaming::take_turn<Example>(*stream, worker, *shared, place));

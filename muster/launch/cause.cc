@@ -15,39 +15,39 @@ namespace {
 // Failures this close together may have come in any order.
 constexpr std::chrono::milliseconds kMoment{250};
 
-bool failed_by_itself(const WorkerExit& exit) {
+bool failed_by_itself(const RankExit& exit) {
   return exit.failed() && exit.sent_signal == 0;
 }
 
-bool in_one_moment(const WorkerExit& a, const WorkerExit& b) {
+bool in_one_moment(const RankExit& a, const RankExit& b) {
   return std::chrono::abs(a.at - b.at) <= kMoment;
 }
 
 // A signal from outside ended it; a crash is the rank's own doing.
-bool is_killed(const WorkerExit& exit) {
+bool is_killed(const RankExit& exit) {
   return exit.signal != 0 && !is_crash(exit.signal);
 }
 
-Cause cause_in(const std::vector<const WorkerExit*>& failures) {
+Cause cause_in(const std::vector<const RankExit*>& failures) {
   std::vector<End> ends;
   ends.reserve(failures.size());
-  for (const WorkerExit* exit : failures)
+  for (const RankExit* exit : failures)
     ends.push_back(
         {.exit_code = exit->exit_code, .signal = exit->signal, .account = account_of(*exit)});
   return cause_among(ends);
 }
 
 // The ranks that had no chance to tell a failure of their own.
-std::vector<int> ended_by_muster(const std::vector<WorkerExit>& exits) {
+std::vector<int> ended_by_muster(const std::vector<RankExit>& exits) {
   std::vector<int> ended;
-  for (const WorkerExit& exit : exits)
+  for (const RankExit& exit : exits)
     if (exit.started && exit.sent_signal != 0)
       ended.push_back(exit.rank);
   return ended;
 }
 
 // The doubt about a first failure that is but the loss of another rank.
-std::string unknown_cause(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+std::string unknown_cause(const std::vector<RankExit>& exits, const RankExit& first) {
   const std::vector<int> ended = ended_by_muster(exits);
   const std::string lost =
       first.facts.lost_ranks.empty() ? "another rank" : rank_list(first.facts.lost_ranks);
@@ -66,7 +66,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
 }
 
-Account account_of(const WorkerExit& exit) {
+Account account_of(const RankExit& exit) {
   if (is_killed(exit))
     return Account::none;
   if (exit.facts.account != Account::none)
@@ -76,15 +76,15 @@ Account account_of(const WorkerExit& exit) {
   return exit.facts.code == "peer_failed" ? Account::lost_peer : Account::own_error;
 }
 
-bool lost_a_peer(const WorkerExit& exit) {
+bool lost_a_peer(const RankExit& exit) {
   return account_of(exit) == Account::lost_peer;
 }
 
-void put_cause_first(std::vector<WorkerExit>& exits, bool goes_on) {
+void put_cause_first(std::vector<RankExit>& exits, bool goes_on) {
   const auto first = std::ranges::find_if(exits, failed_by_itself);
   if (first == exits.end())
     return;
-  std::vector<const WorkerExit*> failures;
+  std::vector<const RankExit*> failures;
   for (auto exit = first; exit != exits.end(); ++exit) {
     const bool came_together = !goes_on || in_one_moment(*exit, *first);
     if (came_together && failed_by_itself(*exit))
@@ -94,9 +94,9 @@ void put_cause_first(std::vector<WorkerExit>& exits, bool goes_on) {
   std::rotate(first, cause, cause + 1);  // the others stay in their order
 }
 
-const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
-  const WorkerExit* first = nullptr;
-  for (const WorkerExit& exit : exits) {
+const RankExit* first_failure(const std::vector<RankExit>& exits) {
+  const RankExit* first = nullptr;
+  for (const RankExit& exit : exits) {
     if (!failed_by_itself(exit))
       continue;
     if (first == nullptr)
@@ -107,7 +107,7 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
   // All that ended by themselves say that they lost a peer. That may be a rank that was still on
   // its way out when our signal came, and told why. One that the signal killed was not on its way
   // out.
-  for (const WorkerExit& exit : exits) {
+  for (const RankExit& exit : exits) {
     const bool by_itself = exit.failed() && exit.signal == 0;
     if (first != nullptr && by_itself && !exit.message.empty() && !lost_a_peer(exit))
       return &exit;
@@ -117,11 +117,11 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
 
 // A rank that says that its function returned is the one. Else it is a rank that ended with exit
 // code 0 before, best one that `first` names.
-const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& first) {
   if (!lost_a_peer(first))
     return nullptr;
-  const WorkerExit* left = nullptr;
-  for (const WorkerExit& exit : exits) {
+  const RankExit* left = nullptr;
+  for (const RankExit& exit : exits) {
     if (exit.facts.left_early)
       return &exit;
     if (exit.failed() || exit.sent_signal != 0 || exit.at > first.at)
@@ -136,18 +136,18 @@ const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerE
   return left;
 }
 
-bool is_cause_known(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+bool is_cause_known(const std::vector<RankExit>& exits, const RankExit& first) {
   const bool is_alone = exits.size() == 1;
   return is_alone || !lost_a_peer(first) || left_early(exits, first) != nullptr;
 }
 
-std::string doubt_about(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+std::string doubt_about(const std::vector<RankExit>& exits, const RankExit& first) {
   if (!is_cause_known(exits, first))
     return unknown_cause(exits, first);
   if (!failed_by_itself(first))
     return "";
-  std::vector<const WorkerExit*> failures = {&first};
-  for (const WorkerExit& exit : exits)
+  std::vector<const RankExit*> failures = {&first};
+  for (const RankExit& exit : exits)
     if (&exit != &first && failed_by_itself(exit) && in_one_moment(exit, first))
       failures.push_back(&exit);
   const Cause cause = cause_in(failures);

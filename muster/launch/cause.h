@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 #include "muster/supervise/cause.h"
 
 namespace muster {
@@ -13,30 +13,30 @@ namespace muster {
 std::string rank_list(const std::vector<int>& ranks);
 
 // The class of what the rank has told of why it failed, by facts, its message and its last lines.
-Account account_of(const WorkerExit& exit);
+Account account_of(const RankExit& exit);
 
 // Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it.
 // Such a rank has not failed first.
-bool lost_a_peer(const WorkerExit& exit);
+bool lost_a_peer(const RankExit& exit);
 
 // `exits` in order of death, or as other hosts report them: the cause comes before the failures
 // that came together with it, until the others were ended. `goes_on`: a failure ends nobody, so
 // that only what comes in one moment with the first belongs to it.
-void put_cause_first(std::vector<WorkerExit>& exits, bool goes_on = false);
+void put_cause_first(std::vector<RankExit>& exits, bool goes_on = false);
 
 // The first in order that failed by itself, and not of the loss of another where there is one;
 // nothing when none did.
-const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
+const RankExit* first_failure(const std::vector<RankExit>& exits);
 
 // The rank that left while the others waited, if `first` failed of no more than the loss of a rank;
 // nullptr: none did.
-const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first);
+const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& first);
 
 // Whether `first` is known to be the cause, or who left early; else it failed of the loss of
 // another.
-bool is_cause_known(const std::vector<WorkerExit>& exits, const WorkerExit& first);
+bool is_cause_known(const std::vector<RankExit>& exits, const RankExit& first);
 
 // In words, what is not known of the cause; empty: it is known.
-std::string doubt_about(const std::vector<WorkerExit>& exits, const WorkerExit& first);
+std::string doubt_about(const std::vector<RankExit>& exits, const RankExit& first);
 
 }  // namespace muster

@@ -16,7 +16,7 @@
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
 #include "muster/launch/source_lines.h"
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -75,7 +75,7 @@ std::vector<std::string> last(const std::vector<std::string>& lines, size_t coun
 }
 
 // How a rank ended, and of what error. The card has the error of `told` (nullptr: of none) already.
-std::string end_beside(const WorkerExit& exit, const WorkerExit* told) {
+std::string end_beside(const RankExit& exit, const RankExit* told) {
   std::string end = describe_end(exit);
   if (&exit == told || exit.message.empty() || !exit.failed())
     return end;
@@ -85,11 +85,11 @@ std::string end_beside(const WorkerExit& exit, const WorkerExit* told) {
 }
 
 // "rank 0, 2, 3: ended by muster (SIGTERM)": ranks whose ends read the same share a line.
-std::string consequences(const std::vector<WorkerExit>& exits,
-                         const WorkerExit* first,
-                         const WorkerExit* told) {
+std::string consequences(const std::vector<RankExit>& exits,
+                         const RankExit* first,
+                         const RankExit* told) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (const WorkerExit& exit : exits) {
+  for (const RankExit& exit : exits) {
     if (&exit == first)
       continue;
     const std::string end = end_beside(exit, told);
@@ -124,7 +124,7 @@ std::vector<std::string> innermost(const std::string& stack) {
 }
 
 // The last lines of the rank but for the error, which the card has.
-std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
+std::vector<std::string> lines_beside_error(const RankExit& exit) {
   std::vector<std::string> lines = exit.last_lines;
   if (exit.message.empty())
     return lines;
@@ -136,7 +136,7 @@ std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
 
 // The part of the card about standard error. Lines that stand right above the card are not
 // repeated.
-std::string last_words(const WorkerExit& exit, const std::vector<std::string>& lines) {
+std::string last_words(const RankExit& exit, const std::vector<std::string>& lines) {
   if (lines.empty())
     return "";
   if (!exit.lines_in_sight)
@@ -146,7 +146,7 @@ std::string last_words(const WorkerExit& exit, const std::vector<std::string>& l
 
 // The message and the stack; the last lines where there is neither, or no more than a signal's
 // stack, unless they stand right above. Python's stack ends with the message.
-std::string evidence(const WorkerExit& exit) {
+std::string evidence(const RankExit& exit) {
   std::string out;
   if (!exit.message.empty())
     out += cat("  error     ", first_line_of(exit.message), "\n");
@@ -168,7 +168,7 @@ std::string evidence(const WorkerExit& exit) {
 }
 
 // A rank that ended well, and too early: what it says of itself is nothing, but the others do.
-std::string evidence_of_others(const WorkerExit& first) {
+std::string evidence_of_others(const RankExit& first) {
   return cat(
       "  meaning   the others wait for a rank that has ended: it called exit, or returned before a "
       "call that "
@@ -180,7 +180,7 @@ std::string evidence_of_others(const WorkerExit& first) {
 }
 
 // The call at which the ranks parted. That the card's own rank left the others needs no line.
-std::string who_left(const WorkerExit& first, const FailureContext& context) {
+std::string who_left(const RankExit& first, const FailureContext& context) {
   if (context.divergences.empty())
     return "";
   const Divergence& earliest = context.divergences.front();
@@ -219,7 +219,7 @@ std::string report_line(const FailureContext& context) {
 }
 
 // The card of a job that no rank has ended.
-std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
+std::string fault_card(const std::vector<RankExit>& exits, const FailureContext& context) {
   return printable_lines(cat("[muster] ",
                              context.fault,
                              "\n  when      ",
@@ -233,12 +233,12 @@ std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContex
 // The rank that the card is about. It is not the one that failed if that failed of the loss of a
 // rank that had left before.
 struct FirstEnd {
-  const WorkerExit* failed = nullptr;  // nullptr: no rank failed by itself
-  const WorkerExit* left = nullptr;
-  const WorkerExit* first = nullptr;
+  const RankExit* failed = nullptr;  // nullptr: no rank failed by itself
+  const RankExit* left = nullptr;
+  const RankExit* first = nullptr;
 };
 
-FirstEnd first_end(const std::vector<WorkerExit>& exits) {
+FirstEnd first_end(const std::vector<RankExit>& exits) {
   FirstEnd end{.failed = first_failure(exits)};
   if (end.failed != nullptr)
     end.left = left_early(exits, *end.failed);
@@ -246,14 +246,14 @@ FirstEnd first_end(const std::vector<WorkerExit>& exits) {
   return end;
 }
 
-const char* verb_of(const WorkerExit& first, size_t num_ranks) {
+const char* verb_of(const RankExit& first, size_t num_ranks) {
   if (!first.failed())
     return " ended first: ";
   return num_ranks > 1 ? " failed first: " : " failed: ";
 }
 
-std::string headline(const std::vector<WorkerExit>& exits, const FirstEnd& end) {
-  const WorkerExit& first = *end.first;
+std::string headline(const std::vector<RankExit>& exits, const FirstEnd& end) {
+  const RankExit& first = *end.first;
   if (!is_cause_known(exits, first)) {
     return cat(
         "[muster] rank ", first.rank, " failed of the loss of another rank: ", first.cause, "\n");
@@ -269,7 +269,7 @@ std::string headline(const std::vector<WorkerExit>& exits, const FirstEnd& end) 
              "\n");
 }
 
-std::string meaning_and_evidence(const WorkerExit& first) {
+std::string meaning_and_evidence(const RankExit& first) {
   return labelled("  meaning   ", failure_meaning(first)) + evidence(first);
 }
 
@@ -279,7 +279,7 @@ Json earlier_json(const FailureContext& context) {
   for (size_t i = 0; i + 1 < context.attempts.size(); ++i) {
     const AttemptRecord& attempt = context.attempts[i];
     Json failed = Json::array();
-    for (const WorkerExit& exit : attempt.exits) {
+    for (const RankExit& exit : attempt.exits) {
       if (exit.failed() && exit.sent_signal == 0)
         failed.push_back({{"rank", exit.rank},
                           {"host", exit.host},
@@ -298,26 +298,26 @@ Json earlier_json(const FailureContext& context) {
 }
 
 // Whether the rank ended as should_stop() asks.
-bool has_stopped(const WorkerExit& exit) {
+bool has_stopped(const RankExit& exit) {
   return exit.signal == 0 && exit.exit_code == kStoppedExitCode;
 }
 
 }  // namespace
 
-bool have_stopped(const std::vector<WorkerExit>& exits) {
-  return some_have_stopped(exits) && std::ranges::all_of(exits, [](const WorkerExit& exit) {
+bool have_stopped(const std::vector<RankExit>& exits) {
+  return some_have_stopped(exits) && std::ranges::all_of(exits, [](const RankExit& exit) {
            return has_stopped(exit) || !exit.started;
          });
 }
 
-bool some_have_stopped(const std::vector<WorkerExit>& exits) {
+bool some_have_stopped(const std::vector<RankExit>& exits) {
   return std::ranges::any_of(exits, has_stopped);
 }
 
-std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
+std::vector<RankExit> brief(std::vector<RankExit> exits) {
   constexpr size_t kWithEvidence = 4;
   size_t told = 0;
-  for (WorkerExit& exit : exits) {
+  for (RankExit& exit : exits) {
     exit.facts.account = account_of(exit);
     if (exit.failed() && exit.sent_signal == 0 && told++ < kWithEvidence)
       continue;
@@ -366,7 +366,7 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
 
 // A signal that muster had sent is the cause of an end by a signal; a rank that ends with an exit
 // code after it may have had its own reasons, so the code is said first.
-std::string describe_end(const WorkerExit& exit) {
+std::string describe_end(const RankExit& exit) {
   if (!exit.started)
     return "not started: the job had ended before";
   if (exit.sent_signal != 0 && exit.signal != 0)
@@ -379,17 +379,17 @@ std::string describe_end(const WorkerExit& exit) {
   return cat(code, " after muster's ", signal_name(exit.sent_signal));
 }
 
-std::string cause_and_error(const WorkerExit& exit) {
+std::string cause_and_error(const RankExit& exit) {
   return exit.message.empty() ? exit.cause : cat(exit.cause, ", ", first_line_of(exit.message));
 }
 
-std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
+std::string failure_card(const std::vector<RankExit>& exits, const FailureContext& context) {
   if (!context.fault.empty())
     return fault_card(exits, context);
   const FirstEnd end = first_end(exits);
   if (end.first == nullptr)
     return {};
-  const WorkerExit& first = *end.first;
+  const RankExit& first = *end.first;
   const bool ended_well = !first.failed();
   std::string out = headline(exits, end);
   out += cat("  where     host ", first.host, ", ", first.device, ", pid ", first.pid, "\n");
@@ -406,10 +406,10 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
   return printable_lines(out);
 }
 
-std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context) {
+std::string failure_json(const std::vector<RankExit>& exits, const FailureContext& context) {
   const bool by_a_rank = context.fault.empty();
   const FirstEnd end = by_a_rank ? first_end(exits) : FirstEnd();
-  const WorkerExit* const first = end.first;
+  const RankExit* const first = end.first;
   Json json = {{"schema", "muster.failure/1"},
                {"run_id", context.run_id},
                {"time", context.time},
@@ -422,7 +422,7 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
   json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);
   json["doubt"] = first != nullptr ? doubt_about(exits, *first) : "";
   json["others"] = Json::array();
-  for (const WorkerExit& exit : exits) {
+  for (const RankExit& exit : exits) {
     if (&exit != first)
       json["others"].push_back(to_json(exit));
   }

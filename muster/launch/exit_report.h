@@ -9,7 +9,7 @@
 #include "muster/launch/cause.h"
 #include "muster/launch/gpu_watch.h"
 #include "muster/launch/run_record.h"
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 #include "muster/trace/compare_activity.h"
 
 namespace muster {
@@ -27,11 +27,11 @@ struct ReportedError {
 std::optional<ReportedError> read_error_file(const std::string& path);
 
 // "exit code 3", "killed by SIGKILL: …", "ended by muster (SIGTERM)".
-std::string describe_end(const WorkerExit& exit);
+std::string describe_end(const RankExit& exit);
 
 // "exit code 1, std::runtime_error: no": the cause, and the error's first line where one was
 // reported.
-std::string cause_and_error(const WorkerExit& exit);
+std::string cause_and_error(const RankExit& exit);
 
 // The innermost calls of it, as many as people read.
 std::string shown_stack(const std::string& stack);
@@ -43,12 +43,12 @@ inline constexpr int kStoppedExitCode = 75;
 
 // Whether all ranks have stopped as they were asked to: there are some, and each ended with that
 // code.
-bool have_stopped(const std::vector<WorkerExit>& exits);
-bool some_have_stopped(const std::vector<WorkerExit>& exits);
+bool have_stopped(const std::vector<RankExit>& exits);
+bool some_have_stopped(const std::vector<RankExit>& exits);
 
 // For other hosts: the story of a rank that we ended ourselves needs no evidence, and a few stories
 // are enough.
-std::vector<WorkerExit> brief(std::vector<WorkerExit> exits);
+std::vector<RankExit> brief(std::vector<RankExit> exits);
 
 struct FailureContext {
   std::string run_id;
@@ -67,9 +67,9 @@ struct FailureContext {
 
 // The card for people, several lines; `exits` in order of death. Empty when nothing failed by
 // itself and there is no fault.
-std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context);
+std::string failure_card(const std::vector<RankExit>& exits, const FailureContext& context);
 
 // The card for programs, schema "muster.failure/1".
-std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context);
+std::string failure_json(const std::vector<RankExit>& exits, const FailureContext& context);
 
 }  // namespace muster

@@ -102,7 +102,7 @@ bool is_python_error(std::string_view line) {
 
 // Whether the rank has said words that stand in the table with that account, in its message or in
 // its last lines. `in_last_line_alone`: only the very last line counts, and only without a message.
-bool says(const WorkerExit& exit, Account account, bool in_last_line_alone) {
+bool says(const RankExit& exit, Account account, bool in_last_line_alone) {
   const auto in = [&](const std::string& text) {
     return std::ranges::any_of(kMeanings, [&](const Meaning& meaning) {
       return meaning.account == account && has_words(text, meaning);
@@ -116,7 +116,7 @@ bool says(const WorkerExit& exit, Account account, bool in_last_line_alone) {
 }
 
 // The first row of the table whose words the rank has said; nullptr: none.
-const Meaning* meaning_in(const WorkerExit& exit) {
+const Meaning* meaning_in(const RankExit& exit) {
   for (const Meaning& meaning : kMeanings) {
     const auto says = [&](const std::string& text) {
       return has_words(text, meaning);
@@ -143,7 +143,7 @@ int port_in(const std::string& text) {
 }
 
 // The port of the error that an address is in use; 0: the error names none.
-int port_in_use(const WorkerExit& exit) {
+int port_in_use(const RankExit& exit) {
   const auto is_of_it = [](const std::string& text) {
     return lower_case(text).find("address already in use") != std::string::npos;
   };
@@ -154,7 +154,7 @@ int port_in_use(const WorkerExit& exit) {
 }
 
 // Whether PyTorch's store failed to listen. It sets SO_REUSEADDR, as few programs do.
-bool is_of_pytorch(const WorkerExit& exit) {
+bool is_of_pytorch(const RankExit& exit) {
   const auto is_its = [](const std::string& text) {
     return text.find("The server socket has failed to") != std::string::npos;
   };
@@ -163,7 +163,7 @@ bool is_of_pytorch(const WorkerExit& exit) {
 
 // Whether a script has started processes of its own with PyTorch's mp.spawn. In ranks of several
 // each does so, and all of them meet at one port.
-bool spawns_itself(const WorkerExit& exit) {
+bool spawns_itself(const RankExit& exit) {
   return std::ranges::any_of(exit.last_lines, [](const std::string& line) {
     return line.find("torch/multiprocessing/spawn.py") != std::string::npos;
   });
@@ -171,7 +171,7 @@ bool spawns_itself(const WorkerExit& exit) {
 
 // muster holds MASTER_PORT. That is in the way of a program that listens there without
 // SO_REUSEADDR, and of no other.
-std::string meaning_of_port_in_use(const WorkerExit& exit) {
+std::string meaning_of_port_in_use(const RankExit& exit) {
   if (spawns_itself(exit))
     return "the script starts its own processes (mp.spawn), in ranks that muster has started "
            "already: start it with python, or replace mp.spawn(f, ...) by "
@@ -199,7 +199,7 @@ std::string meaning_of_port_in_use(const WorkerExit& exit) {
 
 }  // namespace
 
-std::string failure_meaning(const WorkerExit& exit) {
+std::string failure_meaning(const RankExit& exit) {
   const Meaning* const meaning = meaning_in(exit);
   if (meaning == nullptr)
     return "";
@@ -208,7 +208,7 @@ std::string failure_meaning(const WorkerExit& exit) {
 
 // A download's connection breaks too, and is tried again. So words about a connection count only
 // where they are the last ones.
-Account account_by_words(const WorkerExit& exit) {
+Account account_by_words(const RankExit& exit) {
   if (says(exit, Account::lost_peer, false))
     return Account::lost_peer;
   if (says(exit, Account::connection, true))

@@ -4,14 +4,14 @@
 
 #include <string>
 
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 
 namespace muster {
 
 // The meaning of the rank's message, stack or last lines; empty when nothing in them is known.
-std::string failure_meaning(const WorkerExit& exit);
+std::string failure_meaning(const RankExit& exit);
 
 // The class of a failure by the words of the rank's message and last lines.
-Account account_by_words(const WorkerExit& exit);
+Account account_by_words(const RankExit& exit);
 
 }  // namespace muster

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 

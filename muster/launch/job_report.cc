@@ -29,7 +29,7 @@ std::string time_text(std::chrono::system_clock::time_point at) {
 
 // This launcher may be a rank of another one, or a Kubernetes job's main process. That one is told
 // what failed in the form that it expects.
-void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
+void pass_error_on(const JobFacts& job, const RankExit& first, int attempt) {
   const auto ours = get_env("TORCHELASTIC_ERROR_FILE");
   if (!ours)
     return;
@@ -74,8 +74,8 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
 }
 
 // Says the errors of ranks that failed when the job was stopped, for which there is no card.
-void tell_errors(const std::vector<WorkerExit>& exits) {
-  for (const WorkerExit& exit : exits) {
+void tell_errors(const std::vector<RankExit>& exits) {
+  for (const RankExit& exit : exits) {
     if (exit.failed() && !exit.message.empty())
       log(LogLevel::error, cat("rank ", exit.rank, ": ", exit.cause, ", ", exit.message));
   }
@@ -83,13 +83,13 @@ void tell_errors(const std::vector<WorkerExit>& exits) {
 
 }  // namespace
 
-void report_failure(const std::vector<WorkerExit>& exits,
+void report_failure(const std::vector<RankExit>& exits,
                     const JobFacts& job,
                     int attempt,
                     int max_restarts,
                     const std::string& fault,
                     const std::vector<BadGpu>& bad_gpus) {
-  const WorkerExit* first = first_failure(exits);
+  const RankExit* first = first_failure(exits);
   if (first == nullptr && fault.empty())
     return tell_errors(exits);
   FailureContext context{

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "muster/launch/gpu_watch.h"
-#include "muster/launch/worker_exit.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_exit.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 
@@ -15,7 +15,7 @@ namespace muster {
 // failure; of ranks that failed only after it was stopped, their errors. And what it has done
 // without: earlier attempts, by the folder's record, and GPUs that have gone bad. What cannot be
 // written is logged: the exit code holds whatever becomes of the report. `exits` in order of death.
-void report_failure(const std::vector<WorkerExit>& exits,
+void report_failure(const std::vector<RankExit>& exits,
                     const JobFacts& job,
                     int attempt,
                     int max_restarts,

@@ -5,7 +5,7 @@
 #include "muster/launch/folder_lock.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/rank_rendezvous.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 

@@ -3,7 +3,7 @@
 
 #include "muster/launch/job_registry.h"
 #include "muster/launch/launch.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 

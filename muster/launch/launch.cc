@@ -23,8 +23,8 @@
 #include "muster/launch/replacement.h"
 #include "muster/launch/restart.h"
 #include "muster/launch/run_recorder.h"
-#include "muster/launch/worker_group.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/local_ranks.h"
+#include "muster/launch/rank_spec.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 #include "muster/trace/read_activity.h"
@@ -51,7 +51,7 @@ int report(const GroupResult& result,
   report_failure(result.exits, job, attempt, options.max_restarts, result.fault, bad);
   if (!result.fault.empty())
     return kFaultExitCode;
-  const WorkerExit* first = first_failure(result.exits);
+  const RankExit* first = first_failure(result.exits);
   if (first != nullptr && options.on_job_failed)
     options.on_job_failed(*first);
   if (result.timed_out)
@@ -68,13 +68,13 @@ int report(const GroupResult& result,
 bool has_survived(const GroupResult& result, const LaunchOptions& options) {
   const bool ended_by_itself = result.fault.empty() && !result.timed_out && result.stopped_by == 0;
   return options.failure_policy == FailurePolicy::go_on && ended_by_itself &&
-         !std::ranges::all_of(result.exits, &WorkerExit::failed);
+         !std::ranges::all_of(result.exits, &RankExit::failed);
 }
 
 // Says which ranks a job that has ended well has lost.
 void tell_lost_ranks(const GroupResult& result) {
   std::vector<std::string> lost;
-  for (const WorkerExit& exit : result.exits) {
+  for (const RankExit& exit : result.exits) {
     if (exit.failed())
       lost.push_back(cat("rank ", exit.rank, " (", describe_end(exit), ")"));
   }
@@ -162,8 +162,8 @@ class LocalJob {
   // Blocking: until every rank of the attempt has ended.
   GroupResult run_attempt() {
     job_.count_restarts(attempt_);
-    const std::vector<WorkerSpec> specs =
-        make_worker_specs(leased_.plan, options_, job_.facts(), attempt_);
+    const std::vector<RankSpec> specs =
+        make_rank_specs(leased_.plan, options_, job_.facts(), attempt_);
     attempt_began_ = Clock::now();
     record_->begin_attempt(attempt_);
     restarts_.begin();
@@ -173,7 +173,7 @@ class LocalJob {
                            .stopped_for = options_.stopped_timeout,
                            .failure_policy = options_.failure_policy,
                            .replacing = in_place_ ? &in_place_->rules() : nullptr};
-    GroupResult result = run_workers(processes_, specs, job_.inherited_fds(), rules);
+    GroupResult result = run_local_ranks(processes_, specs, job_.inherited_fds(), rules);
     record_->end_attempt(result.exits, result.fault);
     return result;
   }

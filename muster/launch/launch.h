@@ -14,7 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/rank_env.h"
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 #include "muster/placement/plan.h"
 #include "muster/placement/request.h"
 
@@ -80,7 +80,7 @@ struct LaunchOptions {
   bool quiet = false;               // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
   // Called with the first rank that failed, when a failure has ended the job. One host only.
-  std::function<void(const WorkerExit&)> on_job_failed = {};
+  std::function<void(const RankExit&)> on_job_failed = {};
 };
 
 inline constexpr int kReplacements = 3;         // default max_restarts with `replace`

@@ -13,8 +13,8 @@
 namespace muster {
 
 // A cause that is given is the same for all of these ranks: which kill was whose is not known.
-void OomKills::explain(std::vector<WorkerExit>& exits) const {
-  const auto killed = [](const WorkerExit& exit) {
+void OomKills::explain(std::vector<RankExit>& exits) const {
+  const auto killed = [](const RankExit& exit) {
     return exit.signal == SIGKILL && exit.sent_signal == 0;
   };
   const auto unexplained = std::ranges::count_if(exits, killed);
@@ -30,7 +30,7 @@ void OomKills::explain(std::vector<WorkerExit>& exits) const {
   if (const auto limit = group_memory_limit())
     cause += cat(", whose limit is ", format_bytes(*limit));
   cause += ")";
-  for (WorkerExit& exit : exits) {
+  for (RankExit& exit : exits) {
     if (killed(exit))
       exit.cause = cause;
   }

@@ -1,5 +1,5 @@
 // Sets the kernel's kills in this control group for want of memory against ranks' SIGKILLs that
-// nobody here sent. For run_workers alone.
+// nobody here sent. For run_local_ranks alone.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 
 namespace muster {
 
@@ -20,7 +20,7 @@ class OomKills {
   }
 
   // If the kernel has killed as many processes as these that were killed, their causes say so.
-  void explain(std::vector<WorkerExit>& exits) const;
+  void explain(std::vector<RankExit>& exits) const;
 
   // The kills until now explain no later end.
   void forget() { before_ = count_(); }

@@ -77,8 +77,8 @@ void RejoinWatch::end(int slot) {
   ::kill(pid, SIGKILL);
 }
 
-void RejoinWatch::explain(std::vector<WorkerExit>& exits) const {
-  for (WorkerExit& exit : exits) {
+void RejoinWatch::explain(std::vector<RankExit>& exits) const {
+  for (RankExit& exit : exits) {
     if (exit.signal != SIGKILL || !ended_.contains(exit.pid))
       continue;
     exit.cause = cat("ended by muster (SIGKILL): it had not come back to the others within ",

@@ -1,6 +1,6 @@
 // Sees to it that the processes that are left come to a new generation: one that does not within a
 // limit is ended, which is a failure like others, and so replaced in turn; but for one that is
-// saving. For run_workers alone.
+// saving. For run_local_ranks alone.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 #include <set>
 #include <vector>
 
-#include "muster/launch/worker_exit.h"
-#include "muster/launch/worker_starts.h"
+#include "muster/launch/rank_exit.h"
+#include "muster/launch/rank_starts.h"
 #include "muster/supervise/process_set.h"
 
 namespace muster {
@@ -25,7 +25,7 @@ struct RejoinQuestions {
 class RejoinWatch {
  public:
   RejoinWatch(ProcessSet& processes,
-              const WorkerStarts& starts,
+              const RankStarts& starts,
               std::chrono::milliseconds limit,
               RejoinQuestions questions)
       : processes_(processes), starts_(starts), limit_(limit), ask_(std::move(questions)) {}
@@ -39,7 +39,7 @@ class RejoinWatch {
   bool on_exit(int slot);
 
   // The SIGKILLs that came from here say so.
-  void explain(std::vector<WorkerExit>& exits) const;
+  void explain(std::vector<RankExit>& exits) const;
 
  private:
   struct Awaited {
@@ -53,7 +53,7 @@ class RejoinWatch {
   void end(int slot);
 
   ProcessSet& processes_;
-  const WorkerStarts& starts_;
+  const RankStarts& starts_;
   std::chrono::milliseconds limit_;
   RejoinQuestions ask_;
   std::map<int, Awaited> awaited_;  // by slot

@@ -19,10 +19,10 @@
 
 namespace muster {
 
-std::string failures_in_words(const std::vector<WorkerExit>& failed) {
+std::string failures_in_words(const std::vector<RankExit>& failed) {
   std::vector<std::string> each;
   each.reserve(failed.size());
-  for (const WorkerExit& exit : failed)
+  for (const RankExit& exit : failed)
     each.push_back(cat("rank ", exit.rank, ": ", cause_and_error(exit)));
   return join(each, ", ");
 }
@@ -51,7 +51,7 @@ Replacing replacing_over(std::shared_ptr<Store> store,
                          std::chrono::milliseconds patience) {
   return {
       .announce =
-          [store](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
+          [store](const std::string& process, const NextGeneration& next, const RankSpec& spec) {
             announce_generation(*store,
                                 process,
                                 {.number = next.number,
@@ -71,7 +71,7 @@ Replacing replacing_over(std::shared_ptr<Store> store,
 
 // A rank that ended because it had lost another had the time to come to the next generation. That
 // it did not means that its program cannot.
-std::string obstacle_to_replacing(const WorkerExit& exit) {
+std::string obstacle_to_replacing(const RankExit& exit) {
   if (!lost_a_peer(exit))
     return "";
   return cat(
@@ -85,7 +85,7 @@ std::string obstacle_to_replacing(const RankFailures& failures) {
     return "no rank is left to go on";
   if (failures.some_have_ended)
     return "another rank has ended already";
-  for (const WorkerExit& exit : failures.failed) {
+  for (const RankExit& exit : failures.failed) {
     std::string obstacle = obstacle_to_replacing(exit);
     if (!obstacle.empty())
       return obstacle;
@@ -94,7 +94,7 @@ std::string obstacle_to_replacing(const RankFailures& failures) {
 }
 
 // `used` of `budget` counts the restarts of all ranks too.
-std::string describe_replacing(const std::vector<WorkerExit>& failed,
+std::string describe_replacing(const std::vector<RankExit>& failed,
                                std::chrono::milliseconds pause,
                                int used,
                                int budget) {
@@ -153,7 +153,7 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
   record_.end_attempt(failures.failed, "");
   job_.count_restarts(++attempt_);
   rules_.go_on({.number = attempt_,
-                .specs = make_worker_specs(plan_, options_, job_.facts(), attempt_),
+                .specs = make_rank_specs(plan_, options_, job_.facts(), attempt_),
                 .pause = pause,
                 .why = failures_in_words(failures.failed)});
   record_.begin_attempt(attempt_, /*in_place=*/true);

@@ -1,6 +1,6 @@
 // `muster run --on-failure replace`: ranks that fail are started again one by one, while the others
 // keep their processes and come to a new generation of the job (muster/store/generations.h). What
-// run_workers asks and is told, and the answer of the launcher of one host; of several, their
+// run_local_ranks asks and is told, and the answer of the launcher of one host; of several, their
 // coordinator decides.
 #pragma once
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "muster/launch/launch.h"
-#include "muster/launch/worker_exit.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_exit.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 
@@ -25,7 +25,7 @@ class Store;
 
 // Ranks that failed together, the cause first, and what is left on this host.
 struct RankFailures {
-  std::vector<WorkerExit> failed;
+  std::vector<RankExit> failed;
   std::set<int> left = {};       // the ranks that go on
   bool some_have_ended = false;  // well, and so are not there for a new generation
 };
@@ -34,17 +34,17 @@ struct RankFailures {
 struct NextGeneration {
   int number = 0;
   // Those of all of this host's ranks, in the order in which they were started.
-  std::vector<WorkerSpec> specs = {};
+  std::vector<RankSpec> specs = {};
   std::chrono::milliseconds pause{0};  // before processes are started; the others are told at once
   std::string why = {};
 };
 
-// Between run_workers and whoever replaces ranks.
+// Between run_local_ranks and whoever replaces ranks.
 struct Replacing {
   // True: go_on() follows, now or later, or the end of all. False: the others are to end now.
   std::function<bool(const RankFailures&)> replace = {};
   // These go through this host's store; `process` is a process_name.
-  std::function<void(const std::string& process, const NextGeneration&, const WorkerSpec&)>
+  std::function<void(const std::string& process, const NextGeneration&, const RankSpec&)>
       announce = {};
   std::function<bool(const std::string& process, int generation)> has_come = {};
   // Whether the process is in the midst of a checkpoint, for which it is given time.
@@ -52,7 +52,7 @@ struct Replacing {
   std::chrono::milliseconds patience{30'000};  // with a process that does not come
   // A process that was to come to the generation had done its work already: all here end.
   std::function<void(const std::string& why)> on_given_up = {};
-  // run_workers sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
+  // run_local_ranks sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
   std::function<void(const NextGeneration&)> go_on = {};
 };
 
@@ -65,14 +65,14 @@ Replacing replacing_over(std::shared_ptr<Store> store,
 // Why these cannot be replaced while the others go on; empty: they can.
 std::string obstacle_to_replacing(const RankFailures& failures);
 // Why a rank that ended so cannot be replaced, whoever is left.
-std::string obstacle_to_replacing(const WorkerExit& exit);
+std::string obstacle_to_replacing(const RankExit& exit);
 
 // "rank 1: killed by SIGKILL, rank 2: …"
-std::string failures_in_words(const std::vector<WorkerExit>& failed);
+std::string failures_in_words(const std::vector<RankExit>& failed);
 
 // "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes (1 of 3
 // restarts)"
-std::string describe_replacing(const std::vector<WorkerExit>& failed,
+std::string describe_replacing(const std::vector<RankExit>& failed,
                                std::chrono::milliseconds pause,
                                int used,
                                int budget);

@@ -55,7 +55,7 @@ bool Restarts::wait(GroupResult& result,
                     std::optional<Clock::time_point> time_limit) {
   began_ = started;
   const auto delay = use();
-  const WorkerExit& first = *first_failure(result.exits);
+  const RankExit& first = *first_failure(result.exits);
   log(LogLevel::warn,
       cat("rank ",
           first.rank,

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "muster/launch/worker_group.h"
+#include "muster/launch/local_ranks.h"
 
 namespace muster {
 

@@ -11,7 +11,7 @@
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 
 namespace muster {
 
@@ -50,7 +50,7 @@ void visit_launch_record(Launch& launch, const Visit& visit) {
 RecordJson attempt_json(const AttemptRecord& attempt) {
   RecordJson json = members_to_json([&](const auto& visit) { visit_attempt(attempt, visit); });
   json["exits"] = RecordJson::array();
-  for (const WorkerExit& exit : attempt.exits)
+  for (const RankExit& exit : attempt.exits)
     json["exits"].push_back(to_json(exit));
   return json;
 }
@@ -76,7 +76,7 @@ AttemptRecord attempt_from(const RecordJson& json) {
   AttemptRecord attempt;
   present_members_from_json(json, [&](const auto& visit) { visit_attempt(attempt, visit); });
   for (const RecordJson& exit : json.at("exits"))
-    attempt.exits.push_back(worker_exit_from_json(exit));
+    attempt.exits.push_back(rank_exit_from_json(exit));
   return attempt;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "muster/device/inventory.h"
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 
 namespace muster {
 
@@ -18,7 +18,7 @@ struct AttemptRecord {
   bool in_place = false;
   double began = 0;  // Units, of all times here: seconds since 1970
   std::optional<double> ended = {};
-  std::vector<WorkerExit> exits = {};  // in order of death; of the first failure with its stack
+  std::vector<RankExit> exits = {};  // in order of death; of the first failure with its stack
   std::string fault = {};              // why all were killed where no rank is the cause; empty: no
 };
 

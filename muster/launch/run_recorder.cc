@@ -98,7 +98,7 @@ void RunRecorder::begin_attempt(int attempt, bool in_place) {
   write();
 }
 
-void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::string& fault) {
+void RunRecorder::end_attempt(const std::vector<RankExit>& exits, const std::string& fault) {
   if (launch().attempts.empty())
     return;
   AttemptRecord& attempt = launch().attempts.back();
@@ -106,9 +106,9 @@ void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::s
   if (!fault.empty())
     attempt.fault = fault;
   attempt.exits = exits;
-  const WorkerExit* const first = first_failure(attempt.exits);
+  const RankExit* const first = first_failure(attempt.exits);
   // The logs have what the others said, and failure.json the last attempt's.
-  for (WorkerExit& exit : attempt.exits) {
+  for (RankExit& exit : attempt.exits) {
     exit.last_lines.clear();
     exit.stack = &exit == first ? shown_stack(exit.stack) : "";
   }
@@ -120,7 +120,7 @@ void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::s
 void RunRecorder::name_source_lines() {
   const auto end = std::chrono::steady_clock::now() + kMostOfSourceLines;
   for (auto attempt = launch().attempts.rbegin(); attempt != launch().attempts.rend(); ++attempt) {
-    for (WorkerExit& exit : attempt->exits) {
+    for (RankExit& exit : attempt->exits) {
       const bool is_ours = exit.host == host_ && !exit.stack.empty();
       if (is_ours && std::chrono::steady_clock::now() < end)
         exit.stack = with_source_lines(exit.stack, exit.at);
@@ -182,7 +182,7 @@ void RunRecorder::write() {
   }
 }
 
-const char* outcome_of(int exit_code, const std::vector<WorkerExit>& exits) {
+const char* outcome_of(int exit_code, const std::vector<RankExit>& exits) {
   if (exit_code == 0)
     return "done";
   if (exit_code == kStoppedExitCode && have_stopped(exits))

@@ -8,7 +8,7 @@
 
 #include "muster/launch/launch.h"
 #include "muster/launch/run_record.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 
@@ -34,7 +34,7 @@ class RunRecorder {
 
   // `in_place`: only the ranks that failed before are started.
   void begin_attempt(int attempt, bool in_place = false);
-  void end_attempt(const std::vector<WorkerExit>& exits, const std::string& fault);
+  void end_attempt(const std::vector<RankExit>& exits, const std::string& fault);
 
   // Why an attempt was ended on this host, where none of its own ranks is the cause.
   void explain(int attempt, const std::string& why);
@@ -63,6 +63,6 @@ class RunRecorder {
 
 // "done", "failed", "stopped" or "time limit": of a job with this exit code whose last attempt
 // ended so.
-const char* outcome_of(int exit_code, const std::vector<WorkerExit>& exits);
+const char* outcome_of(int exit_code, const std::vector<RankExit>& exits);
 
 }  // namespace muster

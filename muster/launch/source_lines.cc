@@ -243,7 +243,7 @@ std::vector<std::string> with_musters_calls_folded(const std::vector<std::string
 }
 
 // The rank's handler wrote the same lines to standard error, where they are not wanted twice.
-void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
+void take_signal_stack(RankExit& exit, std::vector<std::string>& lines) {
   std::vector<std::string> said = std::exchange(exit.facts.said, {});
   if (exit.signal == 0 || exit.facts.signal != signal_name(exit.signal) || said.empty())
     return;
@@ -255,7 +255,7 @@ void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
 }
 
 // The C++ library writes the type of the exception, and what() in the next line.
-void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines) {
+void take_uncaught_exception(RankExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
   if (exit.signal == 0)
     return;
@@ -270,7 +270,7 @@ void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& l
 
 // Python's faulthandler writes the fault, and a stack for each thread; the current thread's is
 // taken.
-void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines) {
+void take_python_fault(RankExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kFault = "Fatal Python error: ";
   if (exit.signal == 0 || !exit.stack.empty())
     return;

@@ -13,7 +13,7 @@
 namespace muster {
 
 Successors::Successors(ProcessSet& processes,
-                       WorkerStarts& starts,
+                       RankStarts& starts,
                        Replacing& rules,
                        size_t num_slots,
                        SuccessorCallbacks callbacks)
@@ -79,7 +79,7 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
     failures.left.insert(starts_.rank_in(slot));
   callbacks_.explain(failures.failed);
   rejoin_.explain(failures.failed);
-  for (const WorkerExit& failure : failures.failed)
+  for (const RankExit& failure : failures.failed)
     causes_[failure.pid] = failure.cause;
   asked_ = true;
   if (rules_.replace(failures))
@@ -117,7 +117,7 @@ void Successors::go_on(const NextGeneration& next) {
   specs_ = next.specs;
   to_start_.clear();
   started_.clear();
-  for (int slot = 0; const WorkerSpec& spec : specs_) {
+  for (int slot = 0; const RankSpec& spec : specs_) {
     if (running_.contains(slot)) {
       starts_.become(slot, spec);
       rules_.announce(starts_.process_in(slot), next, spec);
@@ -147,9 +147,9 @@ void Successors::start() {
 
 // The causes are those that were found when the processes ended: later the kernel's counts have
 // begun anew.
-void Successors::explain(std::vector<WorkerExit>& exits) const {
+void Successors::explain(std::vector<RankExit>& exits) const {
   rejoin_.explain(exits);
-  for (WorkerExit& exit : exits) {
+  for (RankExit& exit : exits) {
     const auto known = causes_.find(exit.pid);
     if (known != causes_.end() && !known->second.empty())
       exit.cause = known->second;

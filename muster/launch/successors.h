@@ -1,4 +1,4 @@
-// Processes that follow on ranks that failed, while the others go on. For run_workers alone; who is
+// Processes that follow on ranks that failed, while the others go on. For run_local_ranks alone; who is
 // to follow, and whether, Replacing says.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
-#include "muster/launch/worker_starts.h"
+#include "muster/launch/rank_starts.h"
 
 namespace muster {
 
 struct SuccessorCallbacks {
-  std::function<void(std::vector<WorkerExit>&)> explain = {};  // completes what is known of ends
+  std::function<void(std::vector<RankExit>&)> explain = {};  // completes what is known of ends
   std::function<void()> on_generation = {};  // one begins; the ends before it have been explained
   std::function<void(int slot)> on_start = {};  // the slot has a process again
 };
@@ -24,7 +24,7 @@ class Successors {
  public:
   // Sets rules.go_on, for as long as this lives.
   Successors(ProcessSet& processes,
-             WorkerStarts& starts,
+             RankStarts& starts,
              Replacing& rules,
              size_t num_slots,
              SuccessorCallbacks callbacks);
@@ -46,7 +46,7 @@ class Successors {
   std::set<int> prepare_for_stop();
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }
-  void explain(std::vector<WorkerExit>& exits) const;
+  void explain(std::vector<RankExit>& exits) const;
 
  private:
   void go_on(const NextGeneration& next);
@@ -55,7 +55,7 @@ class Successors {
   void forget_replaced();
 
   ProcessSet& processes_;
-  WorkerStarts& starts_;
+  RankStarts& starts_;
   Replacing& rules_;
   SuccessorCallbacks callbacks_;
   int generation_ = 0;
@@ -67,7 +67,7 @@ class Successors {
   std::set<pid_t> replaced_;             // of the generation before
   std::set<pid_t> followed_;             // of all before
   std::map<pid_t, std::string> causes_;  // of the ends that were to be made good
-  std::vector<WorkerSpec> specs_;        // of the generation
+  std::vector<RankSpec> specs_;        // of the generation
   std::set<int> to_start_;               // slots, after the pause
   std::set<int> started_;                // slots, in this generation
   EventLoop::Handle pause_ = 0;

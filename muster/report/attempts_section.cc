@@ -41,7 +41,7 @@ struct AttemptEndText {
   std::string text;
 };
 
-bool was_ended_by_muster(const WorkerExit& exit) {
+bool was_ended_by_muster(const RankExit& exit) {
   return exit.failed() && exit.sent_signal != 0;
 }
 
@@ -53,7 +53,7 @@ AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
     return {"killed", "no end recorded"};
   if (!attempt.fault.empty())
     return {"failed", attempt.fault};
-  const WorkerExit* const first = first_failure(attempt.exits);
+  const RankExit* const first = first_failure(attempt.exits);
   if (first != nullptr && have_stopped(attempt.exits))
     return {"stopped", "stopped as asked"};
   if (first != nullptr)
@@ -65,7 +65,7 @@ AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
 
 // The stack is folded: most readers look for the cause alone.
 std::string stack_of(const AttemptRecord& attempt) {
-  const WorkerExit* const first = first_failure(attempt.exits);
+  const RankExit* const first = first_failure(attempt.exits);
   if (first == nullptr || first->stack.empty())
     return {};
   return cat("<details><summary>its stack</summary>\n<pre>",

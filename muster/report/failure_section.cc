@@ -11,10 +11,10 @@ namespace muster {
 namespace {
 
 // The first line of a rank's message tells the error; the whole message is in the card.
-std::string ends_table(const std::vector<WorkerExit>& exits) {
+std::string ends_table(const std::vector<RankExit>& exits) {
   std::vector<std::vector<std::string>> rows;
   rows.reserve(exits.size());
-  for (const WorkerExit& exit : exits) {
+  for (const RankExit& exit : exits) {
     rows.push_back({cat(exit.rank),
                     exit.host,
                     exit.device,
@@ -32,7 +32,7 @@ std::string cause_text(const JobFailure& failure) {
     return cat("<p class=\"cause bad\">", xml_text(failure.fault), "</p>\n");
   if (failure.exits.empty())
     return {};
-  const WorkerExit& first = failure.exits.front();
+  const RankExit& first = failure.exits.front();
   std::string html = cat(
       "<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
   if (const std::string meaning = failure_meaning(first); !meaning.empty())

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 #include "muster/placement/plan_json.h"
 #include "muster/report/rank_work.h"
 
@@ -58,7 +58,7 @@ ReportJson metrics_json(const MetricsFile& metrics) {
 // Exits are written as failure.json has them.
 ReportJson failure_json_of(const JobFailure& failure) {
   ReportJson exits = ReportJson::array();
-  for (const WorkerExit& exit : failure.exits)
+  for (const RankExit& exit : failure.exits)
     exits.push_back(to_json(exit));
   return {{"time", failure.time},
           {"attempt", failure.attempt},

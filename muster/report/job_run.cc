@@ -12,7 +12,7 @@
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/run_recorder.h"
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 #include "muster/placement/plan_json.h"
 #include "muster/report/rank_work.h"
 #include "muster/trace/activity_clock.h"
@@ -55,9 +55,9 @@ JobFailure failure_from(const std::string& text, const JobRun& run) {
     failure.fault = *fault;
   const auto first = json.find("first");
   if (first != json.end() && first->is_object())
-    failure.exits.push_back(worker_exit_from_json(*first));
+    failure.exits.push_back(rank_exit_from_json(*first));
   for (const auto& other : json.at("others"))
-    failure.exits.push_back(worker_exit_from_json(other));
+    failure.exits.push_back(rank_exit_from_json(other));
   failure.card = failure_card(failure.exits,
                               {.run_id = json.value("run_id", ""),
                                .run_dir = run.folder,

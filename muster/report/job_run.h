@@ -18,7 +18,7 @@ struct JobFailure {
   int attempt = 0;
   std::optional<int> exit_code = {};
   std::string fault = {};
-  std::vector<WorkerExit> exits = {};  // the first to fail before the others
+  std::vector<RankExit> exits = {};  // the first to fail before the others
   std::string card = {};               // what the launcher printed
 };
 

@@ -124,7 +124,7 @@ TopRank& rank_in(TopView& view, int number) {
   return view.ranks.back();
 }
 
-const char* state_of_exit(const WorkerExit& exit) {
+const char* state_of_exit(const RankExit& exit) {
   if (!exit.failed())
     return "ended";
   return exit.sent_signal != 0 ? "ended by muster" : "failed";
@@ -143,7 +143,7 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
   if (launch.attempts.empty())
     return;
   view.attempt = launch.attempts.back().attempt;
-  for (const WorkerExit& exit : launch.attempts.back().exits)
+  for (const RankExit& exit : launch.attempts.back().exits)
     rank_in(view, exit.rank).state = state_of_exit(exit);
 }
 

@@ -15,7 +15,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 #include "muster/run/fatal_signal.h"
 #include "muster/run/returned_early.h"
 #include "muster/run/thrown_stack.h"

@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "muster/launch/worker_exit.h"
+#include "muster/launch/rank_exit.h"
 
 namespace muster {
 

@@ -58,7 +58,7 @@ LaunchOptions launch_options_of(const TaskOrder& order,
 }
 
 // The error's own message is better than the way in which the process ended.
-std::string text_of_exit(const WorkerExit& exit, const TaskOrder& order) {
+std::string text_of_exit(const RankExit& exit, const TaskOrder& order) {
   const std::string& why = exit.message.empty() ? exit.cause : exit.message;
   return cat("rank ",
              exit.rank,
@@ -89,7 +89,7 @@ int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& ar
   ::fcntl(result.get(), F_SETFD, 0);
   LaunchOptions options = launch_options_of(order, argv, result.get());
   std::string failure;
-  options.on_job_failed = [&](const WorkerExit& exit) {
+  options.on_job_failed = [&](const RankExit& exit) {
     failure = text_of_exit(exit, order);
   };
   const int exit_code = launch(options);

@@ -22,7 +22,7 @@ namespace muster {
 namespace {
 
 // The pool's number of the host; nothing: it has none of that name.
-std::optional<int> host_named(const Pool& pool, const std::string& name) {
+std::optional<int> host_named(const DevicePool& pool, const std::string& name) {
   for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
     if (pool.hosts()[h].name == name)
       return h;
@@ -32,7 +32,7 @@ std::optional<int> host_named(const Pool& pool, const std::string& name) {
 
 // The devices that a running task has by the journal, as the pool counts them; nothing when they
 // are another machine's.
-std::optional<Allocation> allocation_of(const Pool& pool,
+std::optional<Allocation> allocation_of(const DevicePool& pool,
                                         const TaskAttempt& attempt,
                                         const TakenShare& taken) {
   const auto host = host_named(pool, attempt.host);

@@ -136,11 +136,11 @@ TaskSchedule schedule_of(const TasksOptions& options,
     if (run.before.results[i].state == TaskState::done)
       limits.done.push_back(i);
   }
-  return {run.file.tasks, Pool(inventory, pool), std::move(limits)};
+  return {run.file.tasks, DevicePool(inventory, pool), std::move(limits)};
 }
 
 // Warns of other users' programs on this machine's GPUs.
-void warn_of_others(const Pool& pool, int here) {
+void warn_of_others(const DevicePool& pool, int here) {
   if (here < 0 || pool.inventory().simulated)
     return;
   std::vector<GpuUuid> wanted;
@@ -302,7 +302,7 @@ int start_run(const TasksOptions& options,
   const std::string mark = make_uuid();
   begin_journal(run, journal, mark, run_id);
   const RunnerOptions runner = runner_options(options, run, mark, run_id, machines);
-  const Pool& pool = schedule.pool();
+  const DevicePool& pool = schedule.pool();
   const int here = machines.here();
   warn_of_others(pool, here);
   const std::vector<PoolGpu> gpus_here =

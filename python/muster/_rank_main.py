@@ -11,6 +11,7 @@ from typing import Any
 
 from muster._channel import connect
 from muster._function import call_packed, pack_exception, pack_result
+from muster.context import STOPPED, current
 
 
 def main() -> int:
@@ -20,8 +21,7 @@ def main() -> int:
     code = 0
     while packed := _next_call(connection):
         code = _make_call(connection, packed, rank)
-    _leave_group()
-    return code
+    return _leave() if code == 0 else code
 
 
 def _next_call(connection: Connection) -> bytes:
@@ -81,11 +81,16 @@ def _write_error_file(path: str, error: BaseException, told: str) -> None:
         pass
 
 
-def _leave_group() -> None:
-    """Where the function has joined the ranks and not parted them."""
+def _leave() -> int:
+    """Parts from the other ranks where the function has joined them. Returns the exit code: STOPPED where it was asked to stop."""
+    context = current()
+    if context is not None:
+        context.close()
+        return STOPPED if context.stops else 0
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ TEST(CoordinatorInPlace, EndsAllWhereTheBudgetIsUsedUp) {
 
 TEST(CoordinatorInPlace, RanksThatEndForTheSakeOfAnotherCannotGoOn) {
   TwoHosts world(fixed(2, 3));
-  WorkerExit consequence = failure_of(0, "a", 1);
+  RankExit consequence = failure_of(0, "a", 1);
   consequence.message = "peer_failed: all_reduce #3: rank 1 ended";
   consequence.facts.code = "peer_failed";
   EXPECT_EQ(world.fail("a", 1, consequence).at(0).kind, Order::Kind::stop);
@@ -104,7 +104,7 @@ TEST(CoordinatorInPlace, WhereARankHadEndedAlreadyAllStartAgain) {
 TEST(CoordinatorInPlace, TheEndOfASuccessorIsNotTakenForTheFailure) {
   TwoHosts world(fixed(2, 0));
   world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
-  WorkerExit successor = failure_of(1, "b", 0, SIGTERM);
+  RankExit successor = failure_of(1, "b", 0, SIGTERM);
   successor.sent_signal = SIGTERM;
   world.end("a", 1);
   const auto orders = world.end("b", 1, {successor});

@@ -23,7 +23,7 @@ TEST(Coordinator, ALostHostEndsAFixedJob) {
   world.join("a");
   world.join("b");
   EXPECT_EQ(world.lose("b").at(0).kind, Kind::stop);
-  WorkerExit peer = failure_of(0, "a", 1);  // it noticed, of course
+  RankExit peer = failure_of(0, "a", 1);  // it noticed, of course
   const auto orders = world.end("a", 1, {peer});
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].exit_code, 1);

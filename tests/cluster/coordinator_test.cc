@@ -60,10 +60,10 @@ TEST(Coordinator, AFailureStopsAllAndIsTheExitCode) {
   EXPECT_EQ(stop[0].kind, Kind::stop);
   EXPECT_EQ(stop[0].round, 1);
   EXPECT_THAT(stop[0].reason, HasSubstr("rank 1 on host b failed"));
-  WorkerExit whole = failure_of(1, "b", 3);
+  RankExit whole = failure_of(1, "b", 3);
   whole.last_lines = {"why"};
   EXPECT_THAT(world.end("b", 1, {whole}), IsEmpty());
-  WorkerExit ended = failure_of(0, "a", 0, SIGTERM);
+  RankExit ended = failure_of(0, "a", 0, SIGTERM);
   ended.sent_signal = SIGTERM;
   const auto orders = world.end("a", 1, {ended});
   ASSERT_THAT(orders, SizeIs(1));
@@ -79,7 +79,7 @@ TEST(Coordinator, TheRankThatWasKilledIsTheCauseWhoeverReportedFirst) {
     World world(fixed(2));
     world.join("a");
     world.join("b");
-    const WorkerExit cause = failure_of(1, "b", signal == 0 ? 3 : 0, signal);
+    const RankExit cause = failure_of(1, "b", signal == 0 ? 3 : 0, signal);
     world.fail("a", 1, failure_of(0, "a", 1));
     world.fail("b", 1, cause);
     world.end("a", 1, {failure_of(0, "a", 1)});

@@ -23,7 +23,7 @@ inline HostFacts facts_of(const std::string& name, std::optional<int> node_rank 
           .host = {.name = name}};
 }
 
-inline WorkerExit failure_of(int rank, const std::string& host, int exit_code, int signal = 0) {
+inline RankExit failure_of(int rank, const std::string& host, int exit_code, int signal = 0) {
   return {
       .rank = rank, .host = host, .exit_code = exit_code, .signal = signal, .cause = "it failed"};
 }
@@ -58,11 +58,11 @@ class World {
     again.id = id;
     return report({.kind = Report::Kind::join, .from = id, .facts = again});
   }
-  std::vector<Order> fail(const std::string& name, int round, const WorkerExit& exit) {
+  std::vector<Order> fail(const std::string& name, int round, const RankExit& exit) {
     return report(
         {.kind = Report::Kind::failing, .from = "id-" + name, .round = round, .exits = {exit}});
   }
-  std::vector<Order> end(const std::string& name, int round, std::vector<WorkerExit> exits = {}) {
+  std::vector<Order> end(const std::string& name, int round, std::vector<RankExit> exits = {}) {
     return report({.kind = Report::Kind::ended,
                    .from = "id-" + name,
                    .round = round,

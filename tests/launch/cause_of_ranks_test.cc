@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/launch/exit_report.h"
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 
 namespace muster {
 namespace {
@@ -14,22 +14,22 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 
-WorkerExit failed(int rank, int exit_code, int signal = 0, milliseconds at = milliseconds(0)) {
+RankExit failed(int rank, int exit_code, int signal = 0, milliseconds at = milliseconds(0)) {
   return {.rank = rank,
           .exit_code = exit_code,
           .signal = signal,
           .at = std::chrono::system_clock::time_point(at)};
 }
 
-std::vector<int> ranks_of(const std::vector<WorkerExit>& exits) {
+std::vector<int> ranks_of(const std::vector<RankExit>& exits) {
   std::vector<int> ranks;
-  for (const WorkerExit& exit : exits)
+  for (const RankExit& exit : exits)
     ranks.push_back(exit.rank);
   return ranks;
 }
 
 TEST(CauseOfRanks, ComesFirstAndTheOthersKeepTheirOrder) {
-  std::vector<WorkerExit> exits = {
+  std::vector<RankExit> exits = {
       failed(4, 0), failed(2, 1), failed(0, 1), failed(3, 0, SIGABRT), failed(1, 1)};
   put_cause_first(exits);
   EXPECT_THAT(ranks_of(exits), ElementsAre(4, 3, 2, 0, 1));
@@ -37,14 +37,14 @@ TEST(CauseOfRanks, ComesFirstAndTheOthersKeepTheirOrder) {
 }
 
 TEST(CauseOfRanks, WhatMusterEndedIsNone) {
-  std::vector<WorkerExit> exits = {failed(2, 1), failed(0, 0, SIGKILL)};
+  std::vector<RankExit> exits = {failed(2, 1), failed(0, 0, SIGKILL)};
   exits[1].sent_signal = SIGKILL;
   put_cause_first(exits);
   EXPECT_THAT(ranks_of(exits), ElementsAre(2, 0));
 }
 
 TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
-  std::vector<WorkerExit> exits = {failed(2, 1),
+  std::vector<RankExit> exits = {failed(2, 1),
                                    failed(1, 0, SIGABRT, milliseconds(20)),
                                    failed(0, 0, SIGKILL, milliseconds(5'000))};
   put_cause_first(exits, true);
@@ -55,25 +55,25 @@ TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
 
 // For the hosts of a job, failures are told without their last lines.
 TEST(CauseOfRanks, IsFoundWithoutTheWords) {
-  std::vector<WorkerExit> exits;
+  std::vector<RankExit> exits;
   for (int rank = 0; rank < 7; ++rank)
     exits.push_back(failed(rank, 1));
-  for (WorkerExit& exit : exits)
+  for (RankExit& exit : exits)
     exit.last_lines = {"[gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:7"};
   exits.push_back(failed(7, 1));
   exits = brief(exits);
   ASSERT_TRUE(exits[6].last_lines.empty());
-  for (WorkerExit& exit : exits)
-    exit = worker_exit_from_json(to_json(exit));
+  for (RankExit& exit : exits)
+    exit = rank_exit_from_json(to_json(exit));
   put_cause_first(exits);
   EXPECT_EQ(exits[0].rank, 7);
 }
 
 TEST(CauseOfRanks, FactsGoToOtherHosts) {
-  WorkerExit told = failed(0, 1);
+  RankExit told = failed(0, 1);
   told.facts = {.code = "peer_failed", .lost_ranks = {3}, .left_early = true};
   told.master_port = 29511;
-  const WorkerExit heard = worker_exit_from_json(to_json(told));
+  const RankExit heard = rank_exit_from_json(to_json(told));
   EXPECT_EQ(heard.facts.code, "peer_failed");
   EXPECT_THAT(heard.facts.lost_ranks, ElementsAre(3));
   EXPECT_TRUE(heard.facts.left_early);
@@ -82,7 +82,7 @@ TEST(CauseOfRanks, FactsGoToOtherHosts) {
 }
 
 TEST(CauseOfRanks, AKillIsNoLossWhateverWasSaid) {
-  WorkerExit killed = failed(0, 0, SIGKILL);
+  RankExit killed = failed(0, 0, SIGKILL);
   killed.last_lines = {"[gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:7"};
   EXPECT_FALSE(lost_a_peer(killed));
   killed.signal = SIGSEGV;

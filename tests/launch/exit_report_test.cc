@@ -15,8 +15,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-WorkerExit ended(int rank, int exit_code, int signal = 0, int sent_signal = 0) {
-  WorkerExit exit;
+RankExit ended(int rank, int exit_code, int signal = 0, int sent_signal = 0) {
+  RankExit exit;
   exit.rank = exit.local_rank = rank;
   exit.host = "box";
   exit.device = "cpu:0";
@@ -92,7 +92,7 @@ TEST(ErrorFile, OfALongOneTheBeginningAndOfADeepOneTheText) {
 }
 
 TEST(FailureCard, LeavesTheTerminalAlone) {
-  std::vector<WorkerExit> exits = {ended(0, 1)};
+  std::vector<RankExit> exits = {ended(0, 1)};
   exits[0].message = "no\x1b[2Jthing";
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("  error     no?[2Jthing\n"));
   exits[0].message.clear();
@@ -101,7 +101,7 @@ TEST(FailureCard, LeavesTheTerminalAlone) {
 }
 
 TEST(FailureCard, SaysWhatWellKnownFailuresMean) {
-  std::vector<WorkerExit> exits = {ended(0, 1)};
+  std::vector<RankExit> exits = {ended(0, 1)};
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("meaning")));
   exits[0].last_lines = {"RuntimeError: [..] Connection closed by peer [127.0.0.1]"};
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("  meaning   it lost another rank"));
@@ -111,7 +111,7 @@ TEST(FailureCard, SaysWhatWellKnownFailuresMean) {
 }
 
 TEST(FailureCard, NamesTheFirstAndTheConsequences) {
-  std::vector<WorkerExit> exits = {
+  std::vector<RankExit> exits = {
       ended(2, 0), ended(1, 3), ended(0, 0, SIGTERM, SIGTERM), ended(3, 0, SIGTERM, SIGTERM)};
   exits[1].last_lines = {"something", "went wrong"};
   const std::string card = failure_card(exits, context());
@@ -125,7 +125,7 @@ TEST(FailureCard, NamesTheFirstAndTheConsequences) {
 
 // Who failed by its deadline is not who stayed away.
 TEST(FailureCard, SaysWhichRankLeftTheOthersPath) {
-  const std::vector<WorkerExit> exits = {ended(1, 1), ended(2, 0, SIGTERM, SIGTERM)};
+  const std::vector<RankExit> exits = {ended(1, 1), ended(2, 0, SIGTERM, SIGTERM)};
   FailureContext apart = context();
   apart.divergences = {{.group = "world",
                         .sequence = 2,
@@ -170,13 +170,13 @@ TEST(FailureCard, RestartsAreNotAttempts) {
   elastic.attempt = 4;
   elastic.restarts = 1;
   elastic.max_restarts = 2;
-  const std::vector<WorkerExit> exits = {ended(0, 1)};
+  const std::vector<RankExit> exits = {ended(0, 1)};
   EXPECT_THAT(failure_card(exits, elastic), HasSubstr("after its start, restart 1 of 2\n"));
   EXPECT_THAT(failure_json(exits, elastic), HasSubstr("\"attempt\": 4"));
 }
 
 TEST(FailureCard, PrefersTheReportedException) {
-  std::vector<WorkerExit> exits = {ended(0, 1)};
+  std::vector<RankExit> exits = {ended(0, 1)};
   exits[0].message = "RuntimeError: no";
   exits[0].stack = "Traceback:\n  File x\nRuntimeError: no\n";
   exits[0].last_lines = {"noise"};
@@ -187,7 +187,7 @@ TEST(FailureCard, PrefersTheReportedException) {
 }
 
 TEST(FailureCard, SaysNothingTwice) {
-  std::vector<WorkerExit> exits = {ended(0, 1)};
+  std::vector<RankExit> exits = {ended(0, 1)};
   exits[0].last_lines = {"loading", "the disk is full"};
   exits[0].lines_in_sight = true;
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("disk is full")))
@@ -210,7 +210,7 @@ TEST(FailureCard, SaysNothingTwice) {
 }
 
 TEST(FailureCard, BeginsAStackOfCppWithTheInnermostCalls) {
-  std::vector<WorkerExit> exits = {ended(0, 1)};
+  std::vector<RankExit> exits = {ended(0, 1)};
   for (int i = 0; i < 50; ++i)
     exits[0].stack += cat("  #", i, " f", i, "\n");
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("#0 f0\n"));
@@ -218,7 +218,7 @@ TEST(FailureCard, BeginsAStackOfCppWithTheInnermostCalls) {
 }
 
 TEST(FailureCard, HasAllOfAMessageBesideAStackOfCpp) {
-  std::vector<WorkerExit> exits = {ended(0, 1)};
+  std::vector<RankExit> exits = {ended(0, 1)};
   exits[0].message =
       "torch::jit::Error: the following operation failed\nRuntimeError: shapes differ";
   exits[0].stack = "  #0 f\n  #1 main\n";
@@ -227,7 +227,7 @@ TEST(FailureCard, HasAllOfAMessageBesideAStackOfCpp) {
 }
 
 TEST(FailureCard, HasTheLastLinesBesideTheStackOfASignal) {
-  std::vector<WorkerExit> exits = {ended(0, 0, SIGABRT)};
+  std::vector<RankExit> exits = {ended(0, 0, SIGABRT)};
   exits[0].stack = "  #0 abort\n  #1 main";
   exits[0].last_lines = {"train: main.cc:7: Assertion `n > 0' failed."};
   EXPECT_THAT(failure_card(exits, context()),
@@ -235,7 +235,7 @@ TEST(FailureCard, HasTheLastLinesBesideTheStackOfASignal) {
 }
 
 TEST(FailureCard, NamesTheErrorsOfTheOthers) {
-  std::vector<WorkerExit> exits = {
+  std::vector<RankExit> exits = {
       ended(1, 1), ended(0, 1), ended(2, 1), ended(3, 0, SIGTERM, SIGTERM)};
   exits[0].message = exits[1].message = "io: no such file";
   exits[2].message = "io: the disk is full\nwith more";
@@ -246,7 +246,7 @@ TEST(FailureCard, NamesTheErrorsOfTheOthers) {
 }
 
 TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
-  std::vector<WorkerExit> exits = {
+  std::vector<RankExit> exits = {
       ended(2, 0), ended(1, 0), ended(0, 1), ended(3, 0, SIGTERM, SIGTERM)};
   exits[2].message =
       "peer_failed: all_reduce #3 on rank 0 of 4: rank 1 (process 101) ended; see there";
@@ -277,7 +277,7 @@ TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
 }
 
 TEST(FailureCard, NamesARankThatReturnedEarlyHoweverItEnded) {
-  std::vector<WorkerExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
+  std::vector<RankExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
   exits[0].message = "peer_failed: collective #3: rank 1 left the group";
   exits[0].facts.code = "peer_failed";
   exits[1].message =
@@ -299,7 +299,7 @@ TEST(FailureCard, SaysSignalsInWords) {
 
 // Rank 0 says that it lost rank 1, which muster ended when it had waited for a cause.
 TEST(FailureCard, NamesNoCauseThatIsNotKnown) {
-  std::vector<WorkerExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
+  std::vector<RankExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
   exits[0].message = "peer_failed: all_reduce #3";
   exits[0].facts = {.code = "peer_failed", .lost_ranks = {1}};
   const std::string card = failure_card(exits, context());
@@ -314,7 +314,7 @@ TEST(FailureCard, NamesNoCauseThatIsNotKnown) {
 }
 
 TEST(FailureCard, SaysWhoEndedAlikeInTheSameMoment) {
-  std::vector<WorkerExit> exits = {
+  std::vector<RankExit> exits = {
       ended(2, 1), ended(0, 1), ended(3, 1), ended(1, 0, SIGTERM, SIGTERM)};
   EXPECT_THAT(failure_card(exits, context()),
               HasSubstr("  cause     not certain: ranks 0, 3 ended alike in "
@@ -325,16 +325,16 @@ TEST(FailureCard, SaysWhoEndedAlikeInTheSameMoment) {
 }
 
 TEST(FirstFailure, SkipsThoseThatMusterEnded) {
-  const std::vector<WorkerExit> stopped = {ended(0, 0, SIGTERM, SIGTERM), ended(1, 1, 0, SIGTERM)};
+  const std::vector<RankExit> stopped = {ended(0, 0, SIGTERM, SIGTERM), ended(1, 1, 0, SIGTERM)};
   EXPECT_EQ(first_failure(stopped), nullptr);
   EXPECT_EQ(failure_card(stopped, context()), "");
-  const std::vector<WorkerExit> failed = {ended(0, 0), ended(4, 0, SIGABRT), ended(1, 1)};
+  const std::vector<RankExit> failed = {ended(0, 0), ended(4, 0, SIGABRT), ended(1, 1)};
   EXPECT_EQ(first_failure(failed)->rank, 4);
   EXPECT_EQ(first_failure(failed)->shell_code(), 128 + SIGABRT);
 }
 
 TEST(FirstFailure, IsNoneThatMusterKilledWhateverItReported) {
-  std::vector<WorkerExit> exits = {
+  std::vector<RankExit> exits = {
       ended(1, 1), ended(0, 0, SIGTERM, SIGTERM), ended(2, 1, 0, SIGTERM)};
   exits[0].message = "peer_failed: all_reduce #3";
   exits[0].facts.code = "peer_failed";
@@ -351,7 +351,7 @@ TEST(FailureCard, NamesNoReportThatCouldNotBeWritten) {
 }
 
 TEST(FailureJson, HoldsEverythingWhateverWasPrinted) {
-  std::vector<WorkerExit> exits = {ended(1, 3), ended(0, 0, SIGTERM, SIGTERM)};
+  std::vector<RankExit> exits = {ended(1, 3), ended(0, 0, SIGTERM, SIGTERM)};
   exits[0].last_lines = {"\xff\xfe not UTF-8"};
   const auto json = nlohmann::json::parse(failure_json(exits, context()));
   EXPECT_EQ(json["schema"], "muster.failure/1");

@@ -10,8 +10,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-WorkerExit that_said(const std::string& line) {
-  WorkerExit exit;
+RankExit that_said(const std::string& line) {
+  RankExit exit;
   exit.exit_code = 1;
   exit.master_port = 29511;
   exit.last_lines = {line};
@@ -36,7 +36,7 @@ TEST(FailureMeaning, OfAPortThatPyTorchFindsInUse) {
 }
 
 TEST(FailureMeaning, OfAScriptThatStartsItsOwnProcesses) {
-  WorkerExit exit = that_said(
+  RankExit exit = that_said(
       "torch.distributed.DistNetworkError: The server socket has failed to "
       "listen on any local network address. port: 29511, useIpv6: false, "
       "code: -98, name: EADDRINUSE, message: address already in use");
@@ -73,7 +73,7 @@ TEST(AccountByWords, OfALostRank) {
         "possibly due to a network error",
         "RuntimeError: all_reduce #3 on rank 0 of 4: rank 1 (process 7) ended; the first "
         "rank that failed has the cause"}) {
-    WorkerExit exit = that_said(line);
+    RankExit exit = that_said(line);
     exit.last_lines.emplace_back("terminate called without an active exception");
     EXPECT_EQ(account_by_words(exit), Account::lost_peer) << line;
   }
@@ -83,13 +83,13 @@ TEST(AccountByWords, OfAConnectionItIsTheLastLineThatCounts) {
   EXPECT_EQ(
       account_by_words(that_said("ConnectionResetError: [Errno 104] Connection reset by peer")),
       Account::connection);
-  WorkerExit tried_again = that_said("download: Connection reset by peer; trying again");
+  RankExit tried_again = that_said("download: Connection reset by peer; trying again");
   tried_again.last_lines.emplace_back("ValueError: bad batch");
   EXPECT_EQ(account_by_words(tried_again), Account::own_error);
 }
 
 TEST(AccountByWords, OfASignalThatPythonNamesItIsNone) {
-  WorkerExit aborted{.signal = SIGABRT};
+  RankExit aborted{.signal = SIGABRT};
   aborted.message = "Fatal Python error: Aborted";
   aborted.last_lines = {
       "Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):"};
@@ -100,7 +100,7 @@ TEST(AccountByWords, OfAnErrorOfPython) {
   EXPECT_EQ(account_by_words(that_said("[rank3]: ValueError: bad batch")), Account::own_error);
   EXPECT_EQ(account_by_words(that_said("torch.cuda.OutOfMemoryError: full")), Account::own_error);
   EXPECT_EQ(account_by_words(that_said("the peer is gone, Error")), Account::none);
-  EXPECT_EQ(account_by_words(WorkerExit{.exit_code = 1}), Account::none);
+  EXPECT_EQ(account_by_words(RankExit{.exit_code = 1}), Account::none);
 }
 
 }  // namespace

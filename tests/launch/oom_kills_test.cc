@@ -9,11 +9,11 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-std::vector<WorkerExit> killed(int count) {
-  WorkerExit exit;
+std::vector<RankExit> killed(int count) {
+  RankExit exit;
   exit.signal = SIGKILL;
   exit.cause = "killed by SIGKILL (sent by another process)";
-  return std::vector<WorkerExit>(static_cast<size_t>(count), exit);
+  return std::vector<RankExit>(static_cast<size_t>(count), exit);
 }
 
 std::string cause_of(const OomKills& kills, int count = 1) {

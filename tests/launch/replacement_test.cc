@@ -9,8 +9,8 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-WorkerExit killed_rank(int rank) {
-  WorkerExit exit;
+RankExit killed_rank(int rank) {
+  RankExit exit;
   exit.rank = rank;
   exit.signal = SIGKILL;
   exit.cause = "killed by SIGKILL";
@@ -32,7 +32,7 @@ TEST(ObstacleToReplacing, OneHasEnded) {
 }
 
 TEST(ObstacleToReplacing, ARankThatLeavesForTheSakeOfAnotherCannotCome) {
-  WorkerExit consequence;
+  RankExit consequence;
   consequence.rank = 1;
   consequence.exit_code = 1;
   consequence.message = "peer_failed: all_reduce #3: rank 2 (process 7) ended";

@@ -19,7 +19,7 @@ TEST(BackOff, DoublesUpToAMinute) {
 }
 
 GroupResult failed_group() {
-  WorkerExit exit;
+  RankExit exit;
   exit.exit_code = 1;
   return {.exits = {exit}};
 }

@@ -147,9 +147,9 @@ TEST(RunRecorder, AFolderThatCannotBeWrittenHoldsUpNothing) {
 }
 
 TEST(RunRecorder, NamesTheOutcome) {
-  const WorkerExit bad{.rank = 1, .exit_code = 3};
-  const WorkerExit asked{.rank = 1, .exit_code = 75};
-  const WorkerExit ended{.rank = 1, .signal = SIGTERM, .sent_signal = SIGTERM};
+  const RankExit bad{.rank = 1, .exit_code = 3};
+  const RankExit asked{.rank = 1, .exit_code = 75};
+  const RankExit ended{.rank = 1, .signal = SIGTERM, .sent_signal = SIGTERM};
   EXPECT_STREQ(outcome_of(0, {bad}), "done");
   EXPECT_STREQ(outcome_of(3, {bad}), "failed");
   EXPECT_STREQ(outcome_of(75, {asked}), "stopped");

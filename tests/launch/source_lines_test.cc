@@ -83,8 +83,8 @@ TEST(SourceLines, CountsMustersCallsOfAPythonStack) {
                           "ValueError: MUSTER_BACKEND"));
 }
 
-WorkerExit told_of(int signal, const std::string& name) {
-  WorkerExit exit;
+RankExit told_of(int signal, const std::string& name) {
+  RankExit exit;
   exit.signal = signal;
   exit.facts = {.signal = name,
                 .said = {"[rank 1] error: SIGABRT; its stack",
@@ -94,7 +94,7 @@ WorkerExit told_of(int signal, const std::string& name) {
 }
 
 TEST(SourceLines, TakesTheStackThatASignalsHandlerTold) {
-  WorkerExit exit = told_of(SIGABRT, "SIGABRT");
+  RankExit exit = told_of(SIGABRT, "SIGABRT");
   std::vector<std::string> lines = {"epoch 1",
                                     "terminate called after throwing an instance of 'io::Error'",
                                     "  what():  it's gone"};
@@ -110,7 +110,7 @@ TEST(SourceLines, TakesTheStackThatASignalsHandlerTold) {
 
 // Words like those of a handler are anybody's.
 TEST(SourceLines, TakesNoStackFromWords) {
-  WorkerExit exit;
+  RankExit exit;
   exit.signal = SIGSEGV;
   std::vector<std::string> lines = {"[rank 1] error: SIGSEGV; its stack, innermost call first (…):",
                                     "  #0 /app/train(+0x1) tokenize"};
@@ -122,20 +122,20 @@ TEST(SourceLines, TakesNoStackFromWords) {
 
 TEST(SourceLines, TakesNoStackOfAnotherEnd) {
   for (const int signal : {0, SIGKILL}) {
-    WorkerExit exit = told_of(signal, "SIGABRT");
+    RankExit exit = told_of(signal, "SIGABRT");
     std::vector<std::string> lines = exit.facts.said;
     take_signal_stack(exit, lines);
     EXPECT_EQ(exit.stack, "");
     EXPECT_EQ(lines.size(), 3U);
   }
-  WorkerExit exit;
+  RankExit exit;
   exit.exit_code = 1;
   take_uncaught_exception(exit, {"terminate called after throwing an instance of 'X'"});
   EXPECT_EQ(exit.message, "");
 }
 
 TEST(SourceLines, TakesTheStackThatPythonsFaulthandlerPrints) {
-  WorkerExit exit;
+  RankExit exit;
   exit.signal = SIGSEGV;
   take_python_fault(exit,
                     {"epoch 1",
@@ -155,7 +155,7 @@ TEST(SourceLines, TakesTheStackThatPythonsFaulthandlerPrints) {
             "\"/app/train.py\", line 9 "
             "in step\n"
             "  File \"/app/train.py\", line 12 in <module>");
-  WorkerExit other;
+  RankExit other;
   other.signal = SIGSEGV;
   take_python_fault(other, {"Fatal Python error: Segmentation fault"});
   take_python_fault(other, {"Current thread 0x1 (most recent call first):"});

@@ -44,10 +44,10 @@ Inventory example_machine() {
   return inventory;
 }
 
-std::vector<WorkerExit> example_exits(double began, double seconds, bool good) {
-  std::vector<WorkerExit> exits;
+std::vector<RankExit> example_exits(double began, double seconds, bool good) {
+  std::vector<RankExit> exits;
   for (int rank = 0; rank < kRanks; ++rank) {
-    WorkerExit exit{.rank = rank,
+    RankExit exit{.rank = rank,
                     .local_rank = rank % 4,
                     .host = cat("n", rank / 4),
                     .device = test_uuid(rank / 4, rank % 4)};

@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kLookEvery{500};
 }  // namespace
 
 ForeignLeases::ForeignLeases(
-    const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell)
+    const DevicePool& pool, int host, const std::string& run_id, bool lease, Tell tell)
     : pool_(pool), host_(host), run_id_(run_id), tell_(std::move(tell)) {
   const bool is_real = host >= 0 && !pool.inventory().simulated;
   if (!lease || !is_real || gpus().empty())

@@ -11,7 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/launch/lease.h"
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 
 namespace muster {
 
@@ -23,7 +23,7 @@ class ForeignLeases {
   // `host`: which of the pool is this machine. Without `lease`, on simulated machines, and where
   // this machine is none of the pool's (-1), nothing is taken and nothing is looked at. Throws: as
   // LeaseFolder.
-  ForeignLeases(const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell);
+  ForeignLeases(const DevicePool& pool, int host, const std::string& run_id, bool lease, Tell tell);
 
   // The task's leases, none for a CPU task; nothing when another job was faster, which is told.
   // Throws: as LeaseFolder::try_take_all; the folder is then opened anew for the next ones.
@@ -43,7 +43,7 @@ class ForeignLeases {
   void look_at(int gpu);
   void try_look_at(int gpu);
 
-  const Pool& pool_;
+  const DevicePool& pool_;
   int host_;
   std::string run_id_;
   Tell tell_;

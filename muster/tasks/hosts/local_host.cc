@@ -20,7 +20,7 @@
 
 namespace muster {
 
-LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
+LocalHost::LocalHost(const DevicePool& pool, LocalHostOptions options)
     : pool_(pool),
       options_(std::move(options)),
       processes_({.mark = cat("MUSTER_MARK=", options_.facts.mark),

@@ -31,7 +31,7 @@ struct LocalHostOptions {
 class LocalHost : public TaskHost {
  public:
   // `pool` must outlive it. Throws: as ProcessPool and LeaseFolder.
-  LocalHost(const Pool& pool, LocalHostOptions options);
+  LocalHost(const DevicePool& pool, LocalHostOptions options);
 
   EventLoop& loop() { return processes_.loop(); }
 
@@ -87,7 +87,7 @@ class LocalHost : public TaskHost {
   void on_held(int gpu, int units, const std::string& by);
   void tell_held(int gpu) const;
 
-  const Pool& pool_;
+  const DevicePool& pool_;
   LocalHostOptions options_;
   ProcessPool processes_;
   ForeignLeases foreign_;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 
 namespace muster {
 
@@ -20,7 +20,7 @@ class MemoryWatch {
   using Tell = std::function<void(int gpu, uint64_t bytes)>;
 
   // `host`: which of the pool is this machine; -1: none.
-  MemoryWatch(const Pool& pool, int host, Tell tell)
+  MemoryWatch(const DevicePool& pool, int host, Tell tell)
       : pool_(pool), host_(host), tell_(std::move(tell)) {}
 
   // Every two seconds at most, and only while there is a GPU without a task. `taken`: the pool's
@@ -31,7 +31,7 @@ class MemoryWatch {
   std::vector<int> gpus_without(const std::set<int>& taken) const;
   void tell_of(int gpu, const Host& host) const;
 
-  const Pool& pool_;
+  const DevicePool& pool_;
   int host_;
   Tell tell_;
   std::optional<Clock::time_point> looked_ = {};

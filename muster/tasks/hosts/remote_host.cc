@@ -96,7 +96,7 @@ void RemoteHost::connect(EventLoop& loop) {
 }
 
 void RemoteHost::begin(
-    const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events) {
+    const RemoteBegin& run, const DevicePool& pool, int host, EventLoop& loop, RemoteEvents events) {
   pool_ = &pool;
   host_ = host;
   events_ = std::move(events);

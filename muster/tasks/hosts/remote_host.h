@@ -67,7 +67,7 @@ class RemoteHost : public TaskHost {
 
   // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
   void begin(
-      const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events);
+      const RemoteBegin& run, const DevicePool& pool, int host, EventLoop& loop, RemoteEvents events);
 
   // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is
   // started.
@@ -135,7 +135,7 @@ class RemoteHost : public TaskHost {
   std::vector<RemoteHeld> held_before_;
   std::string problem_;
   Refusal refusal_ = Refusal::none;
-  const Pool* pool_ = nullptr;
+  const DevicePool* pool_ = nullptr;
   int host_ = -1;
   RemoteEvents events_;
   std::unordered_map<int, Remote> tasks_;  // by order

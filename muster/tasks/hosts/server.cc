@@ -167,7 +167,7 @@ class TaskServer {
               "); share it between the hosts, or start the run from one that they all have"));
     Inventory inventory = probe_for(hello);
     inventory.hosts[0] = seen_host(std::move(inventory.hosts[0]), inherited_masks());
-    pool_ = std::make_unique<Pool>(inventory, PoolOptions{.numa_binding = NumaBinding::none});
+    pool_ = std::make_unique<DevicePool>(inventory, PoolOptions{.numa_binding = NumaBinding::none});
     channel_.send(to_line(RemoteInventory{
         .version = version(), .inventory = std::move(inventory), .held = held_now(hello)}));
   }
@@ -435,7 +435,7 @@ class TaskServer {
   LineChannel channel_;
   std::optional<RemoteHello> hello_;
   std::optional<RemoteBegin> begin_;
-  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<DevicePool> pool_;
   std::unique_ptr<JobRegistration> registration_;
   std::unique_ptr<LocalHost> local_;
   std::map<int, Stream> streams_;  // of every task that runs

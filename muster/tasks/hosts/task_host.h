@@ -7,7 +7,7 @@
 #include <string>
 
 #include "muster/supervise/process_pool.h"
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/task.h"
 
 namespace muster {

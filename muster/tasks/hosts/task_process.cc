@@ -16,7 +16,7 @@ namespace muster {
 
 namespace {
 
-const PoolHost& host_of(const Pool& pool, const Allocation& where) {
+const PoolHost& host_of(const DevicePool& pool, const Allocation& where) {
   return pool.hosts()[where.host];
 }
 
@@ -26,7 +26,7 @@ bool has_vendor(const Host& host, Vendor vendor) {
 
 // The allocation's GPU at `place`, as a plan has it. `ordinal`: its number among the GPUs that the
 // rank sees.
-DeviceAssignment device_of(const Pool& pool, const Allocation& where, int place, int ordinal) {
+DeviceAssignment device_of(const DevicePool& pool, const Allocation& where, int place, int ordinal) {
   const PoolGpu& gpu = host_of(pool, where).gpus[where.gpus[place]];
   const Gpu& real = pool.inventory().hosts[where.host].gpus[gpu.device.position];
   return {.kind = DeviceAssignment::Kind::gpu,
@@ -50,7 +50,7 @@ void hide_gpus(const Host& host, Environment& variables) {
 // but with Visibility::all, where they see what it does.
 void show_gpus(const Task& task,
                Visibility visibility,
-               const Pool& pool,
+               const DevicePool& pool,
                const Allocation& where,
                Environment& variables) {
   if (pool.inventory().simulated)
@@ -75,7 +75,7 @@ void show_gpus(const Task& task,
 
 // A program that starts its own ranks finds its GPUs in the inventory's file, as it would find real
 // ones by the variables above.
-void tell_simulated(const Pool& pool, const TaskAttempt& attempt, Environment& variables) {
+void tell_simulated(const DevicePool& pool, const TaskAttempt& attempt, Environment& variables) {
   variables["MUSTER_SIMULATED"] = "1";
   if (attempt.devices.empty())
     return;
@@ -91,7 +91,7 @@ std::string device_variable(const TaskAttempt& attempt) {
 }
 
 // MIG instances of a job, and GPUs that several ranks share, can only be seen by their own ranks.
-Visibility visibility_of(const Pool& pool,
+Visibility visibility_of(const DevicePool& pool,
                          const Allocation& where,
                          int num_ranks,
                          Visibility wanted) {
@@ -108,7 +108,7 @@ Visibility visibility_of(const Pool& pool,
 
 // A simulated host's threads run on this machine's CPUs. Without a number of CPUs of its own a task
 // gets the share of its GPUs.
-int threads_of(const Pool& pool, const Allocation& where) {
+int threads_of(const DevicePool& pool, const Allocation& where) {
   const PoolHost& host = host_of(pool, where);
   int cpus = host.cpus;
   if (pool.inventory().simulated)
@@ -120,7 +120,7 @@ int threads_of(const Pool& pool, const Allocation& where) {
 }
 
 // The CPUs are those that the task is bound to, and not those that it only counts.
-TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
+TaskAttempt attempt_of(const DevicePool& pool, const Allocation& where, int number) {
   const PoolHost& host = host_of(pool, where);
   TaskAttempt attempt{.attempt = number, .host = host.name};
   for (const int at : where.gpus) {
@@ -134,7 +134,7 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
 }
 
 // A simulated GPU is nobody's.
-std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where) {
+std::vector<LeaseWish> lease_wishes_of(const DevicePool& pool, const Allocation& where) {
   std::vector<LeaseWish> wishes;
   if (pool.inventory().simulated)
     return wishes;
@@ -145,7 +145,7 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
 
 // The devices are dealt out in their order, so that neighbours on the links are neighbours among
 // the ranks.
-Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibility visibility) {
+Plan plan_of(const Task& task, const DevicePool& pool, const Allocation& where, Visibility visibility) {
   const PoolHost& host = host_of(pool, where);
   const int num_devices = static_cast<int>(where.gpus.size());
   const int num_ranks = task.ranks > 1 ? task.ranks : std::max(1, num_devices);
@@ -180,7 +180,7 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibi
 // emplace leaves what the task or the runner has set; an assignment replaces it.
 Environment task_environment(const Task& task,
                              const TaskRunFacts& run,
-                             const Pool& pool,
+                             const DevicePool& pool,
                              const Allocation& where,
                              int attempt,
                              const std::string& task_dir,
@@ -231,7 +231,7 @@ std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& r
 
 std::vector<std::string> task_argv(const Task& task,
                                    const TaskRunFacts& run,
-                                   const Pool& pool,
+                                   const DevicePool& pool,
                                    const std::string& plan_path,
                                    const std::string& task_dir) {
   const std::vector<std::string> command = command_of_task(task, run);

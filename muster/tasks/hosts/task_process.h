@@ -9,7 +9,7 @@
 #include "muster/base/rank_env.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/plan.h"
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -26,28 +26,28 @@ struct TaskRunFacts {
 };
 
 // The devices of an allocation, as the journal and the results tell them.
-TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number);
+TaskAttempt attempt_of(const DevicePool& pool, const Allocation& where, int number);
 
 // Which leases it takes; none for CPUs and simulated machines.
-std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where);
+std::vector<LeaseWish> lease_wishes_of(const DevicePool& pool, const Allocation& where);
 
 // The plan of the task's ranks over its devices, in their order: a device a rank, or several; with
 // fewer devices in turn. A rank that shares a GPU, or has a MIG instance, sees its own alone,
 // whatever `visibility`.
 Plan plan_of(const Task& task,
-             const Pool& pool,
+             const DevicePool& pool,
              const Allocation& where,
              Visibility visibility = Visibility::job);
 
 // How many threads its share of the host's CPUs is good for.
-int threads_of(const Pool& pool, const Allocation& where);
+int threads_of(const DevicePool& pool, const Allocation& where);
 
 // The whole environment of the attempt. `task_dir`: the folder of all attempts; `leases`:
 // MUSTER_LEASE_FD's value. The task's own variables win over the runner's; what muster tells a task
 // wins over both, but for OMP_NUM_THREADS.
 Environment task_environment(const Task& task,
                              const TaskRunFacts& run,
-                             const Pool& pool,
+                             const DevicePool& pool,
                              const Allocation& where,
                              int attempt,
                              const std::string& task_dir,
@@ -57,7 +57,7 @@ Environment task_environment(const Task& task,
 // task's.
 std::vector<std::string> task_argv(const Task& task,
                                    const TaskRunFacts& run,
-                                   const Pool& pool,
+                                   const DevicePool& pool,
                                    const std::string& plan_path,
                                    const std::string& task_dir);
 

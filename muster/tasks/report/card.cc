@@ -112,7 +112,7 @@ std::string task_card(const Task& task, const TaskResult& result) {
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
   out +=
       cat("  when      ", format_seconds(after), " after its start", restart_text(attempt), "\n");
-  WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
+  RankExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
   exit.last_lines = std::move(lines);
   if (const std::string meaning = failure_meaning(exit); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");

@@ -9,7 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/schedule/reachable_gpus.h"
 #include "muster/tasks/spec/problems.h"
 

@@ -10,7 +10,7 @@ namespace muster {
 namespace {
 
 // The host's GPUs that will do once no task of the run has any of them.
-std::vector<int> suitable_gpus(const Pool& pool,
+std::vector<int> suitable_gpus(const DevicePool& pool,
                                int host,
                                const TaskNeed& need,
                                const AllowedGpus& allowed) {
@@ -31,7 +31,7 @@ std::vector<int> suitable_gpus(const Pool& pool,
 
 // The claim has the GPUs that the need would get, if there are enough, else all that will do, since
 // nobody knows which is freed first.
-std::optional<Claim> claim_on(const Pool& pool,
+std::optional<Claim> claim_on(const DevicePool& pool,
                               int host,
                               const TaskNeed& need,
                               const AllowedGpus& allowed,
@@ -60,7 +60,7 @@ std::optional<Claim> claim_on(const Pool& pool,
 }
 
 // CPUs add up, while a GPU is reserved or not.
-void reserve(const Pool& pool, const Claim& claim, Reserved& reserved) {
+void reserve(const DevicePool& pool, const Claim& claim, Reserved& reserved) {
   if (reserved.empty())
     reserved.resize(pool.hosts().size());
   HostReserved& mine = reserved[claim.host];
@@ -70,7 +70,7 @@ void reserve(const Pool& pool, const Claim& claim, Reserved& reserved) {
     mine.gpus[gpu] = true;
 }
 
-bool has_free_gpu(const Pool& pool, const Reserved& reserved) {
+bool has_free_gpu(const DevicePool& pool, const Reserved& reserved) {
   for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
     const std::vector<PoolGpu>& gpus = pool.hosts()[h].gpus;
     for (int g = 0; g < std::ssize(gpus); ++g) {
@@ -81,7 +81,7 @@ bool has_free_gpu(const Pool& pool, const Reserved& reserved) {
   return false;
 }
 
-bool has_free_cpu(const Pool& pool, const Reserved& reserved) {
+bool has_free_cpu(const DevicePool& pool, const Reserved& reserved) {
   for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
     if (pool.hosts()[h].cpus_left > reserved_cpus(reserved, h))
       return true;
@@ -89,7 +89,7 @@ bool has_free_cpu(const Pool& pool, const Reserved& reserved) {
   return false;
 }
 
-bool in_the_way(const Pool& pool,
+bool in_the_way(const DevicePool& pool,
                 const Allocation& where,
                 const TaskNeed& need,
                 const AllowedGpus& allowed) {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 
 namespace muster {
 
@@ -21,22 +21,22 @@ struct Claim {
 // beside what is reserved already: the GPUs it would get if there are enough, else all that will
 // do, since who knows which is freed first; and its CPUs. Nothing when the host could not meet it
 // though all tasks of the run had ended.
-std::optional<Claim> claim_on(const Pool& pool,
+std::optional<Claim> claim_on(const DevicePool& pool,
                               int host,
                               const TaskNeed& need,
                               const AllowedGpus& allowed,
                               const Reserved& reserved);
 
 // Adds the claim to what is reserved.
-void reserve(const Pool& pool, const Claim& claim, Reserved& reserved);
+void reserve(const DevicePool& pool, const Claim& claim, Reserved& reserved);
 
 // Whether anything of the GPUs, or of the CPUs, is neither taken nor reserved.
-bool has_free_gpu(const Pool& pool, const Reserved& reserved);
-bool has_free_cpu(const Pool& pool, const Reserved& reserved);
+bool has_free_gpu(const DevicePool& pool, const Reserved& reserved);
+bool has_free_cpu(const DevicePool& pool, const Reserved& reserved);
 
 // Whether a task that is there could be in the need's way: it has a GPU that would do, or CPUs that
 // count.
-bool in_the_way(const Pool& pool,
+bool in_the_way(const DevicePool& pool,
                 const Allocation& where,
                 const TaskNeed& need,
                 const AllowedGpus& allowed);

@@ -10,7 +10,7 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 
 // A selection is split into what lasts and what changes. What lasts is applied to the hosts as they
 // are; what changes (idle GPUs, free memory) could come to mean any GPU that the rest leaves, of

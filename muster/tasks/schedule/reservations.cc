@@ -23,24 +23,24 @@ int patience(const TaskWish& wish) {
 
 }  // namespace
 
-void Reservations::clear(const Pool& pool) {
+void Reservations::clear(const DevicePool& pool) {
   all_.clear();
   reserved_.clear();
   look(pool);
 }
 
-void Reservations::look(const Pool& pool) {
+void Reservations::look(const DevicePool& pool) {
   free_gpus_ = has_free_gpu(pool, reserved_);
   free_cpus_ = has_free_cpu(pool, reserved_);
 }
 
-bool Reservations::has_use_for_what_is_left(const TaskWish& wish, const Pool& pool) const {
+bool Reservations::has_use_for_what_is_left(const TaskWish& wish, const DevicePool& pool) const {
   return std::ranges::any_of(wish.needs, [&](const TaskNeed& need) {
     return (need.gpus > 0 && free_gpus_) || (free_cpus_ && pool.counts_cpus(need));
   });
 }
 
-void Reservations::add(size_t task, const TaskWish& wish, const Pool& pool) {
+void Reservations::add(size_t task, const TaskWish& wish, const DevicePool& pool) {
   Reservation reservation{.task = task, .wish = &wish, .places = places_for(wish, pool)};
   const auto places =
       std::min<size_t>(reservation.places.size(), 1 + backfilled_[task] / patience(wish));
@@ -51,7 +51,7 @@ void Reservations::add(size_t task, const TaskWish& wish, const Pool& pool) {
 
 // Every place where the task could be, the one that lacks least first.
 std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
-                                                         const Pool& pool) const {
+                                                         const DevicePool& pool) const {
   using Order = std::tuple<size_t, int, int>;  // alternative, missing GPUs, missing CPUs
   std::vector<std::pair<Order, Reservation::Place>> found;
   for (size_t i = 0; i < wish.needs.size(); ++i) {
@@ -71,7 +71,7 @@ std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
 
 // Reserves one more of its places. Two places on one host overlap, so that the second is reckoned
 // beside what others have reserved, and adds only the CPUs that the first has not.
-void Reservations::reserve_next(Reservation& reservation, const Pool& pool) {
+void Reservations::reserve_next(Reservation& reservation, const DevicePool& pool) {
   const Reservation::Place& place = reservation.places[reservation.claims.size()];
   const TaskWish& wish = *reservation.wish;
   int own_cpus = 0;
@@ -93,7 +93,7 @@ void Reservations::reserve_next(Reservation& reservation, const Pool& pool) {
 }
 
 // The reservations of all other tasks.
-Reserved Reservations::reserved_beside(size_t task, const Pool& pool) const {
+Reserved Reservations::reserved_beside(size_t task, const DevicePool& pool) const {
   Reserved reserved;
   for (const Reservation& other : all_) {
     if (other.task == task)
@@ -106,7 +106,7 @@ Reserved Reservations::reserved_beside(size_t task, const Pool& pool) const {
 
 // Each start that passes a waiting task by counts; when its patience is over, one more of its
 // places is reserved.
-void Reservations::count_backfill(const Allocation& where, const Pool& pool) {
+void Reservations::count_backfill(const Allocation& where, const DevicePool& pool) {
   for (Reservation& waits : all_) {
     // Nothing is left that could be reserved for it.
     if (waits.claims.size() >= waits.places.size())

@@ -33,20 +33,20 @@ class Reservations {
   explicit Reservations(size_t num_tasks) : backfilled_(num_tasks, 0) {}
 
   // A pass begins: nothing is reserved.
-  void clear(const Pool& pool);
+  void clear(const DevicePool& pool);
 
   // To be called when tasks have started, or more is reserved.
-  void look(const Pool& pool);
+  void look(const DevicePool& pool);
 
   // False when the wish has no use for anything that is left: such tasks can neither start nor be
   // passed.
-  bool has_use_for_what_is_left(const TaskWish& wish, const Pool& pool) const;
+  bool has_use_for_what_is_left(const TaskWish& wish, const DevicePool& pool) const;
 
   // The task waits. `wish` must live until the pass ends.
-  void add(size_t task, const TaskWish& wish, const Pool& pool);
+  void add(size_t task, const TaskWish& wish, const DevicePool& pool);
 
   // A start there, of a task that comes after those that wait.
-  void count_backfill(const Allocation& where, const Pool& pool);
+  void count_backfill(const Allocation& where, const DevicePool& pool);
 
   // The task waits no more.
   void forget(size_t task) { backfilled_[task] = 0; }
@@ -55,9 +55,9 @@ class Reservations {
   const std::vector<Reservation>& all() const { return all_; }  // in the order of the tasks
 
  private:
-  std::vector<Reservation::Place> places_for(const TaskWish& wish, const Pool& pool) const;
-  void reserve_next(Reservation& reservation, const Pool& pool);
-  Reserved reserved_beside(size_t task, const Pool& pool) const;
+  std::vector<Reservation::Place> places_for(const TaskWish& wish, const DevicePool& pool) const;
+  void reserve_next(Reservation& reservation, const DevicePool& pool);
+  Reserved reserved_beside(size_t task, const DevicePool& pool) const;
 
   std::vector<int> backfilled_;  // by task: starts since it waits, on devices that it could use
   std::vector<Reservation> all_;

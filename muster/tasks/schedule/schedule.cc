@@ -39,7 +39,7 @@ std::string kind_key(const Task& task) {
 }
 
 // The GPUs that the task's `on` allows. Throws: invalid_argument naming the task.
-AllowedGpus allowed_by(const Pool& pool, const Task& task) {
+AllowedGpus allowed_by(const DevicePool& pool, const Task& task) {
   try {
     return pool.allowed(task.on);
   } catch (const SelectionError& error) {
@@ -64,7 +64,7 @@ int most_gpus(const std::vector<TaskNeed>& needs) {
 
 }  // namespace
 
-TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options)
+TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, DevicePool pool, ScheduleOptions options)
     : tasks_(tasks),
       pool_(std::move(pool)),
       options_(std::move(options)),

@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/schedule/reservations.h"
 #include "muster/tasks/task.h"
 
@@ -67,7 +67,7 @@ class TaskSchedule {
  public:
   // `tasks` must outlive it. Throws: invalid_argument for a task that comes after an unknown task
   // or, through others, after itself; for needs that the pool could never meet.
-  TaskSchedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options = {});
+  TaskSchedule(const std::vector<Task>& tasks, DevicePool pool, ScheduleOptions options = {});
 
   // The tasks to start now; they count as running from here on.
   std::vector<TaskStart> start(double now);
@@ -125,7 +125,7 @@ class TaskSchedule {
   TaskState state(size_t task) const { return states_[task].state; }
   size_t count(TaskState state) const { return counts_[index_of(state)]; }
   int failures(size_t task) const { return states_[task].failures; }
-  const Pool& pool() const { return pool_; }
+  const DevicePool& pool() const { return pool_; }
   const Allocation& allocation(size_t task) const { return running_.at(task).where; }
   size_t num_running() const { return running_.size(); }  // tasks that have devices
   std::optional<size_t> find(const std::string& name) const;
@@ -194,7 +194,7 @@ class TaskSchedule {
   std::vector<size_t> skip_followers(size_t task);
 
   const std::vector<Task>& tasks_;
-  Pool pool_;
+  DevicePool pool_;
   ScheduleOptions options_;
   std::unordered_map<std::string, size_t> numbers_;  // by name
   std::vector<State> states_;

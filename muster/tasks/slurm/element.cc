@@ -123,7 +123,7 @@ ElementProgram program_as_given(const SlurmElement& element, const std::string& 
 }
 
 // "2 GPUs (NVIDIA A100 with 39.4 GiB free, …)".
-std::string what_is_here(const Pool& pool) {
+std::string what_is_here(const DevicePool& pool) {
   std::vector<std::string> gpus;
   for (const PoolGpu& gpu : pool.hosts()[0].gpus)
     gpus.push_back(cat(gpu.model, " with ", format_bytes(gpu.memory_left), " free"));
@@ -131,7 +131,7 @@ std::string what_is_here(const Pool& pool) {
 }
 
 // Finds where the task runs. Slurm gives whole GPUs, and counts the CPUs.
-Allocation place_of(const Task& task, const Pool& pool) {
+Allocation place_of(const Task& task, const DevicePool& pool) {
   const TaskNeed& need = task.needs.front();
   if (auto where = pool.find(need))
     return *where;
@@ -157,7 +157,7 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
             .ranks = element.ranks};
   TaskNeed& need = task.needs.front();
   need.gpus = std::ceil(need.gpus);
-  const Pool pool(probe_this_machine({.detail = GpuDetail::full, .links = need.gpus > 1}),
+  const DevicePool pool(probe_this_machine({.detail = GpuDetail::full, .links = need.gpus > 1}),
                   {.masks = inherited_masks(),
                    .cpus = std::max(1, need.cpus),
                    .numa_binding = NumaBinding::none});

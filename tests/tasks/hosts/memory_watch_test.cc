@@ -41,7 +41,7 @@ class MemoryWatchTest : public testing::Test {
   MemoryWatchTest() { folder_.write("machine", machine_with(8, 8)); }
 
   std::map<int, uint64_t> told_with(const std::set<int>& taken, const std::string& machine) {
-    const Pool pool(probe_this_machine());
+    const DevicePool pool(probe_this_machine());
     EXPECT_EQ(pool.num_gpus(), 3);
     folder_.write("machine", machine);
     std::map<int, uint64_t> told;
@@ -71,7 +71,7 @@ TEST_F(MemoryWatchTest, ATaskOnOneInstanceIsNotInTheWayOfAnother) {
 }
 
 TEST_F(MemoryWatchTest, WhereEveryGpuHasATaskNobodyIsAsked) {
-  const Pool pool(probe_this_machine());
+  const DevicePool pool(probe_this_machine());
   bool told = false;
   MemoryWatch watch(pool, 0, [&](int /*gpu*/, uint64_t /*bytes*/) { told = true; });
   watch.look({0, 2});

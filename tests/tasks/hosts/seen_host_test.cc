@@ -2,14 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 #include "tests/tasks/schedule/machines.h"
 
 namespace muster::tasks_test {
 namespace {
 
 std::vector<int> indices_of(const Host& host) {
-  const Pool pool({.source = "test", .hosts = {host}});
+  const DevicePool pool({.source = "test", .hosts = {host}});
   std::vector<int> indices;
   for (const PoolGpu& gpu : pool.hosts()[0].gpus)
     indices.push_back(gpu.index.value);

@@ -17,16 +17,16 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Pool real_pool(int gpus) {
-  return Pool({.source = "test", .hosts = {host_with(gpus)}});
+DevicePool real_pool(int gpus) {
+  return DevicePool({.source = "test", .hosts = {host_with(gpus)}});
 }
 
-Allocation place_on(const Pool& pool, const TaskNeed& need) {
+Allocation place_on(const DevicePool& pool, const TaskNeed& need) {
   return pool.find(need).value();
 }
 
 TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
-  const Pool pool = real_pool(4);
+  const DevicePool pool = real_pool(4);
   Task task = task_of("two", {{.gpus = 2, .cpus = 3}});
   task.environment = {{"CUDA_VISIBLE_DEVICES", "9"}, {"MINE", "yes"}};
   TaskRunFacts run{.run_dir = "/run", .mark = "mark"};
@@ -59,7 +59,7 @@ TEST(TaskProcess, ATaskSeesAllOfItsMigInstances) {
   Host host = host_with(1);
   host.gpus[0].mig_enabled = true;
   host.gpus[0].mig = {{{"MIG-a"}, "3g.40gb", kGpuBytes / 2}, {{"MIG-b"}, "3g.40gb", kGpuBytes / 2}};
-  const Pool pool({.source = "test", .hosts = {host}});
+  const DevicePool pool({.source = "test", .hosts = {host}});
   Task task = task_of("two", {{.gpus = 2}});
   const Allocation where = place_on(pool, task.needs[0]);
   const auto seen = [&](Visibility visibility) {
@@ -76,7 +76,7 @@ TEST(TaskProcess, ATaskSeesAllOfItsMigInstances) {
 TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
   const Task task = task_of("cpu", {{.cpus = 2}});
   for (const int gpus : {0, 2}) {
-    const Pool pool = real_pool(gpus);
+    const DevicePool pool = real_pool(gpus);
     const Environment variables =
         task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
     ASSERT_EQ(variables.contains("CUDA_VISIBLE_DEVICES"), gpus > 0);
@@ -90,7 +90,7 @@ TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
 }
 
 TEST(TaskProcess, OnASimulatedMachineNoGpuIsShown) {
-  const Pool pool = pool_of(2);
+  const DevicePool pool = pool_of(2);
   const Task task = task_of("a", {{.gpus = 1}});
   const Environment variables =
       task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
@@ -102,7 +102,7 @@ TEST(TaskProcess, OnASimulatedMachineNoGpuIsShown) {
 TEST(TaskProcess, AProgramThatStartsItsOwnRanksFindsItsSimulatedGpus) {
   Inventory box{
       .source = "/boxes/box.toml", .simulated = true, .hosts = {host_with(4, 100'000, "box")}};
-  const Pool pool(box);
+  const DevicePool pool(box);
   const Task task = task_of("a", {{.gpus = 2}});
   const Allocation where = place_on(pool, task.needs[0]);
   Environment variables = task_environment(task, {}, pool, where, 0, "", "");
@@ -118,13 +118,13 @@ TEST(TaskProcess, AProgramThatStartsItsOwnRanksFindsItsSimulatedGpus) {
 }
 
 TEST(TaskProcess, LeasesAreOfTheShare) {
-  const Pool pool = real_pool(2);
+  const DevicePool pool = real_pool(2);
   EXPECT_EQ(lease_wishes_of(pool, place_on(pool, {.gpus = 0.25})).at(0).units, 250);
   EXPECT_EQ(lease_wishes_of(pool, place_on(pool, {.gpus = 2})).size(), 2U);
 }
 
 TEST(TaskProcess, RanksAreTheLaunchersAffairByAnExactPlan) {
-  const Pool pool = real_pool(4);
+  const DevicePool pool = real_pool(4);
   Task task = task_of("ddp", {{.gpus = 2}});
   task.ranks = 2;
   const Plan plan = plan_of(task, pool, place_on(pool, task.needs[0]));
@@ -151,7 +151,7 @@ TEST(TaskProcess, RanksAreTheLaunchersAffairByAnExactPlan) {
 
 // As `muster run` has it, for ranks of one GPU and of several.
 TEST(TaskProcess, ARankSeesWhatVisibilitySays) {
-  const Pool pool = real_pool(4);
+  const DevicePool pool = real_pool(4);
   Task task = task_of("ranks", {{.gpus = 4}});
   const Allocation where = place_on(pool, task.needs[0]);
   std::vector<std::string> gpus;
@@ -182,12 +182,12 @@ TEST(TaskProcess, ARankSeesWhatVisibilitySays) {
   EXPECT_EQ(seen(2, Visibility::all), std::pair(list({0, 1, 2, 3}), 2));
 }
 
-TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
+TEST(DevicePool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
   Host host = host_with(8, 16);
   for (int i = 0; i < 16; ++i)
     host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
   const auto cpus_of_place = [&](NumaBinding binding, const TaskNeed& need, const std::string& on) {
-    const Pool pool({.source = "test", .hosts = {host}},
+    const DevicePool pool({.source = "test", .hosts = {host}},
                     {.gpus = Selection(on), .numa_binding = binding});
     return pool.find(need)->bound;
   };
@@ -200,11 +200,11 @@ TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
       << "more than a node has";
 }
 
-TEST(Pool, ExclusiveCpusAreHadWithoutSayingHowMany) {
+TEST(DevicePool, ExclusiveCpusAreHadWithoutSayingHowMany) {
   Host host = host_with(4, 16);
   for (int i = 0; i < 16; ++i)
     host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
-  Pool pool({.source = "test", .hosts = {host}}, {.numa_binding = NumaBinding::exclusive});
+  DevicePool pool({.source = "test", .hosts = {host}}, {.numa_binding = NumaBinding::exclusive});
   std::set<int> taken;
   for (const TaskNeed& need : {TaskNeed{.gpus = 1},
                                TaskNeed{.gpus = 2},
@@ -221,10 +221,10 @@ TEST(Pool, ExclusiveCpusAreHadWithoutSayingHowMany) {
   EXPECT_FALSE(pool.find({.cpus = 2}));
 }
 
-TEST(Pool, ExclusiveCpusThatCannotBeAreAnError) {
+TEST(DevicePool, ExclusiveCpusThatCannotBeAreAnError) {
   const auto error_of = [](const Host& host, int cpus) -> std::string {
     try {
-      const Pool pool({.source = "test", .hosts = {host}},
+      const DevicePool pool({.source = "test", .hosts = {host}},
                       {.cpus = cpus, .numa_binding = NumaBinding::exclusive});
     } catch (const Error& error) {
       return error.what();

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 TEST(LiveTable, SaysWhatRunsWhatWaitsAndHowLong) {
   const std::vector<Task> tasks = {
       task_of("a", {{.gpus = 1}}), task_of("b", {{.gpus = 0.5}}), task_of("c", {{.gpus = 1}})};
-  TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host_with(1)}}));
+  TaskSchedule schedule(tasks, DevicePool({.source = "test", .hosts = {host_with(1)}}));
   LiveTable table(tasks, {.fd = -1, .table = true, .rows = 24, .columns = 120});
   EXPECT_EQ(schedule.start(0).at(0).task, 0U);
   TaskResult done{.state = TaskState::done,

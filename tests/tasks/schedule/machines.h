@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 
 namespace muster::tasks_test {
 
@@ -32,8 +32,8 @@ inline Host host_with(int gpus, int cpus = 8, const std::string& name = "box") {
   return host;
 }
 
-inline Pool pool_of(int gpus, int cpus = 8) {
-  return Pool({.source = "test", .simulated = true, .hosts = {host_with(gpus, cpus)}});
+inline DevicePool pool_of(int gpus, int cpus = 8) {
+  return DevicePool({.source = "test", .simulated = true, .hosts = {host_with(gpus, cpus)}});
 }
 
 inline Task task_of(const std::string& name,

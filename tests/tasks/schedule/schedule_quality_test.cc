@@ -54,7 +54,7 @@ std::vector<Task> random_tasks(Random& random, int count) {
 }
 
 // At every start: what runs then, added up.
-void expect_within_capacity(const SimulatedRun& run, const Pool& pool) {
+void expect_within_capacity(const SimulatedRun& run, const DevicePool& pool) {
   for (const SimulatedStart& at : run.starts) {
     std::map<std::pair<int, int>, std::pair<int, uint64_t>> gpus;
     std::map<int, int> cpus;
@@ -88,7 +88,7 @@ TEST(ScheduleQuality, NoDeviceIsOverItsCapacityAtAnyMoment) {
     std::vector<double> durations;
     for (size_t i = 0; i < tasks.size(); ++i)
       durations.push_back(seconds_between(random, 0.1, 5));
-    const Pool pool(machines);
+    const DevicePool pool(machines);
     const SimulatedRun run = simulate(tasks, pool, {.durations = durations});
     ASSERT_EQ(run.starts.size(), tasks.size()) << "every task starts once";
     expect_within_capacity(run, pool);

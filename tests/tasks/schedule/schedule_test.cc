@@ -61,8 +61,8 @@ TEST(TaskSchedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
   EXPECT_EQ(schedule.start(1).at(0).alternative, 0U);
 }
 
-Pool hosts_a_and_b(std::vector<int> slots = {}) {
-  return Pool(
+DevicePool hosts_a_and_b(std::vector<int> slots = {}) {
+  return DevicePool(
       {.source = "test", .simulated = true, .hosts = {host_with(0, 4, "a"), host_with(0, 4, "b")}},
       {.slots = std::move(slots)});
 }
@@ -107,7 +107,7 @@ TEST(TaskSchedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
                                    task_of("more", {{.gpus = 2}}),
                                    task_of("last", {{.gpus = 2}})};
   TaskSchedule schedule(
-      tasks, Pool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
+      tasks, DevicePool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(1, 1, 0)) << "the fullest host comes second";
 }
 
@@ -266,7 +266,7 @@ TEST(TaskSchedule, MemoryThatOtherProgramsUseIsWaitedFor) {
     gpu.memory_free_bytes = kGpuBytes / 4;
   const std::vector<Task> tasks = {task_of("large", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}}),
                                    task_of("small", {{.gpus = 1, .memory_bytes = kGpuBytes / 8}})};
-  TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
+  TaskSchedule schedule(tasks, DevicePool({.source = "test", .hosts = {host}}));
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small"))
       << "nothing is reserved from it";
   EXPECT_TRUE(schedule.waits_for_memory());
@@ -286,7 +286,7 @@ TEST(TaskSchedule, ALittleMemoryInUseIsInNobodysWay) {
                              task_of("waits", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}})};
   for (Task& task : tasks)
     task.on = "0";
-  TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
+  TaskSchedule schedule(tasks, DevicePool({.source = "test", .hosts = {host}}));
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("other"));
   EXPECT_TRUE(schedule.waits_for_memory());
   EXPECT_FALSE(schedule.waits_for_memory_of(0, 0));

@@ -32,7 +32,7 @@ struct Crowd {
       add(task_of(cat("small ", i), {need}), 0, 1 + 0.013 * (i % 37));
   }
 
-  SimulatedRun run(Pool pool) const {
+  SimulatedRun run(DevicePool pool) const {
     return simulate(tasks, std::move(pool), {.durations = durations});
   }
 };
@@ -100,7 +100,7 @@ TEST(ScheduleWaiting, WhatATaskCannotUseIsNotKeptForIt) {
   crowd.add(on_gpu("0-1", task_of("some", {{.gpus = 1}})), 10, 1);
   crowd.add_small(30, {.cpus = 1});
   const SimulatedRun run =
-      crowd.run(Pool({.source = "test", .simulated = true, .hosts = {host_with(2, 8)}}));
+      crowd.run(DevicePool({.source = "test", .simulated = true, .hosts = {host_with(2, 8)}}));
   for (size_t task = 3; task < crowd.tasks.size(); ++task)
     EXPECT_LT(start_of(run, task).began, 12) << "six of the eight CPUs are in nobody's way";
 }
@@ -113,7 +113,7 @@ TEST(ScheduleWaiting, TheMorePassATaskTheMorePlacesAreKeptForIt) {
     crowd.add(on_gpu("a:0-3", task_of(cat("long ", i), {{.gpus = 1}})), 30, 1'000);
   const size_t big = crowd.add(later(task_of("big", {{.gpus = 2}})), 10, 1);
   crowd.add_small(200, {.gpus = 1});
-  const Pool pool(
+  const DevicePool pool(
       {.source = "test", .simulated = true, .hosts = {host_with(4, 8, "a"), host_with(4, 8, "b")}});
   const SimulatedRun run = crowd.run(pool);
   const double began = start_of(run, big).began;
@@ -215,7 +215,7 @@ TEST(ScheduleWaiting, NoneOfLowerPriorityDelaysATaskThatWaits) {
       crowd.add(
           std::move(task), between(0, 5), std::uniform_real_distribution<double>(0.5, 5)(random));
     }
-    const Pool pool = pool_of(4, 8);
+    const DevicePool pool = pool_of(4, 8);
     const SimulatedRun run = crowd.run(pool);
     std::vector<const SimulatedStart*> start(crowd.tasks.size());
     for (const SimulatedStart& one : run.starts)
@@ -231,7 +231,7 @@ TEST(ScheduleWaiting, NoneOfLowerPriorityDelaysATaskThatWaits) {
         if (ready[i] > now || start[i]->began <= now)
           continue;
         bool alone = true;
-        Pool without = pool;
+        DevicePool without = pool;
         double since = ready[i];
         for (size_t other = 0; other < crowd.tasks.size(); ++other) {
           if (crowd.tasks[other].priority >= crowd.tasks[i].priority && start[other]->began <= now)

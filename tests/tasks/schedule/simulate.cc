@@ -8,7 +8,7 @@ namespace {
 
 class Simulation {
  public:
-  Simulation(const std::vector<Task>& tasks, Pool pool, const SimulateOptions& options)
+  Simulation(const std::vector<Task>& tasks, DevicePool pool, const SimulateOptions& options)
       : options_(options), schedule_(tasks, std::move(pool)), num_starts_(tasks.size()) {}
 
   SimulatedRun run() {
@@ -58,7 +58,7 @@ class Simulation {
 
 }  // namespace
 
-SimulatedRun simulate(const std::vector<Task>& tasks, Pool pool, const SimulateOptions& options) {
+SimulatedRun simulate(const std::vector<Task>& tasks, DevicePool pool, const SimulateOptions& options) {
   return Simulation(tasks, std::move(pool), options).run();
 }
 

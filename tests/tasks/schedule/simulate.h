@@ -32,7 +32,7 @@ struct SimulateOptions {
 
 // Throws: as TaskSchedule.
 SimulatedRun simulate(const std::vector<Task>& tasks,
-                      Pool pool,
+                      DevicePool pool,
                       const SimulateOptions& options = {});
 
 }  // namespace muster

@@ -1,7 +1,7 @@
 // A rank's end as JSON goes into failure.json, into run.json and to the coordinator of several
 // hosts. A rank's own facts are read with care, as a rank has written them; all else muster wrote
 // itself.
-#include "muster/launch/worker_exit_json.h"
+#include "muster/launch/rank_exit_json.h"
 
 #include <signal.h>
 
@@ -104,7 +104,7 @@ ErrorFacts error_facts_from_json(const Json& json) {
 }
 
 // An exit code of null says that a signal ended the rank, or that it was never started.
-Json to_json(const WorkerExit& exit) {
+Json to_json(const RankExit& exit) {
   return {{"rank", exit.rank},
           {"local_rank", exit.local_rank},
           {"host", exit.host},
@@ -128,9 +128,9 @@ Json to_json(const WorkerExit& exit) {
 
 // The signal that muster sent is not recorded; that there was one is, and SIGTERM stands for it.
 // Throws: invalid_argument for what is no rank's end.
-WorkerExit worker_exit_from_json(const Json& json) {
+RankExit rank_exit_from_json(const Json& json) {
   try {
-    WorkerExit exit{.rank = json.value("rank", 0),
+    RankExit exit{.rank = json.value("rank", 0),
                     .local_rank = json.value("local_rank", 0),
                     .host = json.value("host", ""),
                     .device = json.value("device", ""),

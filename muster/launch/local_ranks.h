@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "muster/base/failure_policy.h"
-#include "muster/launch/worker_exit.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_exit.h"
+#include "muster/launch/rank_spec.h"
 #include "muster/supervise/process_set.h"
 
 namespace muster {
@@ -18,7 +18,7 @@ namespace muster {
 struct Replacing;
 
 struct GroupResult {
-  std::vector<WorkerExit> exits;  // in the order of death, without those that were replaced
+  std::vector<RankExit> exits;  // in the order of death, without those that were replaced
   int stopped_by = 0;             // the signal that the launcher got, if it did
   bool timed_out = false;         // the time limit was over first
   std::string fault = {};  // why all were killed where no rank is the cause, as an error; empty: no
@@ -39,14 +39,14 @@ struct GroupRules {
   Replacing* replacing = nullptr;  // with `replace`: who decides about the other process
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in
   // it yet.
-  std::function<void(const WorkerExit&)> on_rank_failed = {};
+  std::function<void(const RankExit&)> on_rank_failed = {};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.
 // Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before
 // it are ended.
-GroupResult run_workers(ProcessSet& processes,
-                        const std::vector<WorkerSpec>& specs,
+GroupResult run_local_ranks(ProcessSet& processes,
+                        const std::vector<RankSpec>& specs,
                         const std::vector<int>& inherit_fds,
                         const GroupRules& rules);
 

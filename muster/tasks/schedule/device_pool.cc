@@ -1,4 +1,4 @@
-#include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/device_pool.h"
 
 #include <algorithm>
 #include <cmath>
@@ -114,7 +114,7 @@ PoolGpu pool_gpu(const Host& host, const UsableGpu& gpu) {
 }  // namespace
 
 // One host's offer for a need, and what `find` compares it by.
-struct Pool::Offer {
+struct DevicePool::Offer {
   Allocation where = {};
   size_t num_fitting = 0;  // GPUs of the host that would do
   double slowest_link = 0;
@@ -171,7 +171,7 @@ std::optional<int> PoolHost::find_gpu(const std::string& uuid) const {
   return std::nullopt;
 }
 
-Pool::Pool(Inventory inventory, const PoolOptions& options)
+DevicePool::DevicePool(Inventory inventory, const PoolOptions& options)
     : inventory_(std::move(inventory)),
       numa_binding_(options.numa_binding),
       scores_(options.scores) {
@@ -182,7 +182,7 @@ Pool::Pool(Inventory inventory, const PoolOptions& options)
 }
 
 // The host's GPUs that the run may not use are no part of the pool.
-void Pool::add_host(const Host& host, const PoolOptions& options) {
+void DevicePool::add_host(const Host& host, const PoolOptions& options) {
   const size_t number = hosts_.size();
   PoolHost mine{.name = host.name,
                 .cpus = options.cpus > 0 ? options.cpus : std::max(1, host.num_cores)};
@@ -205,7 +205,7 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
 
 // A text that names its hosts must fit on each of these. One without hosts may fail on some, as
 // long as it fits one; then the first problem is told.
-AllowedGpus Pool::allowed(const std::string& on) const {
+AllowedGpus DevicePool::allowed(const std::string& on) const {
   if (on.empty())
     return {};
   const Selection selection(on);
@@ -239,14 +239,14 @@ AllowedGpus Pool::allowed(const std::string& on) const {
 }
 
 // The host's GPUs that are in the pool, as a selection takes them.
-UsableGpus Pool::usable_in_pool(size_t host) const {
+UsableGpus DevicePool::usable_in_pool(size_t host) const {
   UsableGpus usable;
   for (const PoolGpu& gpu : hosts_[host].gpus)
     usable.gpus.push_back(gpu.device);
   return usable;
 }
 
-std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+std::string DevicePool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[host].gpus[gpu];
   if (!is_allowed(allowed, host, gpu))
     return "not among those that the task is for";
@@ -260,20 +260,20 @@ std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int ho
 }
 
 // This says yes or no where `unfit` finds words: the schedule asks it far more often.
-bool Pool::suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+bool DevicePool::suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[host].gpus[gpu];
   return is_allowed(allowed, host, gpu) && it.memory_bytes >= need.memory_bytes &&
          is_model(it.model, need);
 }
 
-bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+bool DevicePool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[host].gpus[gpu];
   return it.units_left - it.leased_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
          suits(need, allowed, host, gpu);
 }
 
 // Memory that a task of the run uses cannot be told from what others use.
-void Pool::set_memory_in_use(int host, int gpu, uint64_t bytes) {
+void DevicePool::set_memory_in_use(int host, int gpu, uint64_t bytes) {
   PoolGpu& it = gpu_at(host, gpu);
   if (it.units_left != kWholeGpu)
     return;
@@ -281,13 +281,13 @@ void Pool::set_memory_in_use(int host, int gpu, uint64_t bytes) {
   it.memory_left = it.memory_bytes - it.memory_others;
 }
 
-void Pool::set_leased(int host, int gpu, int units, const std::string& by) {
+void DevicePool::set_leased(int host, int gpu, int units, const std::string& by) {
   gpu_at(host, gpu).leased_units = units;
   gpu_at(host, gpu).leased_by = by;
 }
 
 // Nothing is taken of an empty pool, so that only what each host has counts.
-bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
+bool DevicePool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
   for (int h = 0; h < std::ssize(hosts_); ++h) {
     const PoolHost& host = hosts_[h];
     if (host.cpus < cpus_for(need, host))
@@ -302,14 +302,14 @@ bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
 }
 
 // A task with GPUs gets their share of exclusive CPUs, unless it says how many it wants.
-int Pool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
+int DevicePool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
   if (numa_binding_ != NumaBinding::exclusive || need.gpus <= 0 || need.cpus > 0)
     return cpus_of(need);
   const double part = need.gpus / static_cast<double>(std::max<size_t>(1, host.gpus.size()));
   return std::max(1, static_cast<int>(host.cpus * part));
 }
 
-std::optional<Allocation> Pool::find(const TaskNeed& need,
+std::optional<Allocation> DevicePool::find(const TaskNeed& need,
                                      const AllowedGpus& allowed,
                                      const Reserved& reserved) const {
   std::optional<Offer> best;
@@ -328,7 +328,7 @@ std::optional<Allocation> Pool::find(const TaskNeed& need,
 }
 
 // The host's offer, without its CPUs' numbers; nothing: it cannot meet the need now.
-std::optional<Pool::Offer> Pool::offer_of(int host,
+std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
                                           const TaskNeed& need,
                                           const AllowedGpus& allowed,
                                           const Reserved& reserved) const {
@@ -359,7 +359,7 @@ std::optional<Pool::Offer> Pool::offer_of(int host,
 }
 
 // Several GPUs are chosen by their links; a single one by its size.
-std::optional<std::vector<int>> Pool::choose_gpus(const TaskNeed& need,
+std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
                                                   int host,
                                                   const std::vector<int>& fitting) const {
   const int count = gpus_of(need);
@@ -379,7 +379,7 @@ std::optional<std::vector<int>> Pool::choose_gpus(const TaskNeed& need,
 
 // The policy "topology" chooses where links are known, else "pack", which keeps to as few NUMA
 // nodes as it can.
-std::vector<int> Pool::best_linked(int host, const std::vector<int>& fitting, int count) const {
+std::vector<int> DevicePool::best_linked(int host, const std::vector<int>& fitting, int count) const {
   std::vector<int> key = {host, count};
   key.insert(key.end(), fitting.begin(), fitting.end());
   if (const auto known = linked_.find(key); known != linked_.end())
@@ -404,7 +404,7 @@ std::vector<int> Pool::best_linked(int host, const std::vector<int>& fitting, in
 }
 
 // The bandwidth of the slowest link along the ring in GB/s; 0: not known, or a single GPU.
-double Pool::slowest_link(int host, const std::vector<int>& gpus) const {
+double DevicePool::slowest_link(int host, const std::vector<int>& gpus) const {
   const Host& real = inventory_.hosts[host];
   const auto& mine = hosts_[host].gpus;
   if (gpus.size() < 2)
@@ -423,7 +423,7 @@ double Pool::slowest_link(int host, const std::vector<int>& gpus) const {
 
 // CPUs of the first GPU's NUMA node come first; a CPU task gets those of the node that suits it.
 // The numbers are sorted. None where the free CPUs are too few or not known.
-std::vector<int> Pool::choose_cpus(int cpus, int host, const std::vector<int>& gpus) const {
+std::vector<int> DevicePool::choose_cpus(int cpus, int host, const std::vector<int>& gpus) const {
   const PoolHost& mine = hosts_[host];
   if (cpus == 0 || std::ssize(mine.free_cpus) < cpus)
     return {};
@@ -441,7 +441,7 @@ std::vector<int> Pool::choose_cpus(int cpus, int host, const std::vector<int>& g
 }
 
 // The CPUs that the task is bound to: all of the nodes where its GPUs and its own CPUs are.
-std::vector<int> Pool::bind(const Allocation& where) const {
+std::vector<int> DevicePool::bind(const Allocation& where) const {
   if (numa_binding_ == NumaBinding::none)
     return {};
   if (numa_binding_ == NumaBinding::exclusive)
@@ -468,7 +468,7 @@ std::vector<int> Pool::bind(const Allocation& where) const {
 }
 
 // The caller has asked `find`: it is not checked again whether there is room.
-void Pool::take(const Allocation& allocation) {
+void DevicePool::take(const Allocation& allocation) {
   PoolHost& host = hosts_[allocation.host];
   --host.slots_left;
   host.cpus_left -= allocation.cpus;
@@ -483,7 +483,7 @@ void Pool::take(const Allocation& allocation) {
 }
 
 // CPUs are sorted again, so that choices do not depend on the order of ends.
-void Pool::give_back(const Allocation& allocation) {
+void DevicePool::give_back(const Allocation& allocation) {
   PoolHost& host = hosts_[allocation.host];
   ++host.slots_left;
   host.cpus_left += allocation.cpus;

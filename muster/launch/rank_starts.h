@@ -1,23 +1,23 @@
 // Ranks as processes of one ProcessSet: starts them with their streams, and tells what is known of
 // their ends. Each has a slot, which is its number in the set: a rank may be started again in the
-// slot of one that has ended, and a process may become another rank of the job. For run_workers
+// slot of one that has ended, and a process may become another rank of the job. For run_local_ranks
 // alone.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "muster/launch/worker_exit.h"
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_exit.h"
+#include "muster/launch/rank_spec.h"
 #include "muster/supervise/input.h"
 #include "muster/supervise/output.h"
 #include "muster/supervise/process_set.h"
 
 namespace muster {
 
-class WorkerStarts {
+class RankStarts {
  public:
-  WorkerStarts(ProcessSet& processes, Output& output, Input& input, std::vector<int> inherit_fds)
+  RankStarts(ProcessSet& processes, Output& output, Input& input, std::vector<int> inherit_fds)
       : processes_(processes),
         output_(output),
         input_(input),
@@ -25,13 +25,13 @@ class WorkerStarts {
 
   // Makes the folder of these ranks' logs, and removes what an earlier run's ranks have reported
   // there, as a run may go on in the same folder. Before they start. Throws: as make_folder_below.
-  void make_log_folder(const std::vector<WorkerSpec>& specs);
+  void make_log_folder(const std::vector<RankSpec>& specs);
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.
-  void start(int slot, const WorkerSpec& spec);
+  void start(int slot, const RankSpec& spec);
 
   // The process that runs in the slot is this rank from now on.
-  void become(int slot, const WorkerSpec& spec);
+  void become(int slot, const RankSpec& spec);
 
   // Whether another process was started in its slot since.
   bool has_follower(pid_t pid) const;
@@ -45,14 +45,14 @@ class WorkerStarts {
   int rank_in(int slot) const;
 
   // How the rank ended, without what it said last: its streams may hold more of that.
-  WorkerExit in_short(const ChildExit& end) const;
+  RankExit in_short(const ChildExit& end) const;
   // How the rank ended, with its last lines.
-  WorkerExit explained(const ChildExit& end) const;
+  RankExit explained(const ChildExit& end) const;
 
  private:
   struct Started {
     int slot = 0;
-    WorkerSpec spec;
+    RankSpec spec;
     std::string process;
     std::string earlier_error_file = {};  // of the rank that the process was before
     std::optional<Output::StreamId> out, err;

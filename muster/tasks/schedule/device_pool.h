@@ -112,11 +112,11 @@ int cpus_of(const TaskNeed& need);
 // "2 GPUs with 20.0 GiB free", "half a GPU", "4 CPUs".
 std::string describe(const TaskNeed& need);
 
-class Pool {
+class DevicePool {
  public:
   // Throws: invalid_argument for `gpus` that no host has, and for `exclusive` on a host whose CPUs
   // are unknown or fewer than `cpus`.
-  explicit Pool(Inventory inventory, const PoolOptions& options = {});
+  explicit DevicePool(Inventory inventory, const PoolOptions& options = {});
 
   const std::vector<PoolHost>& hosts() const { return hosts_; }
   const Inventory& inventory() const { return inventory_; }

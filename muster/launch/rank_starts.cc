@@ -1,7 +1,7 @@
 // A rank's standard error is read by the launcher even where nobody sees it, as the card needs its
 // last lines. Starts are kept in order, and the newest one in a slot is the rank that the slot has
 // now.
-#include "muster/launch/worker_starts.h"
+#include "muster/launch/rank_starts.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack a
 // it is a pipe.
 Fd open_target(Output& output,
                int folder,
-               const WorkerSpec& spec,
+               const RankSpec& spec,
                const StreamTarget& target,
                int fd,
                size_t tail_bytes,
@@ -68,7 +68,7 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   return split(trim(text), '\n');
 }
 
-int master_port_of(const WorkerSpec& spec) {
+int master_port_of(const RankSpec& spec) {
   const auto told = spec.environment.find("MASTER_PORT");
   if (told == spec.environment.end())
     return 0;
@@ -78,13 +78,13 @@ int master_port_of(const WorkerSpec& spec) {
 // All that is known of a rank's end but for its standard error. `earlier_error_file`: that
 // of the rank that the process was before, for a process that ended on its way to the next
 // generation.
-WorkerExit explain(const ChildExit& end,
-                   const WorkerSpec& spec,
+RankExit explain(const ChildExit& end,
+                   const RankSpec& spec,
                    const std::string& earlier_error_file,
                    Clock::time_point started) {
   using std::chrono::system_clock;
   const auto ago = std::chrono::duration_cast<system_clock::duration>(Clock::now() - end.at);
-  WorkerExit exit{.rank = spec.rank,
+  RankExit exit{.rank = spec.rank,
                   .local_rank = spec.local_rank,
                   .host = spec.host,
                   .device = spec.device,
@@ -114,7 +114,7 @@ WorkerExit explain(const ChildExit& end,
 
 // Takes what the rank said last on standard error: the stack of a signal or of Python, else the
 // lines.
-void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
+void add_lines(RankExit& exit, std::vector<std::string> lines) {
   take_signal_stack(exit, lines);
   take_uncaught_exception(exit, lines);
   take_python_fault(exit, lines);
@@ -129,18 +129,18 @@ void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
 
 // The folder of an attempt lies in that of a run's logs, which lies in the run's folder or in
 // --log-dir's.
-void WorkerStarts::make_log_folder(const std::vector<WorkerSpec>& specs) {
+void RankStarts::make_log_folder(const std::vector<RankSpec>& specs) {
   if (specs.empty())
     return;
   const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
   const auto top = folder.parent_path().parent_path();
   log_folder_ = make_folder_below(top, folder.lexically_relative(top));
-  for (const WorkerSpec& spec : specs)
+  for (const RankSpec& spec : specs)
     ::unlink(spec.error_file.c_str());
 }
 
 // The launcher's ends of the pipes belong to Output; the child's ends close here.
-void WorkerStarts::start(int slot, const WorkerSpec& spec) {
+void RankStarts::start(int slot, const RankSpec& spec) {
   Started started{.slot = slot,
                   .spec = spec,
                   .process = process_name(spec.attempt, spec.rank),
@@ -172,16 +172,16 @@ void WorkerStarts::start(int slot, const WorkerSpec& spec) {
   started_.push_back(std::move(started));
 }
 
-size_t WorkerStarts::start_of(pid_t pid) const {
+size_t RankStarts::start_of(pid_t pid) const {
   return std::ranges::find(started_, pid, &Started::pid) - started_.begin();
 }
 
-bool WorkerStarts::has_follower(pid_t pid) const {
+bool RankStarts::has_follower(pid_t pid) const {
   const size_t at = start_of(pid);
   return at < started_.size() && newest_in(started_[at].slot) != at;
 }
 
-void WorkerStarts::forget(pid_t pid) {
+void RankStarts::forget(pid_t pid) {
   const auto started = std::ranges::find(started_, pid, &Started::pid);
   for (const auto& stream : {started->out, started->err}) {
     if (stream)
@@ -190,30 +190,30 @@ void WorkerStarts::forget(pid_t pid) {
   started_.erase(started);
 }
 
-const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const {
+const RankStarts::Started& RankStarts::start_of(const ChildExit& end) const {
   return *std::ranges::find_if(started_, [&](const Started& started) {
     return started.slot == end.id && started.pid == end.pid;
   });
 }
 
 // The slot has had a process.
-size_t WorkerStarts::newest_in(int slot) const {
+size_t RankStarts::newest_in(int slot) const {
   size_t at = started_.size() - 1;
   while (started_.at(at).slot != slot)
     --at;
   return at;
 }
 
-int WorkerStarts::rank_in(int slot) const {
+int RankStarts::rank_in(int slot) const {
   return started_[newest_in(slot)].spec.rank;
 }
 
-std::string WorkerStarts::process_in(int slot) const {
+std::string RankStarts::process_in(int slot) const {
   return started_[newest_in(slot)].process;
 }
 
 // The process's streams stay where they are.
-void WorkerStarts::become(int slot, const WorkerSpec& spec) {
+void RankStarts::become(int slot, const RankSpec& spec) {
   Started& started = started_[newest_in(slot)];
   started.spec.rank = spec.rank;
   started.spec.host = spec.host;
@@ -224,15 +224,15 @@ void WorkerStarts::become(int slot, const WorkerSpec& spec) {
   }
 }
 
-WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
+RankExit RankStarts::in_short(const ChildExit& end) const {
   const Started& started = start_of(end);
   return explain(end, started.spec, started.earlier_error_file, started.at);
 }
 
 // A rank whose standard error went into a file of its own has its last lines there.
-WorkerExit WorkerStarts::explained(const ChildExit& end) const {
+RankExit RankStarts::explained(const ChildExit& end) const {
   const Started& started = start_of(end);
-  WorkerExit exit = explain(end, started.spec, started.earlier_error_file, started.at);
+  RankExit exit = explain(end, started.spec, started.earlier_error_file, started.at);
   if (!exit.failed())
     return exit;
   add_lines(exit,

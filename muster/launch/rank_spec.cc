@@ -1,7 +1,7 @@
 // The environment of a rank comes about in this order: the launcher's own, without what speaks of a
 // rank around it; --env; defaults of what the user has not set; the contract (RankEnv);
 // the GPUs that the rank may see. Later steps win, and --env may not contradict them.
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_spec.h"
 
 #include <algorithm>
 #include <cctype>
@@ -160,7 +160,7 @@ void set_defaults(Environment& variables, const RankStart& start) {
 }
 
 // The part of the environment that rank_env.h defines.
-RankEnv contract_of(const RankStart& start, const WorkerSpec& spec, const std::string& backend) {
+RankEnv contract_of(const RankStart& start, const RankSpec& spec, const std::string& backend) {
   const JobFacts& job = start.job;
   return {.rank = start.rank.rank,
           .world_size = start.world_size,
@@ -202,7 +202,7 @@ void show_devices(Environment& variables, const RankStart& start) {
   }
 }
 
-Environment rank_environment(const RankStart& start, const WorkerSpec& spec) {
+Environment rank_environment(const RankStart& start, const RankSpec& spec) {
   const LaunchOptions& options = start.options;
   const JobFacts& job = start.job;
   Environment variables = job.environment;
@@ -265,18 +265,18 @@ std::string line_prefix(const LaunchOptions& options,
 
 }  // namespace
 
-std::vector<WorkerSpec> make_worker_specs(const Plan& plan,
+std::vector<RankSpec> make_rank_specs(const Plan& plan,
                                           const LaunchOptions& options,
                                           const JobFacts& job,
                                           int attempt) {
   const RankRange here =
       plan.simulated ? RankRange{0, plan.ranks.size()} : ranks_on_host(plan, job.host_index);
   const std::vector<RankProgram> programs = rank_programs(options, job, plan.ranks.size());
-  std::vector<WorkerSpec> specs;
+  std::vector<RankSpec> specs;
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const RankPlan& rank = plan.ranks[i];
     const std::string files = cat(job.log_dir, "/", attempt, "/", rank.rank);
-    WorkerSpec spec{
+    RankSpec spec{
         .rank = rank.rank,
         .local_rank = rank.local_rank,
         .attempt = attempt,

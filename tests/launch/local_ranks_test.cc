@@ -1,4 +1,4 @@
-#include "muster/launch/worker_group.h"
+#include "muster/launch/local_ranks.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -40,11 +40,11 @@ class StderrTo {
   Fd before_;
 };
 
-std::vector<WorkerSpec> shells(const std::vector<std::string>& scripts,
+std::vector<RankSpec> shells(const std::vector<std::string>& scripts,
                                const ScratchFolder& folder) {
-  std::vector<WorkerSpec> specs;
+  std::vector<RankSpec> specs;
   for (const std::string& script : scripts) {
-    WorkerSpec spec;
+    RankSpec spec;
     spec.rank = spec.local_rank = static_cast<int>(specs.size());
     spec.argv = {"sh", "-c", cat("cd ", folder.path(), "; ", script)};
     spec.program = "/bin/sh";
@@ -55,7 +55,7 @@ std::vector<WorkerSpec> shells(const std::vector<std::string>& scripts,
   return specs;
 }
 
-// What run_workers says when rank 1 ends with `code` at once and rank 0 goes on until `until` is
+// What run_local_ranks says when rank 1 ends with `code` at once and rank 0 goes on until `until` is
 // true.
 std::string said(const std::string& until, int code, milliseconds early_end_after) {
   const ScratchFolder folder;
@@ -63,33 +63,33 @@ std::string said(const std::string& until, int code, milliseconds early_end_afte
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
     const auto specs = shells({cat("until ", until, "; do :; done"), cat("exit ", code)}, folder);
-    run_workers(processes, specs, {}, {.early_end_after = early_end_after});
+    run_local_ranks(processes, specs, {}, {.early_end_after = early_end_after});
   }
   return read_file(folder.path() + "/err");
 }
 
-TEST(RunWorkers, WritesToNoLogThroughALink) {
+TEST(RunLocalRanks, WritesToNoLogThroughALink) {
   const ScratchFolder folder;
   const std::string precious = folder.write("elsewhere/0.err", "text");
   auto specs = shells({"echo yes >&2"}, folder);
   specs[0].err.file = folder.path() + "/logs/0.err";
   std::filesystem::create_directory_symlink(folder.path() + "/elsewhere", folder.path() + "/logs");
   ProcessSet processes;
-  EXPECT_THROW(run_workers(processes, specs, {}, {}), Error);
+  EXPECT_THROW(run_local_ranks(processes, specs, {}, {}), Error);
   std::filesystem::remove(folder.path() + "/logs");
   std::filesystem::create_directory(folder.path() + "/logs");
   std::filesystem::create_symlink(precious, folder.path() + "/logs/0.err");
-  EXPECT_THROW(run_workers(processes, specs, {}, {}), Error);
+  EXPECT_THROW(run_local_ranks(processes, specs, {}, {}), Error);
   EXPECT_EQ(read_file(precious), "text");
 }
 
-TEST(RunWorkers, SaysWhenSomeHaveEndedWellAndOthersGoOn) {
+TEST(RunLocalRanks, SaysWhenSomeHaveEndedWellAndOthersGoOn) {
   EXPECT_THAT(said("grep -q 'goes on' err", 0, milliseconds(1)),
               HasSubstr("rank 1 has ended with exit code 0, the first 1ms ago; rank 0 goes on\n"));
 }
 
 // Rank 0 loses its connection, says so and aborts; rank 1 closed it, and then took its time to end.
-TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
+TEST(RunLocalRanks, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
   const ScratchFolder folder;
   GroupResult result;
   {
@@ -102,9 +102,9 @@ TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
                 "until [ -e pid ]; do :; done; while [ -e /proc/$(cat pid)/exe ]; do :; done; "
                 "for i in $(seq 100); do sh -c :; done; exit 5"},
                folder);
-    result = run_workers(processes, specs, {}, {});
+    result = run_local_ranks(processes, specs, {}, {});
   }
-  const WorkerExit* first = first_failure(result.exits);
+  const RankExit* first = first_failure(result.exits);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->rank, 1);
   EXPECT_EQ(first->exit_code, 5);
@@ -112,7 +112,7 @@ TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
 }
 
 // Rank 1 closed the connection, and goes on for longer than anybody waits for it.
-TEST(RunWorkers, NamesNoCauseThatTakesTooLongToEnd) {
+TEST(RunLocalRanks, NamesNoCauseThatTakesTooLongToEnd) {
   const ScratchFolder folder;
   GroupResult result;
   {
@@ -123,9 +123,9 @@ TEST(RunWorkers, NamesNoCauseThatTakesTooLongToEnd) {
                 "peer [127.0.0.1]:7' >&2; exit 1",
                 "trap 'exit 3' TERM; while :; do sleep 0.01; done"},
                folder);
-    result = run_workers(processes, specs, {}, {});
+    result = run_local_ranks(processes, specs, {}, {});
   }
-  const WorkerExit* first = first_failure(result.exits);
+  const RankExit* first = first_failure(result.exits);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->rank, 0);
   EXPECT_FALSE(is_cause_known(result.exits, *first));
@@ -134,7 +134,7 @@ TEST(RunWorkers, NamesNoCauseThatTakesTooLongToEnd) {
 
 // A launcher of its own, so that the stranger is none of its descendants. Its rank fails a moment
 // after that has begun to listen, and before the launcher looks again by itself.
-TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
+TEST(RunLocalRanks, ARankThatFailsOfAStrangerIsNotToldOf) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "only root can become another user";
   const ScratchFolder folder;
@@ -144,11 +144,11 @@ TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
     bool told = false;
     ProcessSet processes;
     const auto specs = shells({"sleep 1; touch up; until [ -e go ]; do :; done; exit 98"}, folder);
-    const GroupResult result = run_workers(
+    const GroupResult result = run_local_ranks(
         processes,
         specs,
         {},
-        {.master_port = port.port(), .on_rank_failed = [&](const WorkerExit&) { told = true; }});
+        {.master_port = port.port(), .on_rank_failed = [&](const RankExit&) { told = true; }});
     ::_exit(result.fault.empty() ? 1 : told ? 2 : 0);
   }
   while (!std::filesystem::exists(folder.path() + "/up"))
@@ -161,14 +161,14 @@ TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
 }
 
 // Rank 0 ends only once the launcher has said that rank 1 is lost.
-TEST(RunWorkers, GoesOnWithoutARankThatFails) {
+TEST(RunLocalRanks, GoesOnWithoutARankThatFails) {
   const ScratchFolder folder;
   GroupResult result;
   {
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
     const auto specs = shells({"until grep -q 'is lost' err; do :; done", "kill -KILL $$"}, folder);
-    result = run_workers(processes, specs, {}, {.failure_policy = FailurePolicy::go_on});
+    result = run_local_ranks(processes, specs, {}, {.failure_policy = FailurePolicy::go_on});
   }
   ASSERT_EQ(result.exits.size(), 2u);
   EXPECT_EQ(result.exits[0].signal, SIGKILL);
@@ -180,7 +180,7 @@ TEST(RunWorkers, GoesOnWithoutARankThatFails) {
 }
 
 // Rank 1 is killed twice. Rank 0 goes on until the second process in its place has come to its end.
-TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
+TEST(RunLocalRanks, StartsOthersInPlaceOfRanksThatFail) {
   const ScratchFolder folder;
   std::vector<std::set<int>> left;
   Replacing replacing;
@@ -195,7 +195,7 @@ TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
     return true;
   };
   replacing.announce =
-      [&](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
+      [&](const std::string& process, const NextGeneration& next, const RankSpec& spec) {
         told.push_back(cat(process, " is rank ", spec.rank, " of ", next.number));
       };
   replacing.has_come = [](const std::string&, int) {
@@ -203,11 +203,11 @@ TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
   };
   ProcessSet processes;
   const auto specs = shells({"until [ -e replaced ]; do :; done", "kill -KILL $$"}, folder);
-  const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  const GroupResult result = run_local_ranks(processes, specs, {}, {.replacing = &replacing});
   EXPECT_THAT(left, testing::ElementsAre(std::set<int>{0}, std::set<int>{0}));
   EXPECT_THAT(told, testing::ElementsAre("0/0 is rank 0 of 1", "0/0 is rank 0 of 2"));
   ASSERT_EQ(result.exits.size(), 2u) << "those that were replaced are not among them";
-  for (const WorkerExit& exit : result.exits)
+  for (const RankExit& exit : result.exits)
     EXPECT_FALSE(exit.failed());
 }
 
@@ -216,14 +216,14 @@ size_t num_open_files() {
   return static_cast<size_t>(std::distance(begin(files), end(files)));
 }
 
-std::vector<WorkerSpec> unseen(std::vector<WorkerSpec> specs) {
-  for (WorkerSpec& spec : specs)
+std::vector<RankSpec> unseen(std::vector<RankSpec> specs) {
+  for (RankSpec& spec : specs)
     spec.err.console = false;
   return specs;
 }
 
 // Each says more than is kept of it, and is killed.
-TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
+TEST(RunLocalRanks, KeepsNothingOfRanksThatWereReplaced) {
   constexpr size_t kReplaced = 40;
   constexpr size_t kSettled = 5;
   const ScratchFolder folder;
@@ -242,7 +242,7 @@ TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
         {.number = static_cast<int>(files.size()), .specs = unseen(shells({"", next}, folder))});
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
   };
   replacing.has_come = [](const std::string&, int) {
     return true;
@@ -250,7 +250,7 @@ TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
   ProcessSet processes;
   const auto specs =
       unseen(shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder));
-  const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  const GroupResult result = run_local_ranks(processes, specs, {}, {.replacing = &replacing});
   ASSERT_EQ(files.size(), kReplaced);
   EXPECT_EQ(result.exits.size(), 2U);
   EXPECT_LE(files.back(), files[kSettled]);
@@ -260,7 +260,7 @@ TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
 
 // The last process has died when it is decided that all go on: as another rank, which is then what
 // is told of its end.
-TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
+TEST(RunLocalRanks, WaitsForADecisionWhenNobodyRuns) {
   const ScratchFolder folder;
   ProcessSet processes;
   Replacing replacing;
@@ -276,20 +276,20 @@ TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
     });
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
   };
   replacing.has_come = [](const std::string&, int) {
     return true;
   };
   const GroupResult result =
-      run_workers(processes, shells({"kill -KILL $$"}, folder), {}, {.replacing = &replacing});
+      run_local_ranks(processes, shells({"kill -KILL $$"}, folder), {}, {.replacing = &replacing});
   EXPECT_EQ(asked, 2);
   ASSERT_EQ(result.exits.size(), 1u);
   EXPECT_EQ(result.exits[0].rank, 5);
   EXPECT_EQ(result.exits[0].exit_code, 9);
 }
 
-TEST(RunWorkers, EndsAllWhereARankIsNotReplaced) {
+TEST(RunLocalRanks, EndsAllWhereARankIsNotReplaced) {
   const ScratchFolder folder;
   Replacing replacing;
   replacing.replace = [](const RankFailures&) {
@@ -297,13 +297,13 @@ TEST(RunWorkers, EndsAllWhereARankIsNotReplaced) {
   };
   ProcessSet processes;
   const auto specs = shells({"exec sleep 100", "exit 4"}, folder);
-  const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  const GroupResult result = run_local_ranks(processes, specs, {}, {.replacing = &replacing});
   ASSERT_EQ(result.exits.size(), 2u);
   EXPECT_EQ(result.exits[0].exit_code, 4);
   EXPECT_EQ(result.exits[1].sent_signal, SIGTERM);
 }
 
-TEST(RunWorkers, EndsARankThatDoesNotComeBack) {
+TEST(RunLocalRanks, EndsARankThatDoesNotComeBack) {
   const ScratchFolder folder;
   std::vector<std::string> causes;
   Replacing replacing;
@@ -315,20 +315,20 @@ TEST(RunWorkers, EndsARankThatDoesNotComeBack) {
     replacing.go_on({.number = 1, .specs = shells({"", "exec sleep 100"}, folder)});
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
   };
   replacing.has_come = [](const std::string&, int) {
     return false;
   };
   ProcessSet processes;
   const auto specs = shells({"exec sleep 100", "kill -KILL $$"}, folder);
-  run_workers(processes, specs, {}, {.replacing = &replacing});
+  run_local_ranks(processes, specs, {}, {.replacing = &replacing});
   ASSERT_EQ(causes.size(), 2u);
   EXPECT_EQ(causes[1], "ended by muster (SIGKILL): it had not come back to the others within 10ms");
 }
 
 // Its time is long over when it has saved.
-TEST(RunWorkers, AwaitsARankThatIsSaving) {
+TEST(RunLocalRanks, AwaitsARankThatIsSaving) {
   const ScratchFolder folder;
   Replacing replacing;
   replacing.patience = milliseconds(10);
@@ -336,7 +336,7 @@ TEST(RunWorkers, AwaitsARankThatIsSaving) {
     replacing.go_on({.number = 1, .specs = shells({"", "touch saved"}, folder)});
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
   };
   int looks = 0;
   replacing.is_saving = [&](const std::string&) {
@@ -352,9 +352,9 @@ TEST(RunWorkers, AwaitsARankThatIsSaving) {
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
     const auto specs = shells({"until [ -e go ]; do :; done", "kill -KILL $$"}, folder);
-    result = run_workers(processes, specs, {}, {.replacing = &replacing});
+    result = run_local_ranks(processes, specs, {}, {.replacing = &replacing});
   }
-  for (const WorkerExit& exit : result.exits)
+  for (const RankExit& exit : result.exits)
     EXPECT_FALSE(exit.failed());
   EXPECT_EQ(read_file(folder.path() + "/err"),
             "[muster] info: rank 0 is saving a checkpoint; the others wait for it\n");
@@ -362,7 +362,7 @@ TEST(RunWorkers, AwaitsARankThatIsSaving) {
 
 // Rank 1 dies, and rank 0, which had done all its work, ends well before it hears of a new
 // generation.
-TEST(RunWorkers, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
+TEST(RunLocalRanks, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
   for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
     const ScratchFolder folder;
     Replacing replacing;
@@ -373,7 +373,7 @@ TEST(RunWorkers, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
       folder.write("told", "");
       return true;
     };
-    replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+    replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
     };
     replacing.has_come = [](const std::string&, int) {
       return false;
@@ -383,9 +383,9 @@ TEST(RunWorkers, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
     };
     ProcessSet processes;
     const auto specs = shells({"until [ -e told ]; do :; done", "kill -KILL $$"}, folder);
-    const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+    const GroupResult result = run_local_ranks(processes, specs, {}, {.replacing = &replacing});
     EXPECT_EQ(given_up, "rank 0 had ended already");
-    const WorkerExit* const first = first_failure(result.exits);
+    const RankExit* const first = first_failure(result.exits);
     ASSERT_NE(first, nullptr) << "the job has failed";
     EXPECT_EQ(first->rank, 1);
     EXPECT_EQ(first->signal, SIGKILL);
@@ -393,7 +393,7 @@ TEST(RunWorkers, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
 }
 
 // In place of addr2line there is a program that leaves a file.
-TEST(RunWorkers, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
+TEST(RunLocalRanks, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
   const ScratchFolder folder;
   folder.write("addr2line", cat("#!/bin/sh\ntouch ", folder.path(), "/looked\n"));
   std::filesystem::permissions(folder.path() + "/addr2line", std::filesystem::perms::owner_all);
@@ -410,7 +410,7 @@ TEST(RunWorkers, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
   const std::string crash =
       R"(printf '{"message":{"message":"SIGSEGV","extraInfo":{"muster":{"signal":"SIGSEGV","said":)"
       R"(["its stack:","  #0 /bin/sh(+0x10) inner"]}}}}' >logs/0.error.json; kill -SEGV $$)";
-  const GroupResult result = run_workers(
+  const GroupResult result = run_local_ranks(
       processes, shells({crash, "exec sleep 100"}, folder), {}, {.replacing = &replacing});
   EXPECT_FALSE(looked_before);
   EXPECT_EQ(stack, "  #0 /bin/sh(+0x10) inner");
@@ -436,7 +436,7 @@ GroupResult stop_while_coming_together(milliseconds pause,
     ask();
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
   };
   replacing.has_come = [](const std::string&, int) {
     return true;
@@ -445,10 +445,10 @@ GroupResult stop_while_coming_together(milliseconds pause,
       shells({cat("trap 'until [ -e listens ]; do :; done; exit 75' TERM; touch ready; ", wait),
               "until [ -e ready ]; do :; done; kill -KILL $$"},
              folder);
-  return run_workers(processes, specs, {}, {.until = until, .replacing = &replacing});
+  return run_local_ranks(processes, specs, {}, {.until = until, .replacing = &replacing});
 }
 
-TEST(RunWorkers, AStopLetsTheRanksComeTogetherFirst) {
+TEST(RunLocalRanks, AStopLetsTheRanksComeTogetherFirst) {
   for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
     const GroupResult result =
         stop_while_coming_together(pause, [] { ::kill(::getpid(), SIGTERM); }, std::nullopt);
@@ -458,7 +458,7 @@ TEST(RunWorkers, AStopLetsTheRanksComeTogetherFirst) {
   }
 }
 
-TEST(RunWorkers, SoDoesTheTimeLimit) {
+TEST(RunLocalRanks, SoDoesTheTimeLimit) {
   const auto until = Clock::now() + milliseconds(3'000);
   const auto pass_time = [&] {
     while (Clock::now() < until)
@@ -470,7 +470,7 @@ TEST(RunWorkers, SoDoesTheTimeLimit) {
   EXPECT_TRUE(have_stopped(result.exits));
 }
 
-TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {
+TEST(RunLocalRanks, SaysNothingOfTheKindOfFailuresOrEarlier) {
   EXPECT_THAT(said("false", 3, milliseconds(0)), Not(HasSubstr("on\n")));
   EXPECT_EQ(said("true", 0, milliseconds(60'000)), "");
 }

@@ -1,8 +1,8 @@
-// WorkerGroup connects the parts of one attempt: WorkerStarts starts the ranks, ProcessSet waits
-// for them, and its callbacks are methods of WorkerGroup. Beside the ranks run the watchers, each
+// LocalRanks connects the parts of one attempt: RankStarts starts the ranks, ProcessSet waits
+// for them, and its callbacks are methods of LocalRanks. Beside the ranks run the watchers, each
 // with a timer in the loop of the ProcessSet: PortWatch, EarlyEnd, StoppedRanks. With `replace`,
 // Successors starts other processes in the slots of ranks that failed.
-#include "muster/launch/worker_group.h"
+#include "muster/launch/local_ranks.h"
 
 #include <signal.h>
 
@@ -23,7 +23,7 @@
 #include "muster/launch/replacement.h"
 #include "muster/launch/source_lines.h"
 #include "muster/launch/successors.h"
-#include "muster/launch/worker_starts.h"
+#include "muster/launch/rank_starts.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
@@ -33,16 +33,16 @@ namespace {
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
 
 // Only the failure that the card is about gets its source lines, as their files are on this host.
-void name_source_lines(std::vector<WorkerExit>& exits) {
-  const WorkerExit* const first = first_failure(exits);
-  for (WorkerExit& exit : exits) {
+void name_source_lines(std::vector<RankExit>& exits) {
+  const RankExit* const first = first_failure(exits);
+  for (RankExit& exit : exits) {
     if (&exit == first)
       exit.stack = with_source_lines(exit.stack);
   }
 }
 
 // The marks tell this launcher's processes from all others, those of the job's other hosts too.
-std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
+std::vector<std::string> marks_of(const std::vector<RankSpec>& specs) {
   if (specs.empty())
     return {};
   const auto found = specs[0].environment.find("MUSTER_MARK");
@@ -57,7 +57,7 @@ bool failed_unasked(const ChildExit& exit) {
 }
 
 // Names a rank that failed by itself, and for which the others do not end.
-void say_lost(const WorkerExit& exit, size_t running) {
+void say_lost(const RankExit& exit, size_t running) {
   log(LogLevel::warn,
       cat("rank ",
           exit.rank,
@@ -74,7 +74,7 @@ void say_lost(const WorkerExit& exit, size_t running) {
 class EarlyEnd {
  public:
   EarlyEnd(ProcessSet& processes,
-           const WorkerStarts& starts,
+           const RankStarts& starts,
            size_t num_slots,
            std::chrono::milliseconds delay)
       : processes_(processes), starts_(starts), delay_(delay), running_(num_slots) {
@@ -119,7 +119,7 @@ class EarlyEnd {
   }
 
   ProcessSet& processes_;
-  const WorkerStarts& starts_;
+  const RankStarts& starts_;
   std::chrono::milliseconds delay_;
   std::vector<int> running_;  // slots
   std::vector<int> ended_;
@@ -131,7 +131,7 @@ class EarlyEnd {
 class StoppedRanks {
  public:
   StoppedRanks(ProcessSet& processes,
-               const WorkerStarts& starts,
+               const RankStarts& starts,
                size_t num_slots,
                std::optional<std::chrono::milliseconds> limit)
       : processes_(processes), starts_(starts), limit_(limit) {
@@ -150,8 +150,8 @@ class StoppedRanks {
   }
 
   // The SIGKILLs that came from here say so.
-  void explain(std::vector<WorkerExit>& exits) const {
-    for (WorkerExit& exit : exits) {
+  void explain(std::vector<RankExit>& exits) const {
+    for (RankExit& exit : exits) {
       if (exit.signal != SIGKILL || !ended_.contains(exit.pid))
         continue;
       exit.cause = cat("ended by muster (SIGKILL): it had been stopped for ",
@@ -223,7 +223,7 @@ class StoppedRanks {
   }
 
   ProcessSet& processes_;
-  const WorkerStarts& starts_;
+  const RankStarts& starts_;
   std::optional<std::chrono::milliseconds> limit_;
   std::vector<Rank> ranks_;
   std::set<pid_t> ended_;
@@ -231,10 +231,10 @@ class StoppedRanks {
 };
 
 // One attempt. The members are destroyed in the reverse order: the watchers before what they watch.
-class WorkerGroup {
+class LocalRanks {
  public:
-  WorkerGroup(ProcessSet& processes,
-              const std::vector<WorkerSpec>& specs,
+  LocalRanks(ProcessSet& processes,
+              const std::vector<RankSpec>& specs,
               const std::vector<int>& inherit_fds,
               const GroupRules& rules)
       : processes_(processes),
@@ -273,7 +273,7 @@ class WorkerGroup {
   void start_all() {
     starts_.make_log_folder(specs_);
     try {
-      for (int slot = 0; const WorkerSpec& spec : specs_)
+      for (int slot = 0; const RankSpec& spec : specs_)
         starts_.start(slot++, spec);
     } catch (const Error&) {
       processes_.kill_all();
@@ -284,7 +284,7 @@ class WorkerGroup {
     stopped_.emplace(processes_, starts_, specs_.size(), rules_.stopped_for);
     if (rules_.replacing != nullptr) {
       const SuccessorCallbacks callbacks{
-          .explain = [this](std::vector<WorkerExit>& exits) { explain(exits); },
+          .explain = [this](std::vector<RankExit>& exits) { explain(exits); },
           .on_generation = [this] { oom_kills_.forget(); },
           .on_start = [this](int slot) { on_successor(slot); }};
       successors_.emplace(processes_, starts_, *rules_.replacing, specs_.size(), callbacks);
@@ -356,14 +356,14 @@ class WorkerGroup {
   }
 
   // Ends that the launcher or the kernel caused say so.
-  void explain(std::vector<WorkerExit>& exits) const {
+  void explain(std::vector<RankExit>& exits) const {
     oom_kills_.explain(exits);
     stopped_->explain(exits);
   }
 
   // The ends that count, the cause first. One whose place another process took does not.
-  std::vector<WorkerExit> exits_of(const WaitResult& ended) const {
-    std::vector<WorkerExit> exits;
+  std::vector<RankExit> exits_of(const WaitResult& ended) const {
+    std::vector<RankExit> exits;
     for (const ChildExit& end : ended.exits) {
       const bool was_replaced = successors_ && successors_->have_followed(end);
       if (!was_replaced)
@@ -388,14 +388,14 @@ class WorkerGroup {
   }
 
   ProcessSet& processes_;
-  const std::vector<WorkerSpec>& specs_;
+  const std::vector<RankSpec>& specs_;
   const GroupRules& rules_;
   OomKills oom_kills_;
   Output output_;
   Input input_;
   std::string fault_;  // why all were ended where no rank is the cause
   PortWatch port_;
-  WorkerStarts starts_;
+  RankStarts starts_;
   size_t running_ = 0;  // processes
   std::optional<EarlyEnd> early_end_;
   std::optional<StoppedRanks> stopped_;
@@ -404,12 +404,12 @@ class WorkerGroup {
 
 }  // namespace
 
-GroupResult run_workers(ProcessSet& processes,
-                        const std::vector<WorkerSpec>& specs,
+GroupResult run_local_ranks(ProcessSet& processes,
+                        const std::vector<RankSpec>& specs,
                         const std::vector<int>& inherit_fds,
                         const GroupRules& rules) {
   processes.post_sentinel(marks_of(specs));
-  return WorkerGroup(processes, specs, inherit_fds, rules).run();
+  return LocalRanks(processes, specs, inherit_fds, rules).run();
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// How one rank ended: the last of the launcher's values (Inventory → Plan → WorkerSpec →
-// WorkerExit).
+// How one rank ended: the last of the launcher's values (Inventory → Plan → RankSpec →
+// RankExit).
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ struct ErrorFacts {
   Account account = Account::none;  // as it was found in its words, which need not be here any more
 };
 
-struct WorkerExit {
+struct RankExit {
   int rank = 0;
   int local_rank = 0;
   std::string host{};

@@ -1,4 +1,4 @@
-#include "muster/launch/worker_spec.h"
+#include "muster/launch/rank_spec.h"
 
 #include <gmock/gmock.h>
 
@@ -59,10 +59,10 @@ LaunchOptions options() {
   return launch;
 }
 
-TEST(WorkerSpec, WholeContractOfOneRank) {
+TEST(RankSpec, WholeContractOfOneRank) {
   JobFacts facts = job();
   facts.restart_count = 1;  // the other time, a host had joined
-  const auto specs = make_worker_specs(cpu_plan(4), options(), facts, 2);
+  const auto specs = make_rank_specs(cpu_plan(4), options(), facts, 2);
   ASSERT_EQ(specs.size(), 4U);
   EXPECT_EQ(specs[3].argv, options().argv);
   const Environment expected = {
@@ -117,13 +117,13 @@ Environment all_that_a_rank_is_told() {
   facts.interface = "eth1";
   facts.leases = "7,8";
   facts.on_terminal = true;
-  Environment told = make_worker_specs(plan, launch, facts, 2)[0].environment;
+  Environment told = make_rank_specs(plan, launch, facts, 2)[0].environment;
   plan.simulated = true;
-  told.merge(make_worker_specs(plan, launch, facts, 2)[0].environment);
+  told.merge(make_rank_specs(plan, launch, facts, 2)[0].environment);
   return told;
 }
 
-TEST(WorkerSpec, WhatALauncherTellsARankIsErasedForAJobInsideIt) {
+TEST(RankSpec, WhatALauncherTellsARankIsErasedForAJobInsideIt) {
   const std::vector<std::string> passed_on = {"CUDA_DEVICE_ORDER",
                                               "CUDA_VISIBLE_DEVICES",
                                               "GLOO_SOCKET_IFNAME",
@@ -144,7 +144,7 @@ TEST(WorkerSpec, WhatALauncherTellsARankIsErasedForAJobInsideIt) {
   }
 }
 
-TEST(WorkerSpec, TheTableHasAllThatALauncherTellsARank) {
+TEST(RankSpec, TheTableHasAllThatALauncherTellsARank) {
   for (const auto& [name, value] : all_that_a_rank_is_told()) {
     EXPECT_TRUE(std::ranges::any_of(rank_variables(), [&](const RankVariable& variable) {
       return variable.name == name;
@@ -152,16 +152,16 @@ TEST(WorkerSpec, TheTableHasAllThatALauncherTellsARank) {
   }
 }
 
-TEST(WorkerSpec, AJobInsideARankHasItsOwnFailurePolicy) {
+TEST(RankSpec, AJobInsideARankHasItsOwnFailurePolicy) {
   JobFacts facts = job();
   facts.environment = all_that_a_rank_is_told();
   EXPECT_EQ(facts.environment.at("MUSTER_ON_FAILURE"), "replace");
-  const Environment inner = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
+  const Environment inner = make_rank_specs(cpu_plan(1), options(), facts, 0)[0].environment;
   EXPECT_EQ(inner.at("MUSTER_ON_FAILURE"), "end");
   EXPECT_FALSE(inner.contains("MUSTER_AGENT_STORE"));
 }
 
-TEST(WorkerSpec, KeepsWhatTheUserSet) {
+TEST(RankSpec, KeepsWhatTheUserSet) {
   JobFacts facts = job();
   facts.environment = {{"OMP_NUM_THREADS", "5"},
                        {"MUSTER_BACKEND", "gloo"},
@@ -169,7 +169,7 @@ TEST(WorkerSpec, KeepsWhatTheUserSet) {
                        {"MUSTER_SIMULATED", "1"},
                        {"MUSTER_LEASE_FD", "4"},
                        {"MUSTER_TTY", "1"}};
-  const Environment variables = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
+  const Environment variables = make_rank_specs(cpu_plan(1), options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "5");
   EXPECT_EQ(variables.at("MUSTER_BACKEND"), "gloo");
   EXPECT_EQ(variables.at("RANK"), "0");
@@ -177,97 +177,97 @@ TEST(WorkerSpec, KeepsWhatTheUserSet) {
   EXPECT_EQ(variables.count("MUSTER_LEASE_FD"), 0U);
   EXPECT_EQ(variables.count("MUSTER_TTY"), 0U) << "it speaks of an outer job's terminal";
   facts.on_terminal = true;
-  EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"),
+  EXPECT_EQ(make_rank_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"),
             "1");
 }
 
-TEST(WorkerSpec, RanksWhoseStandardErrorHasAFileSayTheirErrorsThere) {
+TEST(RankSpec, RanksWhoseStandardErrorHasAFileSayTheirErrorsThere) {
   LaunchOptions teed = options();
   teed.tee = "0:2";
-  const auto specs = make_worker_specs(cpu_plan(2), teed, job(), 0);
+  const auto specs = make_rank_specs(cpu_plan(2), teed, job(), 0);
   EXPECT_EQ(specs[0].environment.count("MUSTER_CARD"), 0U);
   EXPECT_EQ(specs[1].environment.at("MUSTER_CARD"), specs[1].error_file);
 }
 
-TEST(WorkerSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
+TEST(RankSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
   Plan plan = cpu_plan(2);
   plan.ranks[1].local_rank = 0;
   plan.ranks[1].host_index = 1;
   JobFacts facts = job();
   facts.interface = "eth1";
-  EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), facts, 0)[0].environment.count(
+  EXPECT_EQ(make_rank_specs(cpu_plan(2), options(), facts, 0)[0].environment.count(
                 "GLOO_SOCKET_IFNAME"),
             0U)
       << "one host: loopback will do";
-  Environment variables = make_worker_specs(plan, options(), facts, 0)[0].environment;
+  Environment variables = make_rank_specs(plan, options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("GLOO_SOCKET_IFNAME"), "eth1");
   EXPECT_EQ(variables.at("NCCL_SOCKET_IFNAME"), "=eth1");
   facts.environment = {{"GLOO_SOCKET_IFNAME", "ib0"}, {"NCCL_SOCKET_IFNAME", "ib"}};
-  variables = make_worker_specs(plan, options(), facts, 0)[0].environment;
+  variables = make_rank_specs(plan, options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("GLOO_SOCKET_IFNAME"), "ib0");
   EXPECT_EQ(variables.at("NCCL_SOCKET_IFNAME"), "ib");
 }
 
-TEST(WorkerSpec, AtLeastOneThread) {
+TEST(RankSpec, AtLeastOneThread) {
   EXPECT_EQ(
-      make_worker_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"),
+      make_rank_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"),
       "1");
 }
 
-TEST(WorkerSpec, ShowsTheJobsGpusInLocalRankOrder) {
+TEST(RankSpec, ShowsTheJobsGpusInLocalRankOrder) {
   Plan plan;
   plan.ranks = {gpu_rank(0, "GPU-b", 0), gpu_rank(1, "GPU-a", 1)};
-  const auto specs = make_worker_specs(plan, options(), job(), 0);
+  const auto specs = make_rank_specs(plan, options(), job(), 0);
   EXPECT_EQ(specs[1].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b,GPU-a");
   EXPECT_EQ(specs[1].environment.at("LOCAL_RANK"), "1");
   EXPECT_EQ(specs[1].environment.at("MUSTER_DEVICE"), "GPU-a");
 }
 
-TEST(WorkerSpec, OwnGpuIsOrdinalZeroForScriptsToo) {
+TEST(RankSpec, OwnGpuIsOrdinalZeroForScriptsToo) {
   Plan plan;
   plan.visibility = Visibility::own;
   plan.ranks = {gpu_rank(0, "GPU-b", 0), gpu_rank(1, "GPU-a", 0)};
-  const Environment variables = make_worker_specs(plan, options(), job(), 0)[1].environment;
+  const Environment variables = make_rank_specs(plan, options(), job(), 0)[1].environment;
   EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "GPU-a");
   EXPECT_EQ(variables.at("LOCAL_RANK"), "0");
   EXPECT_EQ(variables.at("MUSTER_LOCAL_RANK"), "1");
 }
 
-TEST(WorkerSpec, CpuRankBesideGpuRanksSeesNoGpu) {
+TEST(RankSpec, CpuRankBesideGpuRanksSeesNoGpu) {
   Plan plan = cpu_plan(2);
   EXPECT_EQ(
-      make_worker_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"),
+      make_rank_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"),
       0U);
   plan.ranks[0] = gpu_rank(0, "GPU-b", 0);
-  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[0].environment.at("CUDA_VISIBLE_DEVICES"),
+  EXPECT_EQ(make_rank_specs(plan, options(), job(), 0)[0].environment.at("CUDA_VISIBLE_DEVICES"),
             "GPU-b");
-  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[1].environment.at("CUDA_VISIBLE_DEVICES"),
+  EXPECT_EQ(make_rank_specs(plan, options(), job(), 0)[1].environment.at("CUDA_VISIBLE_DEVICES"),
             "");
 }
 
-TEST(WorkerSpec, SimulatedSetsNoCudaVariable) {
+TEST(RankSpec, SimulatedSetsNoCudaVariable) {
   Plan plan;
   plan.simulated = true;
   plan.ranks = {gpu_rank(0, "GPU-b", 0)};
-  const Environment variables = make_worker_specs(plan, options(), job(), 0)[0].environment;
+  const Environment variables = make_rank_specs(plan, options(), job(), 0)[0].environment;
   EXPECT_EQ(variables.at("MUSTER_SIMULATED"), "1");
   EXPECT_EQ(variables.count("CUDA_VISIBLE_DEVICES") + variables.count("CUDA_DEVICE_ORDER"), 0U);
 }
 
-TEST(WorkerSpec, VirtualLocalRank) {
+TEST(RankSpec, VirtualLocalRank) {
   LaunchOptions launch = options();
   launch.virtual_local_rank = true;
-  const Environment variables = make_worker_specs(cpu_plan(2), launch, job(), 0)[1].environment;
+  const Environment variables = make_rank_specs(cpu_plan(2), launch, job(), 0)[1].environment;
   EXPECT_EQ(variables.at("LOCAL_RANK"), "0");
   EXPECT_EQ(variables.at("MUSTER_LOCAL_RANK"), "1");
 }
 
-TEST(WorkerSpec, Streams) {
+TEST(RankSpec, Streams) {
   LaunchOptions launch = options();
   launch.redirects = "0:3";
   launch.tee = "1:1";
   launch.local_ranks_filter = {1, 2};
-  const auto specs = make_worker_specs(cpu_plan(4), launch, job(), 0);
+  const auto specs = make_rank_specs(cpu_plan(4), launch, job(), 0);
   EXPECT_FALSE(specs[0].out.console);
   EXPECT_EQ(specs[0].err.file, "/runs/job1/logs/0/0.err");
   EXPECT_TRUE(specs[1].out.console);
@@ -277,12 +277,12 @@ TEST(WorkerSpec, Streams) {
   EXPECT_FALSE(specs[3].out.console) << "filtered out";
 }
 
-TEST(WorkerSpec, Prefixes) {
-  EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), job(), 0)[0].prefix, "");
-  EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), job(), 0)[1].prefix, "[1] ");
+TEST(RankSpec, Prefixes) {
+  EXPECT_EQ(make_rank_specs(cpu_plan(1), options(), job(), 0)[0].prefix, "");
+  EXPECT_EQ(make_rank_specs(cpu_plan(2), options(), job(), 0)[1].prefix, "[1] ");
   LaunchOptions launch = options();
   launch.line_prefix = "${hostname}:${rank}/$local_rank $$ ${other} ${role_name}: ";
-  EXPECT_EQ(make_worker_specs(cpu_plan(2), launch, job(), 0)[1].prefix,
+  EXPECT_EQ(make_rank_specs(cpu_plan(2), launch, job(), 0)[1].prefix,
             "box:1/1 $ ${other} default: ");
 }
 

@@ -1,5 +1,5 @@
-// The start of one rank: the third of the launcher's values (Inventory → Plan → WorkerSpec
-// → WorkerExit). A pure function of the plan and what the job has decided; no I/O.
+// The start of one rank: the third of the launcher's values (Inventory → Plan → RankSpec
+// → RankExit). A pure function of the plan and what the job has decided; no I/O.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ struct StreamTarget {
   std::string file;
 };
 
-struct WorkerSpec {
+struct RankSpec {
   int rank = 0;
   int local_rank = 0;
   int attempt = 0;
@@ -62,7 +62,7 @@ struct WorkerSpec {
 
 // One spec per rank of host job.host_index, in rank order; of every host when the plan is
 // simulated. Throws: invalid_argument for a bad --redirects or --tee.
-std::vector<WorkerSpec> make_worker_specs(const Plan& plan,
+std::vector<RankSpec> make_rank_specs(const Plan& plan,
                                           const LaunchOptions& options,
                                           const JobFacts& job,
                                           int attempt);
