@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Fails when two sources of a folder define functions of one name in anonymous namespaces, or two headers types.
 
+Also fails for a word that stands for a concept which has another name here (docs/glossary.md).
+
     check_names.py [ROOT]
 
 A folder's sources are compiled as one (CMake's unity build): there two such functions clash or, with other parameters,
@@ -16,6 +18,13 @@ ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.MULTILINE | 
 FUNCTION = re.compile(r"^(?!using |typedef |return |class |(?:struct|enum) [^(]*\{|TEST|INSTANTIATE|MATCHER|constexpr [^(]*=)"
                       r"(?:\[\[\w+\]\] )?[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
 
+# One word for one concept: what must not come back, where, and the word for it.
+WORDS = [
+    (re.compile(r"\bWorker(?:Exit|Spec|Starts|Place|Group)\b|\brun_workers\b"), "muster", "rank, and its process"),
+    (re.compile(r"\bKind::cuda\b"), "muster", "Kind::gpu: AMD's are meant too"),
+    (re.compile(r"\bclass Pool\b"), "muster/tasks", "DevicePool, beside ProcessPool"),
+    (re.compile(r"\bbool on_failure\b|\bstring on_failure\b(?!;)"), "muster/launch", "FailurePolicy"),
+]
 
 NAMESPACE = re.compile(r"^namespace (?P<opened>[\w:]+) \{$|^\}  // namespace (?P<closed>[\w:]+)$", re.MULTILINE)
 TYPE = re.compile(r"^(?:class|struct|enum class) (?:\[\[\w+\]\] )?(?:alignas\(\d+\) )?(\w+)\b(?!::)[^;{(]*\{", re.MULTILINE)
@@ -61,6 +70,15 @@ def clashes(folder):
     return {name: files for name, files in sorted(seen.items()) if len(files) > 1}
 
 
+def other_words(root):
+    """Places that use another word than the house's."""
+    for pattern, folder, word in WORDS:
+        for path in sorted((root / folder).rglob("*.*")):
+            if path.suffix in (".h", ".cc"):
+                for found in pattern.finditer(path.read_text(encoding="utf-8")):
+                    yield f"{path.relative_to(root)}: '{found.group()}': the word is {word}"
+
+
 def main(arguments):
     root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2])
     found = 0
@@ -72,6 +90,9 @@ def main(arguments):
             found += 1
     for name, files in type_clashes(root).items():
         print(f"{name} in {', '.join(files)}: give it a name of its own")
+        found += 1
+    for problem in other_words(root):
+        print(problem)
         found += 1
     return 1 if found else 0
 

@@ -43,5 +43,15 @@ class CheckNames(unittest.TestCase):
         self.assertEqual(types(one, "namespace muster {\n\nstruct Member;\n\n}  // namespace muster\n"), {})
 
 
+class Words(unittest.TestCase):
+    def test_another_word_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder, "muster/launch/a.h")
+            source.parent.mkdir(parents=True)
+            source.write_text("struct WorkerExit {};\n// a DataLoader's Worker stays\n", encoding="utf-8")
+            self.assertEqual(list(check_names.other_words(pathlib.Path(folder))),
+                             ["muster/launch/a.h: 'WorkerExit': the word is rank, and its process"])
+
+
 if __name__ == "__main__":
     unittest.main()
