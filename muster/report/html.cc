@@ -306,7 +306,8 @@ std::vector<double> ticks_of(double least, double most, int count) {
   std::vector<double> ticks;
   for (int i = 0; i <= count; ++i) {
     const double tick = (first + i) * step;
-    if (tick > most + step * 1e-9)
+    const bool is_on_the_axis = tick <= most + step * 1e-9;  // NaN, of an infinite step, is not
+    if (!is_on_the_axis)
       break;
     ticks.push_back(tick);
   }
