@@ -17,6 +17,8 @@
 #ifndef MUSTER_C_API_H
 #define MUSTER_C_API_H
 
+#include <cstdint>
+
 #include <stdint.h>
 
 #if defined(__GNUC__)

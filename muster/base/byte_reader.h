@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -4,6 +4,7 @@
 #include "muster/base/control_group.h"
 
 #include <filesystem>
+#include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"

@@ -2,6 +2,7 @@
 // rank_env.h.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string>

@@ -2,6 +2,7 @@
 #include "muster/base/folders.h"
 
 #include <filesystem>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

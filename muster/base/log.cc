@@ -6,8 +6,10 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "muster/base/env.h"
 #include "muster/base/patient_write.h"

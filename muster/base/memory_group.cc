@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/control_group.h"

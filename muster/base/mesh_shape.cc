@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -2,6 +2,8 @@
 // between them. The command may hold anything, so that the last bracket counts.
 #include "muster/base/process_status.h"
 
+#include <string_view>
+
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 

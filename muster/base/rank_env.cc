@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <string_view>
 #include <variant>
 
 #include "muster/base/env.h"

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -3,6 +3,7 @@
 #include "muster/base/units.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <optional>
 

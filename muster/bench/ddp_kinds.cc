@@ -3,11 +3,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "muster/base/clock.h"

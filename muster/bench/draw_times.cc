@@ -2,7 +2,10 @@
 // logarithmic: sizes and times span several decades.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

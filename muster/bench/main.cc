@@ -5,6 +5,8 @@
 #include <exception>
 #include <limits>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

@@ -9,6 +9,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "muster/base/error.h"

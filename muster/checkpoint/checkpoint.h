@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/model_state.h"

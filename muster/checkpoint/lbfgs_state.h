@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "muster/checkpoint/optimizer_state.h"
 

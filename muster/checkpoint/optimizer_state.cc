@@ -8,9 +8,11 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

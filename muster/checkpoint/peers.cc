@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <utility>

@@ -3,7 +3,9 @@
 #include "muster/checkpoint/safetensors_dtype.h"
 
 #include <array>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -3,8 +3,10 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/checkpoint/files/safetensors_header.h"
 

@@ -13,6 +13,7 @@
 // Called by Checkpoints (muster/train).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>

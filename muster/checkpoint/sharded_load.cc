@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -2,8 +2,12 @@
 // and all of them make the same plan of it: a piece that several ranks have is written by the one
 // that has the least to write so far.
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

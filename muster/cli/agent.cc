@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "muster/base/strings.h"
 #include "muster/cluster/agent_spec.h"

@@ -1,8 +1,11 @@
 #include "muster/cli/checkpoint_text.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

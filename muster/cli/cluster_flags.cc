@@ -1,7 +1,10 @@
 #include "muster/cli/cluster_flags.h"
 
+#include <chrono>
+#include <cstdint>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <iterator>
 #include <map>
+#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/shell.h"

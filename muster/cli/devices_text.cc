@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -1,6 +1,9 @@
 // The checks of GPUs, their driver and CUDA's variables.
 #include <algorithm>
+#include <cstdint>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

@@ -4,8 +4,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"

@@ -2,6 +2,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "muster/base/control_group.h"
 #include "muster/base/memory_group.h"

@@ -1,5 +1,7 @@
 // The checks of names, addresses, interfaces and ports.
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"

@@ -9,6 +9,9 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

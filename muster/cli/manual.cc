@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"

@@ -1,6 +1,8 @@
 #include "muster/cli/plan_hosts.h"
 
 #include <future>
+#include <string>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/own_program.h"

@@ -1,5 +1,7 @@
 #include "muster/cli/reading_line.h"
 
+#include <chrono>
+
 #include <unistd.h>
 
 #include "muster/base/patient_write.h"

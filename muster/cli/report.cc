@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
+#include <string>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

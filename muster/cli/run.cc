@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"

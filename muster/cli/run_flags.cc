@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <limits>
+#include <string>
 
 #include "muster/cli/run_options.h"
 #include "muster/cli/value_flags.h"

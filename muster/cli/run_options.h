@@ -2,6 +2,7 @@
 // at whether a Python script is there.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

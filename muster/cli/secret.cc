@@ -1,5 +1,7 @@
 #include "muster/cli/secret.h"
 
+#include <string>
+
 #include <openssl/crypto.h>
 #include <unistd.h>
 

@@ -1,5 +1,9 @@
 #include "muster/cli/tasks_machines.h"
 
+#include <cstdint>
+#include <string>
+#include <utility>
+
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"

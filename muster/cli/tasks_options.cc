@@ -1,5 +1,7 @@
 #include "muster/cli/tasks_options.h"
 
+#include <chrono>
+
 #include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

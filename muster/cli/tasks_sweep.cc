@@ -1,6 +1,11 @@
 #include "muster/cli/tasks_sweep.h"
 
 #include <cmath>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -1,6 +1,7 @@
 #include "muster/cli/time_limit.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
 
 #include "muster/base/env.h"

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/byte_text.h"
 #include "muster/base/rank_env_table.h"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ranges>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

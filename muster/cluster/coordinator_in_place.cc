@@ -5,7 +5,10 @@
 // Rounds in place (`--on-failure replace`): ranks that failed get other processes, or hosts come
 // and go, and all processes that run go on in the next round as ranks of its plan.
 #include <algorithm>
+#include <chrono>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -2,9 +2,13 @@
 // the same agent started again, or have been set aside. A newcomer for a member's place waits until
 // the member has shown whether it lives.
 #include <algorithm>
+#include <optional>
 #include <ranges>
 #include <set>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/cluster/coordinator.h"

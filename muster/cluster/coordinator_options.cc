@@ -2,6 +2,10 @@
 // machines.
 #include "muster/cluster/coordinator_options.h"
 
+#include <chrono>
+#include <optional>
+#include <vector>
+
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_setup.h"
 

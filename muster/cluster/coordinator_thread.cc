@@ -4,7 +4,13 @@
 #include "muster/cluster/coordinator_thread.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"

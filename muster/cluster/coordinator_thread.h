@@ -4,10 +4,15 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/silence.h"

@@ -1,15 +1,20 @@
 // One process for each host. It waits for the coordinator's orders and carries them out in turn: a
-// start order runs the ranks of this host to their end (run_local_ranks), and while they run, the event
-// loop of the process set takes further orders, so that ranks can be stopped or go on in another
-// round. The host that serves the store coordinates too, in a thread of its own.
+// start order runs the ranks of this host to their end (run_local_ranks), and while they run, the
+// event loop of the process set takes further orders, so that ranks can be stopped or go on in
+// another round. The host that serves the store coordinates too, in a thread of its own.
 #include "muster/cluster/host_agent.h"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -25,9 +30,9 @@
 #include "muster/launch/job_report.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/job_start.h"
+#include "muster/launch/local_ranks.h"
 #include "muster/launch/replacement.h"
 #include "muster/launch/run_recorder.h"
-#include "muster/launch/local_ranks.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 #include "muster/trace/read_activity.h"
@@ -56,11 +61,11 @@ std::vector<RankExit> not_started(const std::vector<RankSpec>& specs) {
   std::vector<RankExit> exits;
   for (const RankSpec& spec : specs) {
     RankExit exit{.rank = spec.rank,
-                    .local_rank = spec.local_rank,
-                    .host = spec.host,
-                    .device = spec.device,
-                    .started = false,
-                    .sent_signal = SIGTERM};
+                  .local_rank = spec.local_rank,
+                  .host = spec.host,
+                  .device = spec.device,
+                  .started = false,
+                  .sent_signal = SIGTERM};
     exit.cause = describe_end(exit);
     exits.push_back(exit);
   }

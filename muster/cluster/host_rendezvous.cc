@@ -9,8 +9,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <exception>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"

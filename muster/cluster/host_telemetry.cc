@@ -9,14 +9,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"

@@ -10,7 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/log.h"

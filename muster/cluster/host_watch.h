@@ -2,6 +2,7 @@
 // it: one that hangs holds up nothing but its own answer.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>

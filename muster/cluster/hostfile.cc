@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cctype>
 #include <functional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

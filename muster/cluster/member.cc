@@ -6,7 +6,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"

@@ -9,10 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
+#include <system_error>
+#include <utility>
 
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"

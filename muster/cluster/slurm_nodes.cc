@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"

@@ -4,7 +4,10 @@
 #include "muster/comm/agreement.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <exception>
 #include <thread>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>

@@ -8,8 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <mutex>

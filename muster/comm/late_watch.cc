@@ -4,6 +4,8 @@
 #include "muster/comm/late_watch.h"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"

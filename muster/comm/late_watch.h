@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "muster/base/late_ranks.h"
 #include "muster/comm/work_state.h"

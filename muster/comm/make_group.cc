@@ -5,10 +5,17 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"

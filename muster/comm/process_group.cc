@@ -7,8 +7,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -6,7 +6,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/comm/group_state.h"

@@ -2,6 +2,9 @@
 // order the ranks meet in a barrier, and count their departures in the store: nobody closes a
 // connection that another still reads from, and the store's server ends last.
 #include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <thread>

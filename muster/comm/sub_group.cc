@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

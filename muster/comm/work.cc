@@ -6,6 +6,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

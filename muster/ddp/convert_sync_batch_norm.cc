@@ -4,11 +4,13 @@
 #include <ATen/ops/batch_norm_native.h>
 #include <torch/library.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"

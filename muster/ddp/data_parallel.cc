@@ -8,6 +8,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdint>
 #include <exception>
 #include <thread>
 

@@ -15,6 +15,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

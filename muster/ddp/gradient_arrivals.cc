@@ -2,6 +2,8 @@
 // backward's flags are kept, and later ones are compared with them.
 #include "muster/ddp/gradient_arrivals.h"
 
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 

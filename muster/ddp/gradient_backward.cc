@@ -2,6 +2,10 @@
 // parameter's) hangs a callback at the end of its graph. Gradients come one by one, and are refused
 // where a forward has not announced them. At the end the ranks meet, the Reducer averages, and the
 // step has ended.
+#include <memory>
+#include <mutex>
+#include <vector>
+
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 

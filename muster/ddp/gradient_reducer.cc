@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"

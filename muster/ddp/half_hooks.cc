@@ -1,5 +1,8 @@
 // Hooks that remember nothing: the plain average, and halves. Both divide before they send, as
 // Python's do: the sum of halves could be more than their type has.
+#include <memory>
+#include <string>
+
 #include <ATen/Functions.h>
 
 #include "muster/base/strings.h"

@@ -2,6 +2,7 @@
 // waits for it. Errors of a hook get the hook's name, the bucket's parameters and the rank.
 #include "muster/ddp/hook_adapter.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "muster/base/error.h"

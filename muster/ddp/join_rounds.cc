@@ -3,7 +3,9 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -6,7 +6,12 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -4,7 +4,11 @@
 // MinMaxObserver, in the same arithmetic.
 #include <ATen/Functions.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <memory>
+#include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

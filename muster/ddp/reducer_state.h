@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/ddp/bucket_trial.h"

@@ -2,7 +2,9 @@
 // watched for parameters that users freeze, unfreeze or register during training.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"

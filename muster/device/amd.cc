@@ -1,11 +1,15 @@
 #include "muster/device/amd.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
+#include <optional>
 #include <set>
+#include <system_error>
 
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"

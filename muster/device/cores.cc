@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "muster/base/control_group.h"
 #include "muster/device/numbers.h"

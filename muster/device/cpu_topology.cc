@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

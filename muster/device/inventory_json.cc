@@ -1,6 +1,10 @@
 #include "muster/device/inventory_json.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -7,6 +7,9 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

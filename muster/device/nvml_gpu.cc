@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"

@@ -4,6 +4,10 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"

@@ -1,5 +1,10 @@
 #include "muster/device/probe.h"
 
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include <unistd.h>
 
 #include "muster/base/env.h"

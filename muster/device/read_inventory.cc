@@ -4,6 +4,10 @@
 #include <filesystem>
 #include <set>
 #include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -1,5 +1,7 @@
 #include "muster/device/strict_json.h"
 
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 

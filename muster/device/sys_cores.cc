@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <system_error>
 #include <tuple>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

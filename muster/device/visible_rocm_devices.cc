@@ -5,7 +5,11 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/visible_devices.h"

@@ -4,6 +4,7 @@
 #include "muster/launch/cause.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "muster/base/strings.h"
 #include "muster/launch/failure_meaning.h"

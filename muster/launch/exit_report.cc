@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -15,8 +16,8 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
-#include "muster/launch/source_lines.h"
 #include "muster/launch/rank_exit_json.h"
+#include "muster/launch/source_lines.h"
 #include "muster/supervise/child.h"
 
 namespace muster {

@@ -9,8 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"

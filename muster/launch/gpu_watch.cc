@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <ctime>
+#include <exception>
 #include <future>
 #include <memory>
 #include <optional>

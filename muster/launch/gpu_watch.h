@@ -3,6 +3,7 @@
 // for a reset, a GPU that is lost), and what it has written into the kernel's log.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

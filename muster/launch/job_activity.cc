@@ -4,7 +4,11 @@
 #include "muster/launch/job_activity.h"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

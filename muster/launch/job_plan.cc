@@ -4,7 +4,9 @@
 #include "muster/launch/job_plan.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"

@@ -2,6 +2,8 @@
 // and the plan for it with a lease on each GPU. Called by the launcher.
 #pragma once
 
+#include <vector>
+
 #include "muster/launch/launch.h"
 #include "muster/launch/lease_plan.h"
 

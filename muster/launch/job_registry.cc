@@ -19,6 +19,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"

@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/folders.h"

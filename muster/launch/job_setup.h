@@ -2,6 +2,10 @@
 // place to meet, leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "muster/launch/folder_lock.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/rank_rendezvous.h"

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <ctime>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

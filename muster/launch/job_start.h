@@ -1,6 +1,8 @@
 // The beginning of every launcher, on one host or as one of several.
 #pragma once
 
+#include <string>
+
 #include "muster/launch/job_registry.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/rank_spec.h"

@@ -13,6 +13,7 @@
 #include <cctype>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"

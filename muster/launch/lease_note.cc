@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
 #include <ctime>
 #include <nlohmann/json.hpp>
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <string>
 
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"

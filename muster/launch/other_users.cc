@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

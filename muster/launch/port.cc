@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -5,9 +5,12 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -131,16 +134,16 @@ Json to_json(const RankExit& exit) {
 RankExit rank_exit_from_json(const Json& json) {
   try {
     RankExit exit{.rank = json.value("rank", 0),
-                    .local_rank = json.value("local_rank", 0),
-                    .host = json.value("host", ""),
-                    .device = json.value("device", ""),
-                    .pid = json.value("pid", 0),
-                    .master_port = json.value("master_port", 0),
-                    .cause = json.value("cause", ""),
-                    .message = json.value("message", ""),
-                    .stack = json.value("stack", ""),
-                    .last_lines = json.value("last_lines", std::vector<std::string>()),
-                    .stderr_log = json.value("stderr_log", "")};
+                  .local_rank = json.value("local_rank", 0),
+                  .host = json.value("host", ""),
+                  .device = json.value("device", ""),
+                  .pid = json.value("pid", 0),
+                  .master_port = json.value("master_port", 0),
+                  .cause = json.value("cause", ""),
+                  .message = json.value("message", ""),
+                  .stack = json.value("stack", ""),
+                  .last_lines = json.value("last_lines", std::vector<std::string>()),
+                  .stderr_log = json.value("stderr_log", "")};
     const Json code = json.value("exit_code", Json());
     const Json signal = json.value("signal", Json());
     if (!code.is_null())

@@ -2,6 +2,9 @@
 // environment.
 #include "muster/launch/rank_rendezvous.h"
 
+#include <chrono>
+#include <utility>
+
 #include "muster/store/open_store.h"
 
 namespace muster {

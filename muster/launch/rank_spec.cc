@@ -7,6 +7,8 @@
 #include <cctype>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/rank_env_table.h"
@@ -266,9 +268,9 @@ std::string line_prefix(const LaunchOptions& options,
 }  // namespace
 
 std::vector<RankSpec> make_rank_specs(const Plan& plan,
-                                          const LaunchOptions& options,
-                                          const JobFacts& job,
-                                          int attempt) {
+                                      const LaunchOptions& options,
+                                      const JobFacts& job,
+                                      int attempt) {
   const RankRange here =
       plan.simulated ? RankRange{0, plan.ranks.size()} : ranks_on_host(plan, job.host_index);
   const std::vector<RankProgram> programs = rank_programs(options, job, plan.ranks.size());

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -79,23 +81,23 @@ int master_port_of(const RankSpec& spec) {
 // of the rank that the process was before, for a process that ended on its way to the next
 // generation.
 RankExit explain(const ChildExit& end,
-                   const RankSpec& spec,
-                   const std::string& earlier_error_file,
-                   Clock::time_point started) {
+                 const RankSpec& spec,
+                 const std::string& earlier_error_file,
+                 Clock::time_point started) {
   using std::chrono::system_clock;
   const auto ago = std::chrono::duration_cast<system_clock::duration>(Clock::now() - end.at);
   RankExit exit{.rank = spec.rank,
-                  .local_rank = spec.local_rank,
-                  .host = spec.host,
-                  .device = spec.device,
-                  .pid = end.pid,
-                  .master_port = master_port_of(spec),
-                  .exit_code = end.exit_code,
-                  .signal = end.signal,
-                  .sent_signal = end.sent_signal,
-                  .stderr_log = spec.err.file,
-                  .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
-                  .at = system_clock::now() - ago};
+                .local_rank = spec.local_rank,
+                .host = spec.host,
+                .device = spec.device,
+                .pid = end.pid,
+                .master_port = master_port_of(spec),
+                .exit_code = end.exit_code,
+                .signal = end.signal,
+                .sent_signal = end.sent_signal,
+                .stderr_log = spec.err.file,
+                .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
+                .at = system_clock::now() - ago};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed())
     return exit;

@@ -4,7 +4,9 @@
 #include "muster/launch/run_record.h"
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"

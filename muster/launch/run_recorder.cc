@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "muster/base/error.h"

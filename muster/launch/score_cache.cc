@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"

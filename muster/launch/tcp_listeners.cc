@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"

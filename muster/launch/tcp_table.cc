@@ -9,6 +9,8 @@
 
 #include <charconv>
 #include <memory>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

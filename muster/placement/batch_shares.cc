@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 #include <queue>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -1,8 +1,10 @@
 #include "muster/placement/checked_request.h"
 
 #include <algorithm>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

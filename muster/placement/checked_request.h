@@ -2,6 +2,7 @@
 // the planner.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 

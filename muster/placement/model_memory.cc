@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

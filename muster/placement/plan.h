@@ -2,6 +2,7 @@
 // stored as JSON (plan.json), and executed exactly.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

@@ -1,5 +1,9 @@
 #include "muster/placement/plan_json.h"
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"

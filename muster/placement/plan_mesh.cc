@@ -1,6 +1,7 @@
 #include "muster/placement/plan_mesh.h"
 
 #include <algorithm>
+#include <string>
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

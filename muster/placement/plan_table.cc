@@ -1,6 +1,9 @@
 #include "muster/placement/plan_table.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

@@ -1,9 +1,14 @@
 #include "muster/placement/planner.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <ranges>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -2,6 +2,7 @@
 // on the launch's time, with what it ended of. A launch is one `muster run`; it makes a new attempt
 // whenever it starts its ranks again.
 #include <algorithm>
+#include <string>
 
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"

@@ -1,5 +1,7 @@
 // The section of the environment: which command ran, on which machines, with which software.
 #include <set>
+#include <string>
+#include <vector>
 
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"

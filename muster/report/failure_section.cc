@@ -1,6 +1,11 @@
 // The section of the failure: its cause in a sentence, what that may mean, the launcher's card, and
 // how every rank ended.
 #include "muster/base/strings.h"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
 #include "muster/draw/xml_text.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/failure_meaning.h"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"

@@ -5,7 +5,9 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <ctime>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

@@ -1,5 +1,10 @@
 #include "muster/report/pages.h"
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "muster/launch/rank_exit_json.h"

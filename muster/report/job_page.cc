@@ -4,6 +4,9 @@
 #include <array>
 #include <filesystem>
 #include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/report/html.h"

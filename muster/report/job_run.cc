@@ -1,9 +1,11 @@
 #include "muster/report/job_run.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -11,8 +13,8 @@
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_registry.h"
-#include "muster/launch/run_recorder.h"
 #include "muster/launch/rank_exit_json.h"
+#include "muster/launch/run_recorder.h"
 #include "muster/placement/plan_json.h"
 #include "muster/report/rank_work.h"
 #include "muster/trace/activity_clock.h"

@@ -2,6 +2,7 @@
 // This part reads; pages.h makes the page.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ struct JobFailure {
   std::optional<int> exit_code = {};
   std::string fault = {};
   std::vector<RankExit> exits = {};  // the first to fail before the others
-  std::string card = {};               // what the launcher printed
+  std::string card = {};             // what the launcher printed
 };
 
 struct JobRun {

@@ -1,5 +1,9 @@
 // The section of the numbers in metrics.jsonl: line charts, and a table of all series.
 #include "muster/base/strings.h"
+
+#include <string>
+#include <vector>
+
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 #include "muster/report/line_chart.h"

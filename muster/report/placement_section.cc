@@ -1,6 +1,8 @@
 // The section of the placement: the machine's picture with the ranks on it, and why each rank is
 // where it is.
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"

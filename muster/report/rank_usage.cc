@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "muster/base/error.h"

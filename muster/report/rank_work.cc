@@ -1,6 +1,7 @@
 #include "muster/report/rank_work.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "muster/base/strings.h"
 

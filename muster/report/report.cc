@@ -1,6 +1,8 @@
 #include "muster/report/report.h"
 
 #include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

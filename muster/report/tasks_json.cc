@@ -1,5 +1,8 @@
 #include "muster/report/pages.h"
 
+#include <string>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "muster/tasks/report/results.h"

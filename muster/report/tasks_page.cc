@@ -1,8 +1,12 @@
 #include "muster/report/pages.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"

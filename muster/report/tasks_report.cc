@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

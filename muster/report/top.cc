@@ -6,6 +6,8 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
+#include <system_error>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

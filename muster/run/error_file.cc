@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <typeinfo>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <string>
 #include <thread>
 
 #include "muster/base/clock.h"

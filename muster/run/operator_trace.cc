@@ -4,6 +4,8 @@
 #include <ATen/record_function.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <utility>
 

@@ -1,5 +1,8 @@
 #include "muster/run/run.h"
 
+#include <exception>
+#include <utility>
+
 #include "muster/base/env.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/log.h"

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 // A frame is an address. dladdr1() tells in which file it lies, where that file is loaded, and the
 // nearest symbol; the difference is what addr2line takes. A signal handler writes frames by the

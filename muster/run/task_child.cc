@@ -1,5 +1,8 @@
 #include "muster/run/task_child.h"
 
+#include <cerrno>
+#include <utility>
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,6 +1,8 @@
 #include "muster/run/task_devices.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
+#include <optional>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"

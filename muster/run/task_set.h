@@ -16,6 +16,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>

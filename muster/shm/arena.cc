@@ -3,6 +3,9 @@
 // copy of every buffer that is alive, at the same addresses: else it would write into its parent's.
 #include "muster/shm/arena.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <pthread.h>
 #include <sys/mman.h>
 

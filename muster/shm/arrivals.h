@@ -3,6 +3,7 @@
 // place.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 

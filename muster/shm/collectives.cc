@@ -7,7 +7,9 @@
 #include "muster/shm/collectives.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"

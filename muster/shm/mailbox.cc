@@ -1,7 +1,10 @@
 #include "muster/shm/mailbox.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"

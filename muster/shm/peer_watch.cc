@@ -3,6 +3,10 @@
 // ranks that wait for it look.
 #include "muster/shm/peer_watch.h"
 
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -2,6 +2,7 @@
 // at once.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>

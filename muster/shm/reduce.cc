@@ -7,6 +7,7 @@
 #include <cpuid.h>
 #endif
 
+#include <string>
 #include <string_view>
 
 #include "muster/base/env.h"

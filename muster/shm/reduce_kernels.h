@@ -2,6 +2,8 @@
 // Only what has no name outside of its file may be used here: a function shared with others could
 // be taken from the file with the richest instructions.
 #if defined(__x86_64__)
+#include <cstdint>
+
 #include <immintrin.h>
 #endif
 

@@ -7,10 +7,15 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"

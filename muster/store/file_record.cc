@@ -3,6 +3,8 @@
 // does not fit, ends the file for its readers.
 #include "muster/store/file_record.h"
 
+#include <cstdint>
+
 #include "muster/base/strings.h"
 #include "muster/store/bytes.h"
 

@@ -17,8 +17,12 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"

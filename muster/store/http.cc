@@ -2,6 +2,8 @@
 // when one does not answer or says that it cannot, the next is asked.
 #include "muster/store/http.h"
 
+#include <utility>
+
 #include <curl/curl.h>
 #include <dlfcn.h>
 #include <sys/socket.h>

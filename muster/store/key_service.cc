@@ -4,6 +4,7 @@
 #include "muster/store/key_service.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "muster/store/store.h"
 

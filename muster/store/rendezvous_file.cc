@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -13,11 +13,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -3,6 +3,7 @@
 #include "muster/store/table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"

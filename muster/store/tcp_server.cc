@@ -15,10 +15,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <exception>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"

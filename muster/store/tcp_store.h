@@ -3,8 +3,13 @@
 // call.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "muster/store/endpoint.h"
 #include "muster/store/secret.h"

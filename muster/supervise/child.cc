@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/shortage.h"

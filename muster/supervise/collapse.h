@@ -3,6 +3,7 @@
 // order. Used by Output, on a terminal only; pure but for the times that it is given.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <optional>

@@ -10,7 +10,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"

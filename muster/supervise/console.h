@@ -4,6 +4,7 @@
 // nor is a full disk; what is missing there is counted and said. Used by Output.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>

@@ -11,7 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"

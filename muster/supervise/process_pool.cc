@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"

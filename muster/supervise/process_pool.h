@@ -7,6 +7,8 @@
 
 #include <signal.h>
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"

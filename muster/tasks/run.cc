@@ -6,6 +6,7 @@
 #include <ctime>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"

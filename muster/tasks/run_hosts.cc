@@ -1,7 +1,9 @@
 #include "muster/tasks/run_hosts.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

@@ -3,9 +3,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/fd.h"
 #include "muster/base/log.h"

@@ -2,8 +2,10 @@
 // calls of the ring in their order. Unpacking puts the calls back into their places.
 #include "muster/trace/activity_copy.h"
 
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -4,7 +4,9 @@
 #include "muster/trace/breakdown.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>

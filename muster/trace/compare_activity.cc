@@ -4,11 +4,14 @@
 #include "muster/trace/compare_activity.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

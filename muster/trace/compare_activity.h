@@ -3,6 +3,8 @@
 // nothing else.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdint>
 #include <cstring>
 
 #include "muster/base/error.h"

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <filesystem>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

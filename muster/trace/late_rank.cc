@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"

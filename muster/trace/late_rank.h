@@ -3,6 +3,7 @@
 // goes on as soon as they come.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "muster/trace/rank_process.h"

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -7,13 +7,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <system_error>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -14,6 +14,9 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -3,7 +3,9 @@
 // run folder there is none, and everything here does nothing.
 #include <pthread.h>
 
+#include <cstdint>
 #include <mutex>
+#include <string>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

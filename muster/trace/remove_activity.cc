@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -3,6 +3,8 @@
 // faulthandler do it.
 #pragma once
 
+#include <string>
+
 #include "muster/trace/activity.h"
 
 namespace muster {

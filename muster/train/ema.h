@@ -20,6 +20,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>

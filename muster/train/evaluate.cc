@@ -2,6 +2,8 @@
 // The number of samples is added too: it says whether each was counted once.
 #include "muster/train/evaluate.h"
 
+#include <string>
+
 #include <ATen/ops/zeros.h>
 
 #include "muster/base/error.h"

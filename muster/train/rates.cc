@@ -3,8 +3,12 @@
 // on at any step, and the bits are PyTorch's.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <numbers>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -16,6 +16,8 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <string_view>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

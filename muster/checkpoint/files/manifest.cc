@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

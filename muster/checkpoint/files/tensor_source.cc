@@ -3,7 +3,9 @@
 #include "muster/checkpoint/files/tensor_source.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"

@@ -6,6 +6,7 @@
 // under kPiecesKey. A tensor not listed there is whole, as in any safetensors file.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

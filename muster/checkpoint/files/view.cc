@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"

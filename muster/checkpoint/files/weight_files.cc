@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
 

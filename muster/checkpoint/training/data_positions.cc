@@ -1,6 +1,8 @@
 // Numbers of a saved state are doubles, which hold the counts of samples exactly.
 #include "muster/checkpoint/training/data_positions.h"
 
+#include <cstdint>
+
 namespace muster {
 
 SavedState state_of(const DataPosition& position) {

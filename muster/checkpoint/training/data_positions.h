@@ -1,6 +1,7 @@
 // The training position in the data, as part of a checkpoint, and as its manifest shows it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "muster/checkpoint/files/manifest.h"

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "muster/base/error.h"

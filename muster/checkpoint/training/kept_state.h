@@ -3,6 +3,7 @@
 // else is created anew. Used only by the stores of Checkpoints.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"

@@ -5,7 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/tensor_bytes.h"

@@ -5,7 +5,10 @@
 #include <ATen/ops/empty.h>
 
 #include <bit>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/byte_text.h"

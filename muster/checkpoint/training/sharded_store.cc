@@ -4,8 +4,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

@@ -4,7 +4,9 @@
 #include "muster/checkpoint/training/training.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

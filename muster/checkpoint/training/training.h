@@ -3,6 +3,7 @@
 // by Checkpoints.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

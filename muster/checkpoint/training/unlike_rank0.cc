@@ -5,8 +5,10 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "muster/base/byte_reader.h"

@@ -1,6 +1,10 @@
 // The store of a training that every rank has whole. On the disk it is one checkpoint of rank 0. In
 // memory every rank keeps a copy of its own state, and of what rank 0 has otherwise, so that any
 // rank can take the place of any other.
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 

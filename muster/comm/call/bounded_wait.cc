@@ -2,6 +2,8 @@
 // of a work that has failed it says that it is completed.
 #include "muster/comm/call/bounded_wait.h"
 
+#include <exception>
+
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "muster/base/clock.h"

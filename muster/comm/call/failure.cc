@@ -6,6 +6,9 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <string_view>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -2,6 +2,9 @@
 // machines. So the interface is chosen here, by its name or by the route to rank 0.
 #include "muster/comm/gloo/gloo.h"
 
+#include <exception>
+#include <vector>
+
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "muster/base/env.h"

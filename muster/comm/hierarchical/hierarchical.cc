@@ -9,10 +9,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <exception>
 #include <functional>
 #include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"

@@ -8,9 +8,15 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

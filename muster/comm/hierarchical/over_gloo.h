@@ -4,7 +4,11 @@
 // alone where no two ranks share a host.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/hierarchical/forwarding_backend.h"

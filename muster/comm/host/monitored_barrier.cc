@@ -3,7 +3,10 @@
 // hearing the others.
 #include "muster/comm/host/monitored_barrier.h"
 
+#include <algorithm>
+#include <exception>
 #include <future>
+#include <memory>
 #include <vector>
 
 #include "muster/base/clock.h"

@@ -6,6 +6,7 @@
 #include <c10/core/StreamGuard.h>
 
 #include <atomic>
+#include <exception>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

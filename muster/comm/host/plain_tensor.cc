@@ -2,6 +2,9 @@
 // negation left for later.
 #include "muster/comm/host/plain_tensor.h"
 
+#include <cstdint>
+#include <string>
+
 #include <c10/util/accumulate.h>
 
 #include "muster/base/error.h"

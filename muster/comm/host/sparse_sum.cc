@@ -8,6 +8,7 @@
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "muster/base/error.h"

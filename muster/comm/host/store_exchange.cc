@@ -2,6 +2,9 @@
 // has met, which all ranks do equally often.
 #include "muster/comm/host/store_exchange.h"
 
+#include <cstdint>
+#include <string>
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

@@ -2,8 +2,16 @@
 // group is two communicators, one for collectives and one for messages. Its ranks first tell each
 // other through the store which process of MPI_COMM_WORLD each of them is. All calls of MPI are
 // made in the engine's thread.
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -1,5 +1,6 @@
 #include "muster/comm/mpi/engine.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <utility>

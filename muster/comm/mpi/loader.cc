@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/comm/call/library_folder.h"

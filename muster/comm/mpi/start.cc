@@ -10,6 +10,7 @@
 #include <complex>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 namespace muster::mpi {
 

@@ -2,7 +2,11 @@
 // again between them.
 #include "muster/comm/rendezvous/interruptible_store.h"
 
+#include <chrono>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"

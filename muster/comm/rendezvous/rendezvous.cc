@@ -2,6 +2,11 @@
 // method: a launcher's store, PyTorch's TCPStore, a file of a scheduler's job, or a file.
 #include "muster/comm/rendezvous/rendezvous.h"
 
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
 #include <netdb.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>

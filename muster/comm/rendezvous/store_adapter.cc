@@ -1,7 +1,10 @@
 // c10d's stores have bytes for values and muster's have text; everything else is forwarded.
 #include "muster/comm/rendezvous/store_adapter.h"
 
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace muster {
 

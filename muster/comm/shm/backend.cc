@@ -7,8 +7,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/comm/host/backend.h"

@@ -1,5 +1,6 @@
 #include "muster/device/readers/cpu_mask.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <ranges>
 #include <string>

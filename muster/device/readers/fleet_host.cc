@@ -1,6 +1,8 @@
 #include "muster/device/readers/fleet_host.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"

@@ -3,6 +3,11 @@
 // how many links there are.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/links.h"

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <map>
+#include <optional>
 #include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"

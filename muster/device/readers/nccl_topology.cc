@@ -1,9 +1,13 @@
 #include "muster/device/readers/nccl_topology.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"

@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 #include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/device/mig_profile.h"

@@ -4,8 +4,11 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <ranges>
 #include <set>
+#include <string_view>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

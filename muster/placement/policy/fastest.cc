@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/placement/policy/policy.h"

@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

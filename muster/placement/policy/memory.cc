@@ -4,9 +4,13 @@
 // impossible and --surplus share allows it do ranks share: first as evenly as they can, else packed
 // as tightly as they can.
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <numeric>
 #include <ranges>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

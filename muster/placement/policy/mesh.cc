@@ -3,7 +3,10 @@
 // the order of GPUs is chosen here. Where no links are known, the order is the selection's.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/links.h"

@@ -1,8 +1,10 @@
 #include "muster/placement/policy/mesh_order.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "muster/placement/policy/mesh_search.h"
 #include "muster/placement/policy/order_improver.h"

@@ -1,6 +1,7 @@
 #include "muster/placement/policy/mesh_search.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <numeric>
 #include <optional>

@@ -1,6 +1,10 @@
 // Ranks grouped by NUMA node: neighbours in rank share a node, nodes in their order, GPUs of a node
 // in the order of the selection.
 #include "muster/base/error.h"
+
+#include <string>
+#include <vector>
+
 #include "muster/base/strings.h"
 #include "muster/placement/policy/numa_groups.h"
 #include "muster/placement/policy/policy.h"

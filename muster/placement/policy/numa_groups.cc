@@ -1,6 +1,7 @@
 #include "muster/placement/policy/numa_groups.h"
 
 #include <numeric>
+#include <string>
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <utility>
 
 // Every change is made, measured, and taken back unless it helps. That fewer links are the slowest
 // counts as better too, since such changes lead to orders without any.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <tuple>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

@@ -2,10 +2,13 @@
 // order, by rotations of a path over fast links, greedily), and each is improved by small changes.
 // Randomness has a fixed seed, so that the same machine gives the same ring everywhere.
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "muster/placement/policy/order_improver.h"
 #include "muster/placement/policy/ring.h"

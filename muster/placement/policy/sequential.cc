@@ -1,5 +1,9 @@
 // Local rank r gets GPU r % count of the selection: what most people mean.
 #include "muster/base/strings.h"
+
+#include <string>
+#include <vector>
+
 #include "muster/placement/policy/policy.h"
 
 namespace muster {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/placement/policy/numa_groups.h"

@@ -4,6 +4,9 @@
 // want to find out from a slow job.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -2,7 +2,12 @@
 // knows its place. A text is cut at ';' into parts and at ',' into entries; an entry is tried as
 // each kind in turn.
 #include <algorithm>
+#include <cstdint>
+#include <initializer_list>
 #include <set>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -1,6 +1,7 @@
 #include "muster/placement/selection/selection.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <ranges>
 

@@ -43,6 +43,7 @@
 //     fastest:2,free>10GB   the fastest two of those with so much free
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>

@@ -1,6 +1,8 @@
 #include "muster/placement/selection/usable_gpus.h"
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

@@ -1,5 +1,6 @@
 #include "muster/tasks/hosts/foreign_leases.h"
 
+#include <chrono>
 #include <utility>
 
 #include "muster/base/env.h"

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

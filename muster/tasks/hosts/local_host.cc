@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "muster/base/memory_group.h"
 #include "muster/base/shortage.h"

@@ -2,6 +2,8 @@
 // runner, and for the server through which another machine's runner reaches this one.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"

@@ -1,6 +1,8 @@
 #include "muster/tasks/hosts/memory_watch.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

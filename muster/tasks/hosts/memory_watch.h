@@ -4,9 +4,11 @@
 // the whole one.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "muster/base/clock.h"

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <variant>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -95,8 +97,11 @@ void RemoteHost::connect(EventLoop& loop) {
   listen(loop);
 }
 
-void RemoteHost::begin(
-    const RemoteBegin& run, const DevicePool& pool, int host, EventLoop& loop, RemoteEvents events) {
+void RemoteHost::begin(const RemoteBegin& run,
+                       const DevicePool& pool,
+                       int host,
+                       EventLoop& loop,
+                       RemoteEvents events) {
   pool_ = &pool;
   host_ = host;
   events_ = std::move(events);

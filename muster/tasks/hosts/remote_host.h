@@ -5,7 +5,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,8 +68,11 @@ class RemoteHost : public TaskHost {
   std::string how_silent(std::chrono::milliseconds time) const;
 
   // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
-  void begin(
-      const RemoteBegin& run, const DevicePool& pool, int host, EventLoop& loop, RemoteEvents events);
+  void begin(const RemoteBegin& run,
+             const DevicePool& pool,
+             int host,
+             EventLoop& loop,
+             RemoteEvents events);
 
   // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is
   // started.

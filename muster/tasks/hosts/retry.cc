@@ -1,6 +1,7 @@
 #include "muster/tasks/hosts/retry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"

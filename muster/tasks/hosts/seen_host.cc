@@ -1,6 +1,8 @@
 #include "muster/tasks/hosts/seen_host.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "muster/placement/selection/usable_gpus.h"
 

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <thread>
+#include <utility>
 
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
@@ -26,7 +28,10 @@ bool has_vendor(const Host& host, Vendor vendor) {
 
 // The allocation's GPU at `place`, as a plan has it. `ordinal`: its number among the GPUs that the
 // rank sees.
-DeviceAssignment device_of(const DevicePool& pool, const Allocation& where, int place, int ordinal) {
+DeviceAssignment device_of(const DevicePool& pool,
+                           const Allocation& where,
+                           int place,
+                           int ordinal) {
   const PoolGpu& gpu = host_of(pool, where).gpus[where.gpus[place]];
   const Gpu& real = pool.inventory().hosts[where.host].gpus[gpu.device.position];
   return {.kind = DeviceAssignment::Kind::gpu,
@@ -145,7 +150,10 @@ std::vector<LeaseWish> lease_wishes_of(const DevicePool& pool, const Allocation&
 
 // The devices are dealt out in their order, so that neighbours on the links are neighbours among
 // the ranks.
-Plan plan_of(const Task& task, const DevicePool& pool, const Allocation& where, Visibility visibility) {
+Plan plan_of(const Task& task,
+             const DevicePool& pool,
+             const Allocation& where,
+             Visibility visibility) {
   const PoolHost& host = host_of(pool, where);
   const int num_devices = static_cast<int>(where.gpus.size());
   const int num_ranks = task.ranks > 1 ? task.ranks : std::max(1, num_devices);

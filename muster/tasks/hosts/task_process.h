@@ -3,6 +3,7 @@
 // runner.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/hex.h"

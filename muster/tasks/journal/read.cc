@@ -1,9 +1,12 @@
 #include "muster/tasks/journal/read.h"
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"

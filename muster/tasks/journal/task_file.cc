@@ -1,5 +1,12 @@
 #include "muster/tasks/journal/task_file.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string_view>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"

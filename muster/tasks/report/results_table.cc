@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdint>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

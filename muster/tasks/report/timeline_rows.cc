@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

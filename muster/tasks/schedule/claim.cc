@@ -1,6 +1,7 @@
 #include "muster/tasks/schedule/claim.h"
 
 #include <algorithm>
+#include <utility>
 
 // A claim is reckoned as if every task of the run had ended: what other jobs and programs have of a
 // GPU stays theirs, and all else will be free one day.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <set>
@@ -246,7 +247,10 @@ UsableGpus DevicePool::usable_in_pool(size_t host) const {
   return usable;
 }
 
-std::string DevicePool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+std::string DevicePool::unfit(const TaskNeed& need,
+                              const AllowedGpus& allowed,
+                              int host,
+                              int gpu) const {
   const PoolGpu& it = hosts_[host].gpus[gpu];
   if (!is_allowed(allowed, host, gpu))
     return "not among those that the task is for";
@@ -266,7 +270,10 @@ bool DevicePool::suits(const TaskNeed& need, const AllowedGpus& allowed, int hos
          is_model(it.model, need);
 }
 
-bool DevicePool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+bool DevicePool::has_room(const TaskNeed& need,
+                          const AllowedGpus& allowed,
+                          int host,
+                          int gpu) const {
   const PoolGpu& it = hosts_[host].gpus[gpu];
   return it.units_left - it.leased_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
          suits(need, allowed, host, gpu);
@@ -310,8 +317,8 @@ int DevicePool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
 }
 
 std::optional<Allocation> DevicePool::find(const TaskNeed& need,
-                                     const AllowedGpus& allowed,
-                                     const Reserved& reserved) const {
+                                           const AllowedGpus& allowed,
+                                           const Reserved& reserved) const {
   std::optional<Offer> best;
   for (int h = 0; h < std::ssize(hosts_); ++h) {
     std::optional<Offer> offer = offer_of(h, need, allowed, reserved);
@@ -329,9 +336,9 @@ std::optional<Allocation> DevicePool::find(const TaskNeed& need,
 
 // The host's offer, without its CPUs' numbers; nothing: it cannot meet the need now.
 std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
-                                          const TaskNeed& need,
-                                          const AllowedGpus& allowed,
-                                          const Reserved& reserved) const {
+                                                      const TaskNeed& need,
+                                                      const AllowedGpus& allowed,
+                                                      const Reserved& reserved) const {
   const PoolHost& mine = hosts_[host];
   if (mine.set_aside || mine.slots_left < 1)
     return std::nullopt;
@@ -360,8 +367,8 @@ std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
 
 // Several GPUs are chosen by their links; a single one by its size.
 std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
-                                                  int host,
-                                                  const std::vector<int>& fitting) const {
+                                                        int host,
+                                                        const std::vector<int>& fitting) const {
   const int count = gpus_of(need);
   if (count == 0)
     return std::vector<int>();
@@ -379,7 +386,9 @@ std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
 
 // The policy "topology" chooses where links are known, else "pack", which keeps to as few NUMA
 // nodes as it can.
-std::vector<int> DevicePool::best_linked(int host, const std::vector<int>& fitting, int count) const {
+std::vector<int> DevicePool::best_linked(int host,
+                                         const std::vector<int>& fitting,
+                                         int count) const {
   std::vector<int> key = {host, count};
   key.insert(key.end(), fitting.begin(), fitting.end());
   if (const auto known = linked_.find(key); known != linked_.end())

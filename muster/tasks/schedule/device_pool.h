@@ -3,6 +3,7 @@
 // it back. It knows nothing of tasks but their needs, and nothing of processes.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>

@@ -1,6 +1,8 @@
 #include "muster/tasks/schedule/explain.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"

@@ -1,7 +1,9 @@
 #include "muster/tasks/schedule/schedule.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

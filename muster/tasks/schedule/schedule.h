@@ -18,6 +18,8 @@
 // number of different needs, not of tasks.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <queue>

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
@@ -158,9 +160,9 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
   TaskNeed& need = task.needs.front();
   need.gpus = std::ceil(need.gpus);
   const DevicePool pool(probe_this_machine({.detail = GpuDetail::full, .links = need.gpus > 1}),
-                  {.masks = inherited_masks(),
-                   .cpus = std::max(1, need.cpus),
-                   .numa_binding = NumaBinding::none});
+                        {.masks = inherited_masks(),
+                         .cpus = std::max(1, need.cpus),
+                         .numa_binding = NumaBinding::none});
   const Allocation where = place_of(task, pool);
   const TaskRunFacts facts{.run_dir = element.run_dir,
                            .launcher = own_program(),

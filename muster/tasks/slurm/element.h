@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/placement/plan.h"
 #include "muster/tasks/task.h"

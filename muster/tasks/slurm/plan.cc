@@ -2,8 +2,11 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

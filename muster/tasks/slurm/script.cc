@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 
 #include "muster/base/error.h"
 #include "muster/base/shell.h"

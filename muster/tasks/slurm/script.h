@@ -2,6 +2,7 @@
 // header. Pure.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 

@@ -1,8 +1,11 @@
 #include "muster/tasks/spec/after_names.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "muster/base/nearest.h"

@@ -2,6 +2,7 @@
 // task would wait for itself. For spec.cc; a private header.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "muster/tasks/spec/problems.h"

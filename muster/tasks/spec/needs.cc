@@ -1,6 +1,9 @@
 #include "muster/tasks/spec/needs.h"
 
 #include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "muster/base/strings.h"
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <string_view>
 #include <unordered_map>
 
 #include "muster/base/error.h"

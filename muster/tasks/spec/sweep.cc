@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

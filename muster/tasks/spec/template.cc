@@ -1,6 +1,7 @@
 #include "muster/tasks/spec/template.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
