@@ -1,3 +1,6 @@
+// Cuts a DistributedSampler's samples into batches. EvenCut counts: how many batches and samples
+// this rank, and all ranks together, have. EvenBatches joins the counts with the samples. Both work
+// on copies of the sampler, so that a running epoch does not change when the sampler is moved.
 #include "muster/data/batch_sampler.h"
 
 #include <algorithm>
@@ -14,7 +17,13 @@ namespace muster {
 
 namespace {
 
-// A rank's samples of an epoch in batches of one size, and the last.
+// The number of parts of at most `size` samples.
+int64_t parts_of(int64_t samples, int64_t size) {
+  return samples / size + (samples % size != 0 ? 1 : 0);
+}
+
+// Cuts a rank's samples of an epoch into batches of one size, and a last, smaller one. It says how
+// many batches this rank, and the ranks with most and fewest, have.
 class EvenCut {
  public:
   EvenCut(const DistributedSampler& sampler, int64_t batch_size, bool drop_last)
@@ -34,9 +43,8 @@ class EvenCut {
     if (identity_.pad)
       return size();
     if (has_shares())
-      return left_ / global_ + (left_ % global_ != 0 ? 1 : 0);
-    return batches_of(left_ / identity_.num_replicas +
-                      (left_ % identity_.num_replicas != 0 ? 1 : 0));
+      return parts_of(left_, global_);
+    return batches_of(parts_of(left_, identity_.num_replicas));
   }
   int64_t size_of_least() const {
     if (identity_.pad)
@@ -62,9 +70,7 @@ class EvenCut {
 
  private:
   bool has_shares() const { return !sampler_.shares().empty(); }
-  int64_t batches_of(int64_t samples) const {
-    return samples / batch_size_ + (samples % batch_size_ != 0 ? 1 : 0);
-  }
+  int64_t batches_of(int64_t samples) const { return parts_of(samples, batch_size_); }
 
   const DistributedSampler sampler_;  // as it is now, whatever set_epoch says later
   SamplerIdentity identity_;
@@ -122,19 +128,21 @@ class EvenBatches : public BatchSampler {
       refuse_shares(cat("shares of the global batch of ", before),
                     cat("[", join(shares, ", "), "]"));
     sampler_->set_shares(shares);
-    batch_size_ = shares[static_cast<size_t>(identity.rank)];
+    batch_size_ = shares[identity.rank];
   }
 
  private:
+  // Starts the sampler's epoch. `epoch.next` does the same for the one after, on a copy.
   static EpochBatches started(DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
     EpochBatches epoch = cut(sampler, batch_size, drop_last);
     const EpochSamples samples = sampler.start();
     const auto of_batch = [count = epoch.count,
                            batch_size](const std::function<int64_t(int64_t)>& of) {
       return [count, batch_size, of](int64_t batch) {
-        std::vector<int64_t> mine(static_cast<size_t>(count(batch)));
-        for (size_t i = 0; i < mine.size(); ++i)
-          mine[i] = of(batch * batch_size + static_cast<int64_t>(i));
+        std::vector<int64_t> mine(count(batch));
+        int64_t next = batch * batch_size;
+        for (int64_t& sample : mine)
+          sample = of(next++);
         return mine;
       };
     };
@@ -149,6 +157,7 @@ class EvenBatches : public BatchSampler {
     return epoch;
   }
 
+  // The numbers alone: nothing starts, and no sample is computed.
   static EpochBatches cut(const DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
     const auto cut = std::make_shared<const EvenCut>(sampler, batch_size, drop_last);
     return {.size = cut->size(),
@@ -171,10 +180,9 @@ class EvenBatches : public BatchSampler {
 
 }  // namespace
 
-// 52 bits, which a double holds too.
+// The number has 52 bits, which a double holds too: checkpoints may store numbers as doubles.
 int64_t number_of_order(const SampleOrder& order, int64_t seed) {
-  return static_cast<int64_t>(
-      mixed(std::hash<std::string>()(order.name), static_cast<uint64_t>(seed)) >> 12);
+  return static_cast<int64_t>(mixed(std::hash<std::string>()(order.name), seed) >> 12);
 }
 
 void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {

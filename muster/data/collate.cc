@@ -1,3 +1,6 @@
+// Joins the examples of a batch: tensors of one shape are stacked, Padded ones filled up to the
+// longest, Packed ones put end to end. LibTorch's own messages do not say which example differs, so
+// shapes and types are compared here first.
 #include "muster/data/collate.h"
 
 #include <ATen/ops/cat.h>
@@ -18,16 +21,21 @@ std::string shape_text(const at::Tensor& tensor) {
              : "undefined";
 }
 
+// Whether both have one type and the same sizes from dimension `first_size` on.
+bool are_alike(const at::Tensor& a, const at::Tensor& b, int64_t first_size) {
+  if (!a.defined() || !b.defined())
+    return false;
+  if (a.scalar_type() != b.scalar_type() || a.dim() != b.dim() || a.dim() < first_size)
+    return false;
+  return a.sizes().slice(first_size) == b.sizes().slice(first_size);
+}
+
 // `first_size` of 1: tensors may differ in length.
-void check_alike(const std::vector<at::Tensor>& tensors, size_t first_size, const char* advice) {
+void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, const char* advice) {
   const at::Tensor& first = tensors.front();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& other = tensors[i];
-    const bool alike = first.defined() && other.defined() &&
-                       first.scalar_type() == other.scalar_type() && first.dim() == other.dim() &&
-                       first.dim() >= static_cast<int64_t>(first_size) &&
-                       first.sizes().slice(first_size) == other.sizes().slice(first_size);
-    if (alike)
+    if (are_alike(first, other, first_size))
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("collate: expected tensors of one shape and type",
@@ -43,6 +51,7 @@ void check_alike(const std::vector<at::Tensor>& tensors, size_t first_size, cons
   }
 }
 
+// The tensors of Padded or Packed examples, whose lengths may differ.
 std::vector<at::Tensor> values_of(const auto& examples) {
   std::vector<at::Tensor> values;
   for (const auto& example : examples)

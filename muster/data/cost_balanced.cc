@@ -1,4 +1,7 @@
-// Batches whose costs are as equal over the ranks as possible.
+// Batches whose costs are as equal over the ranks as possible. A global batch is the next samples
+// of the epoch's order, as with other samplers. Each rank computes the same division of it by
+// costs, and keeps its own part, so nothing is sent. Weights stay right, since a batch tells how
+// many samples it has.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -13,7 +16,12 @@ namespace muster {
 
 namespace {
 
-// Which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
+// The load that is smallest; of equal ones the first, on every rank alike.
+size_t least_loaded(const std::vector<std::pair<double, size_t>>& loads) {
+  return std::min_element(loads.begin(), loads.end()) - loads.begin();
+}
+
+// Says which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
 // `ranks` of them, the costliest, go to one rank each, so nobody is left without.
 std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
   std::vector<size_t> by_cost(costs.size());
@@ -23,10 +31,7 @@ std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks,
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
   std::vector<size_t> mine;
   for (size_t k = 0; k < by_cost.size(); ++k) {
-    const auto least =
-        k < ranks
-            ? k
-            : static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
+    const size_t least = k < ranks ? k : least_loaded(loads);
     loads[least].first += costs[by_cost[k]];
     ++loads[least].second;
     if (least == rank)
@@ -44,8 +49,9 @@ class CostBalanced : public BatchSampler {
         options_(options) {}
 
   void set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of) override {
-    if (epoch < 0 || consumed < 0 ||
-        (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size)) {
+    const bool is_other_data =
+        consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size;
+    if (epoch < 0 || consumed < 0 || is_other_data) {
       throw Error(ErrorCode::failed_precondition,
                   cat("sampler: expected an epoch of 0 or more, and used samples of a data set of ",
                       order_.dataset_size,
@@ -90,6 +96,7 @@ class CostBalanced : public BatchSampler {
     return epoch;
   }
 
+  // The sizes of the epoch from its beginning, whatever was used of it. Nothing starts.
   EpochBatches whole_epoch() const override {
     EpochBatches epoch = cut(0);
     const auto positions = positions_of(order_.epoch(options_.seed, epoch_), 0, epoch.count_of_all);
@@ -128,11 +135,12 @@ class CostBalanced : public BatchSampler {
                          ")")};
   }
 
+  // The numbers of batches and samples, which need no costs.
   EpochBatches cut(int64_t consumed) const {
     const int64_t left = std::max<int64_t>(0, order_.samples - consumed);
     const int64_t global = options_.global_batch;
-    const int64_t size =
-        options_.drop_last ? left / global : left / global + (left % global != 0 ? 1 : 0);
+    const bool keeps_rest = left % global != 0 && !options_.drop_last;
+    const int64_t size = left / global + (keeps_rest ? 1 : 0);
     return {.size = size,
             .size_of_all = size,
             .samples = {},
@@ -154,7 +162,8 @@ class CostBalanced : public BatchSampler {
             .epoch = epoch_};
   }
 
-  // Of this rank's samples of a batch, in the epoch's order.
+  // Positions, in the epoch's order, of this rank's samples of a batch. All ranks compute the
+  // division of the whole global batch; the rank only chooses which part is returned.
   std::function<std::vector<int64_t>(int64_t)> positions_of(
       const EpochOrder& order,
       int64_t consumed,
@@ -162,16 +171,15 @@ class CostBalanced : public BatchSampler {
     return
         [order, consumed, count_of_all, costs = costs_, options = options_, total = order_.samples](
             int64_t batch) {
-          std::vector<int64_t> all(static_cast<size_t>(count_of_all(batch)));
+          std::vector<int64_t> all(count_of_all(batch));
           std::vector<double> of_each(all.size());
-          for (size_t i = 0; i < all.size(); ++i) {
-            all[i] = (consumed + batch * options.global_batch + static_cast<int64_t>(i)) % total;
-            of_each[i] = (*costs)[static_cast<size_t>(order(all[i]))];
+          int64_t next = consumed + batch * options.global_batch;
+          for (size_t i = 0; i < all.size(); ++i, ++next) {
+            all[i] = next % total;
+            of_each[i] = (*costs)[order(all[i])];
           }
           std::vector<int64_t> mine;
-          for (const size_t i : part_by_cost(of_each,
-                                             static_cast<size_t>(options.num_replicas),
-                                             static_cast<size_t>(options.rank)))
+          for (const size_t i : part_by_cost(of_each, options.num_replicas, options.rank))
             mine.push_back(all[i]);
           return mine;
         };

@@ -1,3 +1,4 @@
+// A data set of two tensors: an example is a row of each.
 #include "muster/data/dataset.h"
 
 #include <ATen/ops/empty.h>
@@ -12,7 +13,8 @@ namespace muster {
 
 namespace {
 
-// Gathered straight into page-locked memory where that is asked for.
+// The rows are gathered straight into page-locked memory where that is asked for, which saves a
+// copy on the way to a GPU.
 at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned) {
   if (!pinned || !source.is_cpu())
     return source.index_select(0, rows.to(source.device()));

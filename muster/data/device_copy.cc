@@ -1,3 +1,6 @@
+// Copies a batch to a GPU on a stream of its own, while the previous batch is computed on. start()
+// records an event behind the copies; wait() makes the current stream wait for it, without holding
+// up the host.
 #include "muster/data/device_copy.h"
 
 #include <c10/core/StreamGuard.h>

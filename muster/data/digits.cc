@@ -1,3 +1,6 @@
+// Reads the digits of scikit-learn: a line for each image, 64 pixels and the label. Every fifth
+// image is of the test split, so that both have all classes. Each fault is reported with line and
+// column.
 #include "muster/data/digits.h"
 
 #include <ATen/core/Tensor.h>
@@ -41,6 +44,7 @@ struct Samples {
                   "; see whether it is digits.csv.gz, and complete"));
 }
 
+// Returns the field as a number from 0 to `most`, or refuses the line.
 int64_t number(
     std::string_view text, int64_t most, const std::string& path, size_t line, size_t column) {
   const auto value = parse_int(trim(text));
@@ -53,6 +57,7 @@ int64_t number(
   return *value;
 }
 
+// Appends one image and its label to `into`.
 void read_line(std::string_view text, const std::string& path, size_t line, Samples& into) {
   const auto fields = split(trim(text), ',');
   // The first field says best that a file is of another kind.
@@ -61,13 +66,13 @@ void read_line(std::string_view text, const std::string& path, size_t line, Samp
     refuse(path, line, cat(kPixels + 1, " columns"), cat(fields.size(), " columns"));
   for (size_t i = 0; i < kPixels; ++i) {
     const auto pixel = number(fields[i], kMaxPixel, path, line, i + 1);
-    into.pixels.push_back(static_cast<float>(pixel) / static_cast<float>(kMaxPixel));
+    into.pixels.push_back(static_cast<float>(pixel) / kMaxPixel);
   }
   into.labels.push_back(number(fields[kPixels], kMaxLabel, path, line, kPixels + 1));
 }
 
 TensorDataset to_dataset(const Samples& samples) {
-  const auto count = static_cast<int64_t>(samples.labels.size());
+  const auto count = std::ssize(samples.labels);
   return {at::tensor(samples.pixels, at::kFloat).view({count, 1, kSide, kSide}),
           at::tensor(samples.labels, at::kLong)};
 }

@@ -1,3 +1,7 @@
+// Which samples of an epoch's order are this rank's. Without shares they are every num_replicas-th
+// one, as in PyTorch. With shares each global batch is cut into consecutive parts, and a smaller
+// last one in proportion (last_parts_). All of it is arithmetic on positions, so an epoch that was
+// interrupted continues at `consumed` with any number of ranks.
 #include "muster/data/distributed_sampler.h"
 
 #include <algorithm>
@@ -14,14 +18,16 @@ namespace muster {
 
 namespace {
 
-// `total` in proportion to `shares`, by largest remainder, each part at least `least`, which is 0
-// or 1.
+// Divides `total` in proportion to `shares`, by largest remainder. Each part is at least `least`,
+// which is 0 or 1; what that adds is taken from the largest part. The product may need more than 64
+// bits.
 std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, int64_t least) {
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  using Wide = __int128;
   std::vector<int64_t> parts;
   std::vector<std::pair<int64_t, size_t>> by_remainder;
   for (size_t i = 0; i < shares.size(); ++i) {
-    const auto exact = static_cast<__int128>(total) * shares[i];
+    const Wide exact = Wide{total} * shares[i];
     parts.push_back(static_cast<int64_t>(exact / sum));
     by_remainder.emplace_back(-static_cast<int64_t>(exact % sum), i);
   }
@@ -145,14 +151,16 @@ void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t cons
   epoch_started_ = false;
   last_parts_.clear();
   const int64_t rest = global_batch_ > 0 ? left() % global_batch_ : 0;
-  if (rest > 0 && !options_.drop_last) {
-    last_parts_ = options_.pad
-                      ? divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1)
-                      : divide(rest, options_.shares, 0);
+  if (rest == 0 || options_.drop_last)
+    return;
+  if (options_.pad) {
+    last_parts_ = divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1);
+  } else {
+    last_parts_ = divide(rest, options_.shares, 0);
   }
 }
 
-// Samples of this epoch that no rank has used.
+// The samples of this epoch that no rank has used. A position may lie beyond the end, by padding.
 int64_t DistributedSampler::left() const {
   return std::max<int64_t>(0, length_ - consumed_);
 }
@@ -161,6 +169,7 @@ int64_t DistributedSampler::full_batches() const {
   return left() / global_batch_;
 }
 
+// The parts of a batch by rank; empty behind the last batch.
 const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
   if (global_batch_ == 0) {
     throw Error(ErrorCode::failed_precondition,
@@ -176,7 +185,7 @@ const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
 
 int64_t DistributedSampler::batch_samples(int64_t batch) const {
   const auto& parts = parts_of(batch);
-  return parts.empty() ? 0 : parts[static_cast<size_t>(options_.rank)];
+  return parts.empty() ? 0 : parts[options_.rank];
 }
 
 int64_t DistributedSampler::global_samples(int64_t batch) const {
@@ -185,31 +194,29 @@ int64_t DistributedSampler::global_samples(int64_t batch) const {
 }
 
 bool DistributedSampler::gives_all_the_rest() const {
-  return !last_parts_.empty() &&
-         std::find(last_parts_.begin(), last_parts_.end(), 0) == last_parts_.end();
+  return !last_parts_.empty() && std::ranges::find(last_parts_, 0) == last_parts_.end();
 }
 
 int64_t DistributedSampler::num_samples() const {
   if (global_batch_ > 0) {
-    return full_batches() * options_.shares[static_cast<size_t>(options_.rank)] +
-           batch_samples(full_batches());
+    return full_batches() * options_.shares[options_.rank] + batch_samples(full_batches());
   }
   const int64_t replicas = options_.num_replicas;
   const int64_t rest = left() % replicas;
-  const bool has_more = !options_.drop_last && (options_.pad ? rest > 0 : options_.rank < rest);
+  const int64_t ranks_with_more = options_.pad && rest > 0 ? replicas : rest;
+  const bool has_more = !options_.drop_last && options_.rank < ranks_with_more;
   return left() / replicas + (has_more ? 1 : 0);
 }
 
-// In the epoch's order, of this rank's sample `i`. As in PyTorch, what is missing to a multiple of
-// the ranks is filled from the order's beginning, as often as needed.
+// The place, in the epoch's order, of this rank's sample `i`. PyTorch fills what is missing to a
+// multiple of the ranks from the order's beginning, as often as needed; so does the modulo here.
 int64_t DistributedSampler::position(int64_t i) const {
   if (global_batch_ == 0)
     return (consumed_ + options_.rank + i * options_.num_replicas) % length_;
-  const int64_t share = options_.shares[static_cast<size_t>(options_.rank)];
+  const int64_t share = options_.shares[options_.rank];
   const int64_t batch = std::min(i / share, full_batches());
   const auto& parts = parts_of(batch);
-  const int64_t before = std::accumulate(
-      parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(options_.rank), int64_t{0});
+  const int64_t before = std::accumulate(parts.begin(), parts.begin() + options_.rank, int64_t{0});
   return (consumed_ + batch * global_batch_ + before + i - batch * share) % length_;
 }
 
@@ -224,8 +231,8 @@ EpochSamples DistributedSampler::start() {
             " starts again with the same order; call sampler.set_epoch(epoch) before each epoch"));
   }
   epoch_started_ = true;
-  auto places = std::make_shared<DistributedSampler>(
-      *this);  // as they are now, whatever set_epoch says later
+  // A copy: the epoch's samples stay as they are now, whatever set_epoch says later.
+  auto places = std::make_shared<DistributedSampler>(*this);
   places->check_ = nullptr;
   return {.size = num_samples(),
           .sample = [places, order = order_when_needed(order_, options_.seed, epoch_)](
@@ -235,9 +242,9 @@ EpochSamples DistributedSampler::start() {
 
 std::vector<int64_t> DistributedSampler::indices() {
   const EpochSamples epoch = start();
-  std::vector<int64_t> mine(static_cast<size_t>(epoch.size));
+  std::vector<int64_t> mine(epoch.size);
   for (int64_t i = 0; i < epoch.size; ++i)
-    mine[static_cast<size_t>(i)] = epoch.sample(i);
+    mine[i] = epoch.sample(i);
   return mine;
 }
 
@@ -253,9 +260,10 @@ SamplerIdentity DistributedSampler::identity() const {
                            .pad = options_.pad,
                            .order = order_.name};
   if (global_batch_ > 0) {
-    const auto rank = static_cast<std::ptrdiff_t>(options_.rank);
+    const int rank = options_.rank;
+
     identity.global_batch = global_batch_;
-    identity.share = options_.shares[static_cast<size_t>(rank)];
+    identity.share = options_.shares[rank];
     identity.share_begin =
         std::accumulate(options_.shares.begin(), options_.shares.begin() + rank, int64_t{0});
   }

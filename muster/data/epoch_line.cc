@@ -1,3 +1,6 @@
+// Epochs in a row, for workers that run ahead of training: batch numbers go on across epochs.
+// Epochs are made when a worker first asks for one, and forgotten when training has passed them.
+// `steps_left_` ends the line where steps() ends.
 #include "muster/data/epoch_line.h"
 
 #include <algorithm>
@@ -14,6 +17,7 @@ EpochLine::EpochLine(EpochBatches first, int64_t steps, int64_t accumulate)
   append(std::move(first), 0);
 }
 
+// The last epoch is cut where the steps end.
 void EpochLine::append(EpochBatches epoch, int64_t begin) {
   const int64_t steps = epoch.size / accumulate_ + (epoch.size % accumulate_ != 0 ? 1 : 0);
   const int64_t batches = steps <= steps_left_ ? epoch.size : steps_left_ * accumulate_;
@@ -22,6 +26,7 @@ void EpochLine::append(EpochBatches epoch, int64_t begin) {
       {std::make_shared<const EpochBatches>(std::move(epoch)), begin, begin + batches});
 }
 
+// False: there is no next epoch, or one without batches, which would not end.
 bool EpochLine::grow() {
   const Part last = parts_.back();
   if (steps_left_ == 0 || !last.epoch->next)

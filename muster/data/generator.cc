@@ -1,3 +1,6 @@
+// Philox, keyed by seed and epoch, with the sample's index as its subsequence: generators of
+// different samples are independent, and making one costs nothing. LibTorch's own generator is far
+// larger, so it is made only when it is asked for.
 #include "muster/data/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -12,12 +15,9 @@
 namespace muster {
 
 Generator::Generator(int64_t seed, int64_t epoch, int64_t index)
-    : engine_(mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)),
-              static_cast<uint64_t>(index)),
-      torch_seed_(mixed(mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)),
-                        static_cast<uint64_t>(index))) {}
+    : engine_(mixed(seed, epoch), index), torch_seed_(mixed(mixed(seed, epoch), index)) {}
 
-// 53 bits, as many as a double has.
+// The value has 53 random bits, as many as a double has.
 double Generator::uniform() {
   const uint64_t high = engine_();
   const uint64_t low = engine_();
@@ -28,13 +28,14 @@ double Generator::uniform(double low, double high) {
   return low + (high - low) * uniform();
 }
 
-// Box and Muller's; the logarithm's argument is never 0.
+// Source: Box and Muller. The logarithm's argument is never 0, since uniform() is below 1.
 double Generator::normal() {
   const double radius = std::sqrt(-2 * std::log(1 - uniform()));
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-// Lemire's way: the high half of a product, drawn again where the low half would favour some.
+// Source: Lemire. The result is the high half of a product; where the low half would favour some
+// numbers, it is drawn again.
 int64_t Generator::integer(int64_t count) {
   if (count < 1) {
     throw Error(ErrorCode::invalid_argument,
@@ -42,13 +43,15 @@ int64_t Generator::integer(int64_t count) {
                     count,
                     "; pass 1 or more"));
   }
-  const auto n = static_cast<uint64_t>(count);
+  const uint64_t n = count;
+  using Product = unsigned __int128;
   const uint64_t unfair = (0 - n) % n;
   while (true) {
     const uint64_t high = engine_();
     const uint64_t bits = high << 32 | engine_();
-    const auto product = static_cast<unsigned __int128>(bits) * n;
-    if (static_cast<uint64_t>(product) >= unfair)
+    const Product product = Product{bits} * n;
+    const uint64_t low_half = product;
+    if (low_half >= unfair)
       return static_cast<int64_t>(product >> 64);
   }
 }

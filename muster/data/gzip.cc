@@ -1,3 +1,6 @@
+// Decompresses gzip files with zlib, in pieces, so that a small file cannot claim all memory: the
+// output is compared with the bound after each piece. A gzip file may hold several members, one
+// after the other, which are read as one text.
 #include "muster/data/gzip.h"
 
 #include <sys/stat.h>
@@ -16,16 +19,19 @@ namespace muster {
 
 namespace {
 
-constexpr int kGzipWindow =
-    15 + 16;  // the largest window; a gzip header and trailer, checked by zlib
+// zlib takes the largest window (15), and checks a gzip header and trailer (16).
+constexpr int kGzipWindow = 15 + 16;
 
+// The deleter of a stream that inflateInit2() has prepared.
 struct EndInflate {
   void operator()(z_stream* stream) const { inflateEnd(stream); }
 };
 
-[[noreturn]] void refuse_gzip(const std::string& name, const std::string& got, const char* next) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("gzip: expected a whole gzip file in '", name, "', got ", got, "; ", next));
+// Every fault of a gzip file has the same remedy, so the message ends alike.
+[[noreturn]] void refuse_gzip(const std::string& name, const std::string& got) {
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("gzip: expected a whole gzip file in '", name, "', got ", got, "; fetch the file again"));
 }
 
 void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
@@ -49,6 +55,7 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
   z_stream stream{};
   if (inflateInit2(&stream, kGzipWindow) != Z_OK)
     throw Error(ErrorCode::internal, "gzip: zlib did not start; is there memory?");
+  // The stream itself lives on the stack; the pointer only ends it.
   const std::unique_ptr<z_stream, EndInflate> owner(&stream);
 
   std::string out;
@@ -58,11 +65,11 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
     if (stream.avail_in == 0 && fed < bytes.size()) {
       const size_t piece = std::min<size_t>(bytes.size() - fed, 1 << 20);
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + fed));
-      stream.avail_in = static_cast<uInt>(piece);
+      stream.avail_in = piece;
       fed += piece;
     }
     stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
-    stream.avail_out = static_cast<uInt>(buffer.size());
+    stream.avail_out = buffer.size();
     const int result = inflate(&stream, Z_NO_FLUSH);
     const size_t got = buffer.size() - stream.avail_out;
     check_bound(name, out.size() + got, max_bytes);
@@ -71,21 +78,17 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
       const size_t used = fed - stream.avail_in;
       if (used == bytes.size())
         return out;
-      if (!is_gzip(bytes.substr(used))) {
-        refuse_gzip(name,
-                    cat(bytes.size() - used, " bytes of something else after its end"),
-                    "fetch the file again");
-      }
+      if (!is_gzip(bytes.substr(used)))
+        refuse_gzip(name, cat(bytes.size() - used, " bytes of something else after its end"));
       inflateReset(&stream);
-    } else if (result == Z_BUF_ERROR ||
-               (result == Z_OK && stream.avail_in == 0 && fed == bytes.size() && got == 0)) {
-      refuse_gzip(
-          name, cat("one cut short after ", bytes.size(), " bytes"), "fetch the file again");
-    } else if (result != Z_OK) {
-      refuse_gzip(name,
-                  cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"),
-                  "fetch the file again");
+      continue;
     }
+    const bool is_used_up = stream.avail_in == 0 && fed == bytes.size() && got == 0;
+    if (result == Z_BUF_ERROR || (result == Z_OK && is_used_up))
+      refuse_gzip(name, cat("one cut short after ", bytes.size(), " bytes"));
+    if (result != Z_OK)
+      refuse_gzip(name,
+                  cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"));
   }
 }
 
@@ -101,7 +104,7 @@ std::string read_data_file(const std::string& path, uint64_t max_bytes) {
                     S_ISDIR(info.st_mode) ? "a folder" : "a special file",
                     "; correct the path"));
   }
-  check_bound(path, static_cast<uint64_t>(info.st_size), max_bytes);
+  check_bound(path, info.st_size, max_bytes);
   std::string bytes = read_file(path);
   return is_gzip(bytes) ? gunzip(bytes, max_bytes, path) : bytes;
 }

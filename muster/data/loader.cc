@@ -1,3 +1,7 @@
+// The part of a loader that knows no type of example. It keeps the training position: `consumed`
+// moves only with whole steps, since only those can be resumed. A loop over one epoch and a loop
+// over steps() leave different positions behind (begin_epoch, begin_steps, leave_epoch). The file
+// ends with the errors of loading, which name the sample and the worker.
 #include "muster/data/loader.h"
 
 #include <c10/core/GradMode.h>
@@ -11,6 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/uneven_inputs.h"
+#include "muster/data/as_double.h"
 #include "muster/data/own_loaders.h"
 #include "muster/trace/span.h"
 
@@ -18,10 +23,11 @@ namespace muster {
 
 namespace {
 
-std::string worker_text(const RankPlace& place) {
+std::string worker_text(const WorkerPlace& place) {
   return place.worker < 0 ? "" : cat(" (worker ", place.worker, ")");
 }
 
+// Returns the value, or refuses it by the name of the option.
 int64_t checked(const char* what, int64_t value, int64_t least) {
   if (value >= least)
     return value;
@@ -97,7 +103,7 @@ LoaderCore::LoaderCore(int64_t dataset_size,
   position_.order = sampler_->order_number();
 }
 
-// Once, in training.
+// The ranks compare their samplers once, in training. Evaluation may differ by rank.
 void LoaderCore::compare_with_ranks() {
   if (is_compared_ || options().undivided || !c10::GradMode::is_enabled())
     return;
@@ -115,10 +121,12 @@ EpochBatches LoaderCore::start() {
   return sampler_->start();
 }
 
+// The workers may already be at the next epoch; that is of use only if nothing has changed since.
 bool LoaderCore::goes_on_after(const EpochBatches& epoch) const {
   return new_shares_.empty() && sampler_->started() && sampler_->epoch() == epoch.epoch;
 }
 
+// A step is `accumulate` batches; the epoch's last may have fewer.
 int64_t LoaderCore::samples_of_step(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size_of_all - begin);
@@ -131,8 +139,8 @@ int64_t LoaderCore::samples_of_step(const EpochBatches& epoch, int64_t batch) co
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
-  return {.weight = static_cast<double>(epoch.ranks) * static_cast<double>(epoch.count(batch)) /
-                    static_cast<double>(samples_of_step(epoch, batch)),
+  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) /
+                    as_double(samples_of_step(epoch, batch)),
           .last = batch + 1 == end};
 }
 
@@ -170,6 +178,7 @@ void LoaderCore::end_epoch(const EpochBatches& epoch) {
   position_.consumed = 0;
 }
 
+// A rank with fewer batches would go on to the next epoch while others still average gradients.
 void LoaderCore::check_even(const EpochBatches& epoch, int64_t steps) const {
   const int64_t least = epoch.size_of_least.value_or(epoch.size_of_all);
   const bool all_have_them =
@@ -224,8 +233,10 @@ void LoaderCore::set_epoch(int64_t epoch) {
     sampler_->set_epoch(epoch);
 }
 
+// An epoch can continue only in the order in which it began.
 void LoaderCore::restore(const DataPosition& position) {
-  const int64_t size = position_.dataset_size, order = position_.order;
+  const int64_t size = position_.dataset_size;
+  const int64_t order = position_.order;
   if (position.consumed > 0 && position.order != 0 && position.order != order) {
     throw Error(ErrorCode::failed_precondition,
                 cat("data loader: expected the order and the seed with which epoch ",
@@ -265,6 +276,7 @@ void check_weight_read(const StepWeight& weight, int64_t batch) {
                   "torch::NoGradGuard, or set check_weight = false"));
 }
 
+// Called in a handler: the error that is being handled becomes the cause.
 void fail_loading(const std::string& what) {
   ErrorCode code = ErrorCode::backend_failed;
   std::string why;
@@ -282,13 +294,13 @@ void fail_loading(const std::string& what) {
   std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
 }
 
-void fail_sample(int64_t sample, const RankPlace& place) {
+void fail_sample(int64_t sample, const WorkerPlace& place) {
   fail_loading(cat("sample ", sample, worker_text(place)));
 }
 
 namespace {
 
-std::string batch_text(const std::vector<int64_t>& samples, const RankPlace& place) {
+std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& place) {
   return cat("batch of samples ",
              samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
              worker_text(place));
@@ -296,13 +308,13 @@ std::string batch_text(const std::vector<int64_t>& samples, const RankPlace& pla
 
 }  // namespace
 
-void fail_batch(const std::vector<int64_t>& samples, const RankPlace& place) {
+void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
   fail_loading(batch_text(samples, place));
 }
 
 void fail_empty_batch(const std::vector<int64_t>& samples,
                       int64_t tried,
-                      const RankPlace& place) {
+                      const WorkerPlace& place) {
   throw Error(ErrorCode::invalid_argument,
               cat("data loader: ",
                   batch_text(samples, place),

@@ -56,7 +56,7 @@ template <class D>
 auto examples_instead(const D& dataset,
                       const EpochBatches& epoch,
                       const std::vector<int64_t>& samples,
-                      RankPlace& place) {
+                      WorkerPlace& place) {
   constexpr int64_t kMostTried = 10'000;
   const int64_t size = dataset.size(), most = std::min(size, kMostTried);
   std::vector<typename D::Example> examples;
@@ -83,7 +83,7 @@ auto read_examples(const D& dataset,
                    int64_t number,
                    const std::vector<int64_t>& samples,
                    LoaderShared& shared,
-                   RankPlace& place) {
+                   WorkerPlace& place) {
   const std::vector<int64_t> chances = epoch.positions ? epoch.positions(number) : samples;
   std::vector<typename D::Example> examples;
   examples.reserve(samples.size());
@@ -116,7 +116,7 @@ auto load(const D& dataset,
           const EpochBatches& epoch,
           int64_t number,
           LoaderShared& shared,
-          RankPlace& place) {
+          WorkerPlace& place) {
   using Data = decltype(joined_example(dataset));
   const c10::Device device = shared.options.device;
   const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::optional<c10::Device>()
@@ -305,7 +305,7 @@ void DataLoader<D>::Iterator::start() {
   epoch_ = line_->first();
   core.check_even(*epoch_, steps);
   const auto make = [dataset = loader_->dataset_, line = line_, shared = core.shared()](
-                        int64_t number, RankPlace& worker) -> Prefetch::Thing {
+                        int64_t number, WorkerPlace& worker) -> Prefetch::Thing {
     const EpochLine::Place place = line->at(number);
     if (!place.epoch)
       return nullptr;

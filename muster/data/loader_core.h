@@ -137,12 +137,12 @@ void check_weight_read(const StepWeight& weight, int64_t batch);
 
 // Call it in a handler: rethrows the exception with `what`, or the sample and the worker, in front.
 [[noreturn]] void fail_loading(const std::string& what);
-[[noreturn]] void fail_sample(int64_t sample, const RankPlace& place);
-[[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const RankPlace& place);
+[[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
+[[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
 // No sample of the batch could be read, and none of the `tried` after them.
 [[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples,
                                    int64_t tried,
-                                   const RankPlace& place);
+                                   const WorkerPlace& place);
 // Without the frames of LibTorch's stack.
 std::string text_of_current_exception();
 

@@ -1,3 +1,7 @@
+// Mixes each image of a batch with the one before it (a roll by one), and its label in the same
+// proportion. One proportion is drawn for the whole batch. cut_mix replaces a box instead of
+// blending; where the box is cut by the border, the labels follow the area that was really
+// replaced.
 #include "muster/data/mix_up.h"
 
 #include <ATen/ops/one_hot.h>
@@ -8,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/as_double.h"
 
 namespace muster::transform {
 
@@ -19,21 +24,18 @@ namespace {
       cat("transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call"));
 }
 
-void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha) {
-  if (!images.defined() || images.dim() != 4 || images.scalar_type() != at::kFloat)
-    refuse_mix("images [B, channels, height, width] float32",
-               images.defined()
-                   ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
-                   : std::string("an undefined tensor"));
-  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
-      labels.size(0) != images.size(0))
-    refuse_mix(cat("int64 labels [", images.size(0), "]"),
-               labels.defined()
-                   ? cat("[", join(labels.sizes(), ", "), "] ", c10::toString(labels.scalar_type()))
-                   : std::string("an undefined tensor"));
-  if (!(alpha > 0) || !std::isfinite(alpha))
-    refuse_mix("an alpha above 0", cat(alpha));
-  // On a GPU one_hot finds labels out of range; a check here would wait for it.
+std::string tensor_text(const at::Tensor& tensor) {
+  if (!tensor.defined())
+    return "an undefined tensor";
+  return cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()));
+}
+
+bool is_of(const at::Tensor& tensor, int64_t dimensions, at::ScalarType type) {
+  return tensor.defined() && tensor.dim() == dimensions && tensor.scalar_type() == type;
+}
+
+// On a GPU one_hot finds labels out of range; a check here would wait for it.
+void check_mix_labels(const at::Tensor& labels, int64_t classes) {
   if (!labels.is_cpu() || labels.numel() == 0)
     return;
   const auto least = labels.min().item<int64_t>();
@@ -42,14 +44,28 @@ void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t class
     refuse_mix(cat("labels from 0 to ", classes - 1), cat(least < 0 ? least : most));
 }
 
-// Beta(alpha, alpha), as two gammas' share.
+void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha) {
+  if (!is_of(images, 4, at::kFloat))
+    refuse_mix("images [B, channels, height, width] float32", tensor_text(images));
+  if (!is_of(labels, 1, at::kLong) || labels.size(0) != images.size(0))
+    refuse_mix(cat("int64 labels [", images.size(0), "]"), tensor_text(labels));
+  if (!(alpha > 0) || !std::isfinite(alpha))
+    refuse_mix("an alpha above 0", cat(alpha));
+  check_mix_labels(labels, classes);
+}
+
+// A draw of Beta(alpha, alpha) is the share of one gamma draw in the sum of two. Both draws can be
+// too small for a double; then the share is at one of its ends.
 double beta(double alpha, Generator& rng) {
   std::gamma_distribution<double> gamma(alpha);
   const double a = gamma(rng);
   const double b = gamma(rng);
-  return a + b > 0 ? a / (a + b) : rng.chance(0.5) ? 1 : 0;  // both can be too small for a double
+  if (a + b > 0)
+    return a / (a + b);
+  return rng.chance(0.5) ? 1 : 0;
 }
 
+// The targets are float32 [B, classes], each row summing to 1.
 at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double lambda) {
   const auto sharp = at::one_hot(labels, classes).to(at::kFloat);
   return sharp.roll(1, 0).mul_(1 - lambda).add_(sharp.mul(lambda));
@@ -82,8 +98,8 @@ SoftBatch cut_mix(const at::Tensor& images,
   const int64_t x = rng.integer(width);
   const int64_t y = rng.integer(height);
   const double half = 0.5 * std::sqrt(1 - lambda);
-  const auto half_width = static_cast<int64_t>(half * static_cast<double>(width));
-  const auto half_height = static_cast<int64_t>(half * static_cast<double>(height));
+  const auto half_width = static_cast<int64_t>(half * as_double(width));
+  const auto half_height = static_cast<int64_t>(half * as_double(height));
   const int64_t left = std::max<int64_t>(x - half_width, 0);
   const int64_t top = std::max<int64_t>(y - half_height, 0);
   const int64_t columns = std::min(x + half_width, width) - left;
@@ -94,7 +110,7 @@ SoftBatch cut_mix(const at::Tensor& images,
   };
   if (rows > 0 && columns > 0)
     part(out).copy_(part(images.roll(1, 0)));
-  const double kept = 1 - static_cast<double>(rows * columns) / static_cast<double>(height * width);
+  const double kept = 1 - as_double(rows * columns) / as_double(height * width);
   return {.images = out, .targets = mixed_labels(labels, classes, kept)};
 }
 

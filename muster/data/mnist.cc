@@ -1,3 +1,6 @@
+// Reads the four IDX files of MNIST and data sets like it. Every number of a header is checked
+// against the bounds and the file's length before memory is taken, so that a damaged file is
+// refused by name.
 #include "muster/data/mnist.h"
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +21,8 @@ namespace {
 
 constexpr int64_t kMaxSide = 4096;
 
-// An IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each big-endian,
-// the data.
+// An IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each dimension
+// big-endian, and the data.
 struct Idx {
   std::string path;
   std::vector<int64_t> shape;
@@ -47,7 +50,7 @@ uint32_t big_endian(const std::string& bytes, size_t at) {
   return value;
 }
 
-// The file under any of its spellings.
+// Finds the file under any of its spellings: with - or . before idx, plain or compressed.
 std::string find_file(const std::string& folder, const std::string& part, int dimensions) {
   for (const char* separator : {"-", "."}) {
     for (const char* ending : {"", ".gz"}) {
@@ -66,12 +69,13 @@ std::string find_file(const std::string& folder, const std::string& part, int di
                   "', got no such file; correct the folder"));
 }
 
+// Returns the file with its header parsed; the data is exactly as long as the header says.
 Idx read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
   Idx idx{.path = path,
           .shape = {},
           .bytes = read_data_file(path, max_bytes),
           .data_begin = 4 + 4 * dimensions};
-  const uint32_t magic = 0x800 + static_cast<uint32_t>(dimensions);
+  const uint32_t magic = 0x800 + dimensions;
   if (idx.bytes.size() < 4 || big_endian(idx.bytes, 0) != magic) {
     refuse_idx(
         path,
@@ -107,6 +111,7 @@ at::Tensor bytes_of(const Idx& idx) {
   return tensor;
 }
 
+// Reads images and labels of one split, which must be equally many.
 TensorDataset read_part(const std::string& folder,
                         const std::string& part,
                         const MnistOptions& options) {

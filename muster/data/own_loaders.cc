@@ -1,3 +1,5 @@
+// The rules of the job that runs on this thread, which loaders find without being given them. They
+// nest: the destructor puts back the ones before.
 #include "muster/data/own_loaders.h"
 
 #include <utility>

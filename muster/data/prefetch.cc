@@ -1,3 +1,7 @@
+// Worker threads make numbered things (batches) ahead of the thread that takes them in order. One
+// mutex guards a map from numbers to finished things. `limit` holds the workers back: it moves on
+// by one with every thing taken. An exception of a worker is kept with its number, and thrown to
+// whoever takes that number. When the process ends, the workers end first (WorkersOfProcess).
 #include "muster/data/prefetch.h"
 
 #include <ATen/Parallel.h>
@@ -36,7 +40,8 @@ constexpr std::chrono::seconds kPatienceAtEnd{2};
 
 thread_local bool t_is_worker = false;
 
-MadeThing made(const Prefetch::Make& make, int64_t number, RankPlace& place) {
+// Runs outside the lock. An exception becomes part of the result, so that it reaches the taker.
+MadeThing made(const Prefetch::Make& make, int64_t number, WorkerPlace& place) {
   MadeThing result;
   try {
     result.thing = make(number, place);
@@ -74,7 +79,7 @@ struct Prefetch::State {
   int64_t limit;      // the first that is too far ahead
   bool stop = false;
   std::map<int64_t, MadeThing> made_things;
-  std::vector<std::unique_ptr<RankPlace>> places;
+  std::vector<std::unique_ptr<WorkerPlace>> places;
   std::vector<std::thread> threads;
   int running = 0;            // of the workers
   std::exception_ptr broken;  // what ended one of them, as for lack of memory
@@ -87,7 +92,7 @@ struct Prefetch::State {
   }
 
   // An exception that left the thread would end the process.
-  void run(RankPlace& place) noexcept {
+  void run(WorkerPlace& place) noexcept {
     std::exception_ptr failure;
     try {
       compute_alone();
@@ -103,7 +108,9 @@ struct Prefetch::State {
     ended.notify_all();
   }
 
-  void work(RankPlace& place) {
+  // A worker takes the next number, makes its thing without the lock, and stores it. With turns
+  // each worker has every `turns`-th number for itself; without, all draw from one counter.
+  void work(WorkerPlace& place) {
     std::unique_lock lock(mutex);
     int64_t own = begin;
     while (turns > 0 && own % turns != place.worker)
@@ -118,6 +125,7 @@ struct Prefetch::State {
       lock.unlock();
       MadeThing result = made(make, number, place);
       lock.lock();
+      // The process is being torn down: what the worker would use next may be destroyed already.
       if (stop && process_ends()) {
         lock.unlock();
         for (;;)
@@ -195,6 +203,7 @@ class WorkersOfProcess {
 
 }  // namespace
 
+// Declared above State, which needs it, and defined here, where WorkersOfProcess is known.
 bool process_ends() {
   return WorkersOfProcess::get().process_ends();
 }
@@ -202,7 +211,7 @@ bool process_ends() {
 Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options)
     : make_(std::move(make)), next_(begin), end_(end), options_(options) {
   if (options.ahead == 0)
-    options_.ahead = 2 * static_cast<int64_t>(options.workers);
+    options_.ahead = int64_t{2} * options.workers;
   if (options.workers == 0 || begin >= end)
     return;
   state_ = std::make_shared<State>();
@@ -234,7 +243,7 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
 
 void Prefetch::start_workers() {
   for (int worker = 0; worker < options_.workers; ++worker) {
-    RankPlace& place = *state_->places.emplace_back(std::make_unique<RankPlace>());
+    WorkerPlace& place = *state_->places.emplace_back(std::make_unique<WorkerPlace>());
     place.worker = worker;
     state_->threads.reserve(state_->places.size());
     state_->threads.emplace_back([state = state_, &place] {
@@ -248,6 +257,8 @@ void Prefetch::start_workers() {
   }
 }
 
+// A worker that a timeout left behind may never return, so it is detached; it holds the state
+// alive.
 void Prefetch::stop_workers() {
   state_->tell_to_stop();
   const bool leave = left_behind_ || process_ends();
@@ -263,7 +274,7 @@ Prefetch::~Prefetch() {
 Prefetch::Thing Prefetch::next() {
   const Span span("data wait", Category::data);
   if (!state_) {
-    RankPlace here;
+    WorkerPlace here;
     MadeThing result = made(make_, next_++, here);
     if (result.error)
       std::rethrow_exception(result.error);
@@ -306,6 +317,7 @@ std::optional<Prefetch::Thing> Prefetch::next_if_ready() {
   return take();
 }
 
+// The thing is there, or a worker is broken; the caller has waited for either.
 Prefetch::Thing Prefetch::take() {
   MadeThing result;
   {

@@ -15,7 +15,7 @@
 namespace muster {
 
 // What a worker is doing, for messages when it fails or does not end.
-struct RankPlace {
+struct WorkerPlace {
   int worker = -1;  // -1: the calling thread
   std::atomic<int64_t> sample = -1;
 };
@@ -34,7 +34,7 @@ class Prefetch {
  public:
   using Thing = std::shared_ptr<void>;
   // Called by several threads at once, each with one intra-op thread and without gradients.
-  using Make = std::function<Thing(int64_t number, RankPlace& place)>;
+  using Make = std::function<Thing(int64_t number, WorkerPlace& place)>;
 
   // Makes items `begin` … `end` - 1; `end` may be beyond what is ever requested.
   Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options);

@@ -1,3 +1,6 @@
+// Orders of an epoch. Each is a name, which ranks compare, and a function that makes the epoch's
+// order from a seed and the epoch's number. Drawn orders hold all positions in a tensor or a
+// vector; pseudo_shuffled computes each position when it is asked for.
 #include "muster/data/sample_order.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -18,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -29,11 +33,12 @@ namespace muster {
 
 namespace {
 
-// As PyTorch's samplers seed theirs.
+// PyTorch's samplers seed their generators so. The sum may wrap around, hence without a sign.
 at::Generator generator_of(int64_t seed, int64_t epoch) {
-  return at::detail::createCPUGenerator(static_cast<uint64_t>(seed) + static_cast<uint64_t>(epoch));
+  return at::detail::createCPUGenerator(static_cast<uint64_t>(seed) + epoch);
 }
 
+// The order keeps the tensor alive, and reads its memory directly.
 EpochOrder in_order_of(const at::Tensor& samples) {
   return [samples, first = samples.const_data_ptr<int64_t>()](int64_t position) {
     return first[position];
@@ -43,15 +48,15 @@ EpochOrder in_order_of(const at::Tensor& samples) {
 // A permutation of 0 … size - 1 that is computed for one number at a time.
 class Permutation {
  public:
-  Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)), key_(key) {
+  Permutation(int64_t size, uint64_t key) : size_(size), key_(key) {
     while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_)
       ++half_bits_;
   }
 
-  // The network permutes a power of four; what falls outside goes through again, less than four
-  // times on the average.
+  // The network permutes a power of four. A number that falls outside goes through again, less than
+  // four times on the average.
   int64_t at(int64_t position) const {
-    auto number = static_cast<uint64_t>(position);
+    uint64_t number = position;
     do {
       number = once(number);
     } while (number >= size_);
@@ -59,8 +64,8 @@ class Permutation {
   }
 
  private:
-  // Six mix large halves; the fewer bits a half has, the more it takes until every number can be
-  // anywhere.
+  // Six rounds mix large halves. The fewer bits a half has, the more rounds it takes until every
+  // number can be anywhere.
   uint64_t rounds() const { return half_bits_ < 8 ? 24 : 6; }
 
   uint64_t once(uint64_t number) const {
@@ -86,7 +91,7 @@ void check_size(int64_t dataset_size) {
                   "; check what was loaded"));
 }
 
-// How many samples can be drawn at all.
+// Returns how many samples can be drawn at all. Throws for a weight that is no weight.
 int64_t check_weights(const std::vector<double>& weights) {
   int64_t possible = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -108,7 +113,7 @@ int64_t check_weights(const std::vector<double>& weights) {
 
 constexpr int64_t kMostOfMultinomial = int64_t{1} << 24;  // at::multinomial refuses more weights
 
-// The first place where the running sum is above a number drawn below the sum of all.
+// Each draw is the first place where the running sum is above a number below the sum of all.
 at::Tensor drawn_by_sum(const at::Tensor& weights,
                         int64_t samples,
                         const at::Generator& generator) {
@@ -119,7 +124,7 @@ at::Tensor drawn_by_sum(const at::Tensor& weights,
   return at::searchsorted(sums, below_all, /*out_int32=*/false, /*right=*/true);
 }
 
-// Those whose weight over a draw of an exponential distribution is largest.
+// The samples drawn are those whose weight over a draw of an exponential distribution is largest.
 // Source: at::multinomial without replacement.
 at::Tensor drawn_by_keys(const at::Tensor& weights,
                          int64_t samples,
@@ -128,6 +133,7 @@ at::Tensor drawn_by_keys(const at::Tensor& weights,
   return std::get<1>(keys.topk(samples));
 }
 
+// at::multinomial gives PyTorch's draws, but takes only so many weights.
 at::Tensor drawn(const at::Tensor& weights,
                  int64_t samples,
                  bool replacement,
@@ -138,9 +144,25 @@ at::Tensor drawn(const at::Tensor& weights,
                      : drawn_by_keys(weights, samples, generator);
 }
 
+void sort_by_length(std::span<int64_t> samples, const std::vector<int64_t>& lengths) {
+  std::ranges::stable_sort(samples, [&](int64_t a, int64_t b) { return lengths[a] < lengths[b]; });
+}
+
+// Whole groups alone change places, so that batches stay groups; a shorter last one stays where it
+// is.
+void shuffle_groups(std::span<int64_t> samples, int64_t group, Generator& rng) {
+  for (int64_t last = std::ssize(samples) / group - 1; last > 0; --last) {
+    const auto one = samples.begin() + last * group;
+    const auto other = samples.begin() + rng.integer(last + 1) * group;
+    if (one != other)
+      std::swap_ranges(one, one + group, other);
+  }
+}
+
 }  // namespace
 
 EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epoch) {
+  // Copies of the order share one result, which the first of them computes.
   struct Needed {
     std::once_flag once;
     EpochOrder order;
@@ -181,8 +203,7 @@ SampleOrder pseudo_shuffled(int64_t dataset_size) {
           .dataset_size = dataset_size,
           .samples = dataset_size,
           .epoch = [dataset_size](int64_t seed, int64_t epoch) {
-            const Permutation permutation(
-                dataset_size, mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)));
+            const Permutation permutation(dataset_size, mixed(seed, epoch));
             return [permutation](int64_t position) {
               return permutation.at(position);
             };
@@ -225,6 +246,7 @@ SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
   const at::Tensor mine = labels.cpu();
   const at::Tensor counts = at::bincount(mine).to(at::kDouble);
   const at::Tensor weights = counts.reciprocal().index_select(0, mine).contiguous();
+  // Every class has the same sum of weights: 1.
   const double* first = weights.const_data_ptr<double>();
   return weighted({first, first + weights.numel()}, samples == 0 ? mine.size(0) : samples);
 }
@@ -253,27 +275,19 @@ SampleOrder bucketed(const SampleOrder& order,
   sorted.epoch =
       [order, group, window, shared = std::make_shared<const std::vector<int64_t>>(lengths)](
           int64_t seed, int64_t epoch) -> EpochOrder {
-    const std::vector<int64_t>& lengths = *shared;
     const EpochOrder before = order.epoch(seed, epoch);
-    auto samples = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(order.samples));
+    auto samples = std::make_shared<std::vector<int64_t>>(order.samples);
     for (int64_t i = 0; i < order.samples; ++i)
-      (*samples)[static_cast<size_t>(i)] = before(i);
+      (*samples)[i] = before(i);
     Generator rng(seed, epoch, /*index=*/-1);
     for (int64_t begin = 0; begin < order.samples; begin += window) {
       const int64_t end = std::min(order.samples, begin + window);
-      std::stable_sort(samples->begin() + begin, samples->begin() + end, [&](int64_t a, int64_t b) {
-        return lengths[static_cast<size_t>(a)] < lengths[static_cast<size_t>(b)];
-      });
-      // Whole groups alone change places, so that batches stay groups.
-      for (int64_t last = (end - begin) / group - 1; last > 0; --last) {
-        const auto one = samples->begin() + begin + last * group;
-        const auto other = samples->begin() + begin + rng.integer(last + 1) * group;
-        if (one != other)
-          std::swap_ranges(one, one + group, other);
-      }
+      const std::span in_window(samples->begin() + begin, samples->begin() + end);
+      sort_by_length(in_window, *shared);
+      shuffle_groups(in_window, group, rng);
     }
     return [samples](int64_t position) {
-      return (*samples)[static_cast<size_t>(position)];
+      return (*samples)[position];
     };
   };
   return sorted;

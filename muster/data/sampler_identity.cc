@@ -1,3 +1,6 @@
+// What the ranks tell each other about their samplers, as bytes and as text. An identity travels as
+// twelve numbers and the order's name. The check compares them field by field on every rank alike,
+// so all ranks refuse together, and each message shows all samplers.
 #include "muster/data/sampler_identity.h"
 
 #include <algorithm>
@@ -16,41 +19,46 @@ constexpr size_t kSamplerNumbers = 12;
 constexpr size_t kFirstOfShares = 9;
 using SamplerNumbers = std::array<int64_t, kSamplerNumbers>;
 
-constexpr std::array<const char*, kSamplerNumbers> kFields = {"num_replicas",
-                                                              "rank",
-                                                              "seed",
-                                                              "epoch",
-                                                              "length",
-                                                              "shuffle",
-                                                              "drop_last",
-                                                              "consumed",
-                                                              "pad",
-                                                              "global_batch",
-                                                              "share",
-                                                              "share_begin"};
-constexpr std::array<bool, kSamplerNumbers> kFlag = {
-    false, false, false, false, false, true, true, false, true};
-constexpr std::array<bool, kSamplerNumbers> kHidden = {
-    false, false, false, false, false, false, false, false, true};
-constexpr std::array<bool, kSamplerNumbers> kOwn = {
-    false, true, false, false, false, false, false, false, false, false, true, true};  // differs by
-                                                                                       // rank
+// A number of the identity, as messages show it.
+struct SamplerField {
+  const char* name;
+  bool is_flag = false;
+  bool is_hidden = false;  // shown only where it is not as usual
+  bool is_own = false;     // differs by rank
+};
 
+constexpr std::array<SamplerField, kSamplerNumbers> kFields = {{
+    {.name = "num_replicas"},
+    {.name = "rank", .is_own = true},
+    {.name = "seed"},
+    {.name = "epoch"},
+    {.name = "length"},
+    {.name = "shuffle", .is_flag = true},
+    {.name = "drop_last", .is_flag = true},
+    {.name = "consumed"},
+    {.name = "pad", .is_flag = true, .is_hidden = true},
+    {.name = "global_batch"},
+    {.name = "share", .is_own = true},
+    {.name = "share_begin", .is_own = true},
+}};
+
+// The numbers in the order of kFields, which is also that of the bytes that ranks exchange.
 SamplerNumbers sampler_numbers(const SamplerIdentity& of) {
   return {of.num_replicas,
           of.rank,
           of.seed,
           of.epoch,
           of.length,
-          of.shuffle ? 1 : 0,
-          of.drop_last ? 1 : 0,
+          of.shuffle,
+          of.drop_last,
           of.consumed,
-          of.pad ? 1 : 0,
+          of.pad,
           of.global_batch,
           of.share,
           of.share_begin};
 }
 
+// `with_own` shows also the numbers that differ by rank. Shares appear only where there are some.
 std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
   const SamplerNumbers numbers = sampler_numbers(identity);
   std::vector<std::string> parts;
@@ -58,22 +66,24 @@ std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
     parts.push_back(identity.order);
   const size_t shown = identity.global_batch > 0 ? numbers.size() : kFirstOfShares;
   for (size_t i = 0; i < shown; ++i) {
-    if (kHidden[i] || (kOwn[i] && !with_own))
+    const SamplerField& field = kFields[i];
+    if (field.is_hidden || (field.is_own && !with_own))
       continue;
-    parts.push_back(kFlag[i] ? cat(kFields[i], "=", numbers[i] != 0)
-                             : cat(kFields[i], "=", numbers[i]));
+    const std::string value = field.is_flag ? cat(numbers[i] != 0) : cat(numbers[i]);
+    parts.push_back(cat(field.name, "=", value));
   }
   if (!identity.pad)
     parts.push_back("pad=false");
   return join(parts, " ");
 }
 
-// A line for each sampler that differs in more than the rank, with the ranks that have it.
+// The table has a line for each sampler that differs in more than the rank, with the ranks that
+// have it.
 std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
   std::vector<std::pair<std::string, std::vector<size_t>>> lines;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     const bool is_own =
-        by_rank[rank].rank != static_cast<int64_t>(rank) || by_rank[rank].global_batch > 0;
+        std::cmp_not_equal(by_rank[rank].rank, rank) || by_rank[rank].global_batch > 0;
     std::string text = sampler_text(by_rank[rank], is_own);
     auto line =
         std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == text; });
@@ -92,16 +102,17 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
   throw Error(ErrorCode::invalid_argument, cat("sampler: expected ", what, sampler_table(by_rank)));
 }
 
+// Throws for the first field in which the rank differs from rank 0.
 void check_sampler_fields(const std::vector<SamplerIdentity>& by_rank, size_t rank) {
   const SamplerNumbers first = sampler_numbers(by_rank[0]), mine = sampler_numbers(by_rank[rank]);
   constexpr const char* kNext =
       "; give every rank's sampler the same arguments and the same set_epoch";
   for (size_t field = 0; field < mine.size(); ++field) {
-    if (kOwn[field] || mine[field] == first[field])
+    if (kFields[field].is_own || mine[field] == first[field])
       continue;
     refuse_samplers(by_rank,
                     cat("the same ",
-                        kFields[field],
+                        kFields[field].name,
                         " on every rank, got ",
                         first[field],
                         " on rank 0 and ",
@@ -164,7 +175,7 @@ void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
   int64_t taken = 0;  // of the global batch, by the ranks before
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     check_sampler_fields(by_rank, rank);
-    if (by_rank[rank].rank != static_cast<int64_t>(rank)) {
+    if (std::cmp_not_equal(by_rank[rank].rank, rank)) {
       refuse_samplers(by_rank,
                       cat("rank=",
                           rank,

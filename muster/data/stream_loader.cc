@@ -1,3 +1,4 @@
+// The parts of stream_loader.h that do not depend on the type of example: texts and errors.
 #include "muster/data/stream_loader.h"
 
 #include "muster/base/error.h"

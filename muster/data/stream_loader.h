@@ -84,12 +84,11 @@ template <class E>
 std::vector<E> read_examples(const Stream<E>& stream,
                              Worker<E>& worker,
                              Shared& shared,
-                             RankPlace& place,
+                             WorkerPlace& place,
                              int64_t* count) {
   std::vector<E> examples;
   int64_t bad_in_a_row = 0;
-  while (static_cast<int64_t>(examples.size()) < shared.options.batch_size &&
-         !worker.left.empty()) {
+  while (std::ssize(examples) < shared.options.batch_size && !worker.left.empty()) {
     auto& now = worker.left.front();
     place.sample = now.next;
     auto& reader = reader_of(stream, worker, shared.options.seed);
@@ -114,12 +113,12 @@ std::vector<E> read_examples(const Stream<E>& stream,
 }
 
 template <class E>
-auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, RankPlace& place) {
+auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place) {
   Turn<Collated<E>> turn;
   const StreamRemainder first = worker.left.empty() ? StreamRemainder() : worker.left.front();
   try {
     auto examples = read_examples(stream, worker, shared, place, &turn.examples);
-    turn.samples = static_cast<int64_t>(examples.size());
+    turn.samples = std::ssize(examples);
     turn.left = worker.left;
     if (turn.samples == shared.options.batch_size ||
         (turn.samples > 0 && !shared.options.drop_last))
@@ -280,7 +279,7 @@ void StreamLoader<S>::Iterator::start() {
   for (const auto& left : now_.left)
     workers->push_back({.left = left});
   const auto make = [stream = loader_->stream_, workers, shared = loader_->shared_](
-                        int64_t number, RankPlace& place) -> Prefetch::Thing {
+                        int64_t number, WorkerPlace& place) -> Prefetch::Thing {
     auto& worker = (*workers)[static_cast<size_t>(number) % workers->size()];
     return std::make_shared<streaming::Turn<Data>>(
         streaming::take_turn<Example>(*stream, worker, *shared, place));

@@ -1,8 +1,13 @@
+// Positions in a stream: their numbers in a checkpoint, and how one group's positions become
+// another's. Every worker has remainders of parts: the example that is next, and a stride. Where
+// the number of ranks or workers changes, all remainders are gathered and dealt anew. A remainder
+// that must be shared is cut by a larger stride, which keeps each example with exactly one worker.
 #include "muster/data/stream_position.h"
 
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -18,10 +23,10 @@ void check_stream_number(const char* what, int64_t value, int64_t least) {
               cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
 }
 
-// Of any number of a position: sums and products of a few stay below 2^63.
+// No number of a position is larger: sums and products of a few stay below 2^63.
 constexpr int64_t kMost = int64_t{1} << 40;
 constexpr int64_t kMostEpochsApart = 1000;
-constexpr size_t kMostShown = 20;
+constexpr std::ptrdiff_t kMostShown = 20;
 
 // Takes one number after the other from values().
 class PositionNumbers {
@@ -39,10 +44,10 @@ class PositionNumbers {
       refuse();
     return value;
   }
-  // Of things that take at least one more number each.
+  // The count of things that take at least one more number each.
   int64_t count() {
     const int64_t value = at_least(0);
-    if (value > static_cast<int64_t>(values_.size() - at_))
+    if (std::cmp_greater(value, values_.size() - at_))
       refuse();
     return value;
   }
@@ -51,11 +56,11 @@ class PositionNumbers {
       refuse();
   }
   [[noreturn]] void refuse() const {
-    const auto end = values_.begin() + static_cast<int64_t>(std::min(values_.size(), kMostShown));
+    const auto end = values_.begin() + std::min(std::ssize(values_), kMostShown);
     throw Error(ErrorCode::invalid_argument,
                 cat("stream loader: expected the numbers of a position, got [",
                     join(std::vector(values_.begin(), end), ", "),
-                    values_.size() > kMostShown ? ", …" : "",
+                    std::ssize(values_) > kMostShown ? ", …" : "",
                     "]; give what values() has given"));
   }
 
@@ -64,6 +69,7 @@ class PositionNumbers {
   size_t at_ = 0;
 };
 
+// Reads a remainder in the order in which values() writes it.
 StreamRemainder remainder_of(PositionNumbers& numbers) {
   StreamRemainder left{
       .epoch = numbers.at_least(0), .part = numbers.at_least(0), .parts = numbers.at_least(1)};
@@ -74,6 +80,7 @@ StreamRemainder remainder_of(PositionNumbers& numbers) {
   return left;
 }
 
+// Without workers the training thread itself reads the only part.
 int64_t workers_of(const StreamLoaderOptions& options) {
   return std::max(options.workers, 1);
 }
@@ -100,6 +107,7 @@ void check_seed(const StreamPosition& position, const StreamLoaderOptions& optio
           "; the order of the examples depends on it: keep it, or begin with the next epoch"));
 }
 
+// Positions must be those of ranks 0, 1, … that saved together.
 void check_one_group(const std::vector<StreamPosition>& saved) {
   const auto refuse = [](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
@@ -111,8 +119,7 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
     refuse("none");
   for (size_t i = 0; i < saved.size(); ++i) {
     const auto& position = saved[i];
-    if (position.rank != static_cast<int64_t>(i) ||
-        position.ranks != static_cast<int64_t>(saved.size()))
+    if (std::cmp_not_equal(position.rank, i) || position.ranks != std::ssize(saved))
       refuse(cat("that of rank ",
                  position.rank,
                  " of ",
@@ -147,8 +154,8 @@ int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
                   "; begin anew"));
 }
 
-// Ranks may be in different epochs: of those that others have begun, the ones behind have their
-// whole parts left.
+// Ranks may be in different epochs. A rank that is behind has its whole parts left of the epochs
+// that others have begun.
 std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>& saved) {
   std::vector<StreamRemainder> all;
   const auto add = [&](const std::vector<std::vector<StreamRemainder>>& left) {
@@ -166,19 +173,20 @@ std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>&
   return all;
 }
 
-// Whole ones as far as they go round, and the rest cut so that it goes round too: a worker that has
-// a cut one reads through all of its part.
+// Deals the remainders to the workers: whole ones as far as they go round, and the rest cut so that
+// it goes round too. A worker that has a cut one reads through all of its part.
 std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<StreamRemainder>& all,
                                                         int64_t workers) {
-  std::vector<std::vector<StreamRemainder>> divided(static_cast<size_t>(workers));
-  const int64_t rest = std::ssize(all) % workers, whole = std::ssize(all) - rest;
+  std::vector<std::vector<StreamRemainder>> divided(workers);
+  const int64_t rest = std::ssize(all) % workers;
+  const int64_t whole = std::ssize(all) - rest;
   const int64_t cuts = workers / std::gcd(rest, workers);
   size_t next = 0;
   const auto deal = [&](const StreamRemainder& left) {
     divided[next++ % divided.size()].push_back(left);
   };
   for (int64_t i = 0; i < std::ssize(all); ++i) {
-    const auto& left = all[static_cast<size_t>(i)];
+    const auto& left = all[i];
     if (i < whole) {
       deal(left);
       continue;
@@ -217,7 +225,7 @@ StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
                           .left = {}};
   if (position.rank >= position.ranks)
     numbers.refuse();
-  position.left.resize(static_cast<size_t>(numbers.count()));
+  position.left.resize(numbers.count());
   if (position.left.empty())
     numbers.refuse();
   for (auto& of_worker : position.left) {
@@ -244,7 +252,7 @@ void check_stream_options(const StreamLoaderOptions& options) {
                     "; pass rank and ranks of one group"));
 }
 
-// The parts follow from the number of workers too.
+// The number of workers decides the parts, so it belongs to the order that ranks compare.
 SamplerIdentity stream_identity(const StreamLoaderOptions& options) {
   return {.num_replicas = options.ranks,
           .rank = options.rank,
@@ -263,6 +271,7 @@ StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options
 
 void check_stream_position(const StreamPosition& position, const StreamLoaderOptions& options) {
   check_seed(position, options);
+  // The message names the number that must stay.
   const auto check = [&](const char* what, int64_t saved, int64_t here) {
     if (saved == here)
       return;
@@ -289,7 +298,7 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
   check_seed(saved[0], options);
   const int64_t workers = workers_of(options);
   if (std::ssize(saved) == options.ranks && std::ssize(saved[0].left) == workers)
-    return saved[static_cast<size_t>(options.rank)];
+    return saved[options.rank];
 
   StreamPosition mine = start_of_stream(last_epoch_of(saved), options);
   int64_t examples = 0, batch = 0;
@@ -302,7 +311,8 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
   }
   if (!begun)
     return mine;
-  mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;  // worker 0 is next
+  // Rounded up to a whole turn of the workers, so that worker 0 is next.
+  mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;
   mine.examples = examples / options.ranks + (options.rank < examples % options.ranks ? 1 : 0);
   const auto divided = divide_evenly(all_that_is_left(saved), options.ranks * workers);
   const auto first = divided.begin() + options.rank * workers;

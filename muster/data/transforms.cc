@@ -1,3 +1,7 @@
+// Transforms of single images, with torchvision's arithmetic and draws. An image is a tensor
+// [channels, height, width] of uint8 or float32, or one that is still encoded, of which only the
+// part that is kept is decoded. Bytes go through tables of 256 entries where that saves the
+// arithmetic for each pixel. Randomness comes only from the Generator that belongs to the sample.
 #include "muster/data/transforms.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/as_double.h"
 #include "muster/data/readers/encoded_image.h"
 
 namespace muster::transform {
@@ -33,6 +38,7 @@ namespace {
                   "; look at what comes before it"));
 }
 
+// Every transform that takes a tensor calls this first; `what` names the transform.
 void check_image(const char* what, const at::Tensor& image) {
   if (image.defined() && image.dim() == 3 && image.is_cpu() &&
       (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
@@ -61,6 +67,7 @@ std::string side_text(const at::Tensor& image) {
   return side_text(image.size(1), image.size(2));
 }
 
+// The comparisons subtract instead of adding, so that no sum can overflow.
 void check_crop(int64_t image_height, int64_t image_width, const ImagePart& part) {
   check_image_size("crop", part.height, part.width);
   if (part.top >= 0 && part.left >= 0 && part.height <= image_height && part.width <= image_width &&
@@ -82,14 +89,14 @@ bool is_bytes(const at::Tensor& image) {
   return image.scalar_type() == at::kByte;
 }
 
-// As Python's round().
+// Python's round(), which torchvision uses: a half goes to the even neighbour.
 int64_t rounded(double value) {
   return static_cast<int64_t>(std::nearbyint(value));
 }
 
 ImagePart middle_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
-  return {.top = rounded(static_cast<double>(image_height - height) / 2),
-          .left = rounded(static_cast<double>(image_width - width) / 2),
+  return {.top = rounded(as_double(image_height - height) / 2),
+          .left = rounded(as_double(image_width - width) / 2),
           .height = height,
           .width = width};
 }
@@ -102,13 +109,13 @@ ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height,
                    side_text(image_height, image_width));
 }
 
-// to(uint8) of torch.clamp(factor * image + offset, 0, 255), through a table: there are but 256
-// values.
+// The result is that of torch.clamp(factor * image + offset, 0, 255).to(uint8). A byte has but 256
+// values, so each is computed once and then looked up.
 at::Tensor blend_bytes(const at::Tensor& image, float factor, float offset) {
   std::array<uint8_t, 256> table{};
-  for (size_t i = 0; i < table.size(); ++i)
-    table[i] =
-        static_cast<uint8_t>(std::clamp(factor * static_cast<float>(i) + offset, 0.0F, 255.0F));
+  float value = 0;
+  for (uint8_t& blended : table)
+    blended = static_cast<uint8_t>(std::clamp(factor * value++ + offset, 0.0F, 255.0F));
   if (!image.is_non_overlapping_and_dense())
     return blend_bytes(image.contiguous(), factor, offset);
   auto out = at::empty_strided(image.sizes(), image.strides(), image.options());
@@ -125,7 +132,8 @@ at::Tensor blend(const at::Tensor& image, double factor, double offset) {
   return (image * factor).add_(offset).clamp_(0, 1);
 }
 
-// Of the picture in grey, as torchvision makes it: whole numbers where the picture has them.
+// The mean brightness of the picture in grey, as torchvision makes it: whole numbers where the
+// picture has them.
 double mean_of_grey(const at::Tensor& image) {
   if (image.size(0) != 3)
     return image.to(at::kFloat).mean().item<double>();
@@ -136,19 +144,21 @@ double mean_of_grey(const at::Tensor& image) {
   return grey.mean().item<double>();
 }
 
+// torchvision draws the factor from around 1, never below 0.
 double jitter_factor(double range, Generator& rng) {
   return rng.uniform(std::max(0.0, 1 - range), 1 + range);
 }
 
-// The part of random_resized_crop.
+// The part that random_resized_crop keeps: of a random area and shape, at a random place. The draws
+// come in torchvision's order.
 ImagePart random_part(int64_t image_height,
                       int64_t image_width,
                       Generator& rng,
                       const ResizedCropOptions& options) {
   constexpr int kTries = 10;
   const auto [least_ratio, most_ratio] = options.ratio;
-  const auto rows = static_cast<double>(image_height);
-  const auto columns = static_cast<double>(image_width);
+  const auto rows = as_double(image_height);
+  const auto columns = as_double(image_width);
   for (int i = 0; i < kTries; ++i) {
     const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
     const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
@@ -159,7 +169,8 @@ ImagePart random_part(int64_t image_height,
     const int64_t top = rng.integer(image_height - h + 1);
     return {.top = top, .left = rng.integer(image_width - w + 1), .height = h, .width = w};
   }
-  // The largest part in the middle whose shape is allowed.
+  // None of the draws fit into the picture. Then the part is the largest in the middle whose shape
+  // is allowed.
   const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
   const auto h = std::clamp<int64_t>(rounded(columns / shape), 1, image_height);
   const auto w = std::clamp<int64_t>(rounded(rows * shape), 1, image_width);
@@ -168,24 +179,25 @@ ImagePart random_part(int64_t image_height,
 
 using Table = std::array<float, 256>;
 
-// What each byte of each channel becomes.
-std::vector<Table> tables_of(const std::vector<double>& mean,
-                             const std::vector<double>& deviation) {
+// A table a channel says what each byte becomes; the arithmetic is that of the float path.
+std::vector<Table> tables_of(const std::vector<float>& mean, const std::vector<float>& deviation) {
   std::vector<Table> tables(mean.size());
-  for (size_t c = 0; c < tables.size(); ++c)
-    for (size_t i = 0; i < 256; ++i)
-      tables[c][i] = (static_cast<float>(i) / 255.0F - static_cast<float>(mean[c])) /
-                     static_cast<float>(deviation[c]);
+  for (size_t c = 0; c < tables.size(); ++c) {
+    float value = 0;
+    for (float& normalized : tables[c])
+      normalized = (value++ / 255.0F - mean[c]) / deviation[c];
+  }
   return tables;
 }
 
+// `to` is contiguous [channels, height, width]. The image may have any strides, as channels last.
 void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
   const auto* const from = image.const_data_ptr<uint8_t>();
   const int64_t height = image.size(1);
   const int64_t width = image.size(2);
   const int64_t step = image.stride(2);
   for (int64_t c = 0; c < image.size(0); ++c) {
-    const float* const table = tables[static_cast<size_t>(c)].data();
+    const float* const table = tables[c].data();
     for (int64_t y = 0; y < height; ++y, to += width) {
       const uint8_t* const row = from + c * image.stride(0) + y * image.stride(1);
       for (int64_t x = 0; x < width; ++x)
@@ -227,6 +239,7 @@ at::Tensor random_crop(
   check_image_size("random_crop", height, width);
   if (padding < 0)
     refuse_transform("random_crop", "a padding of 0 or more", cat(padding));
+  // The padding is never made: only the part inside the image is copied, into zeros.
   const int64_t rows = image.size(1) + 2 * padding - height;
   const int64_t columns = image.size(2) + 2 * padding - width;
   if (rows < 0 || columns < 0)
@@ -268,10 +281,9 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
   check_image_size("resize_shorter", side, side);
   const int64_t shorter = std::max<int64_t>(std::min(image.size(1), image.size(2)), 1);
   const auto scaled = [&](int64_t extent) {
-    return extent == shorter
-               ? side
-               : static_cast<int64_t>(static_cast<double>(side) * static_cast<double>(extent) /
-                                      static_cast<double>(shorter));
+    if (extent == shorter)
+      return side;
+    return static_cast<int64_t>(as_double(side) * as_double(extent) / as_double(shorter));
   };
   return resize(image, scaled(image.size(1)), scaled(image.size(2)));
 }
@@ -314,25 +326,22 @@ at::Tensor normalize(const at::Tensor& image,
                      const std::vector<double>& mean,
                      const std::vector<double>& deviation) {
   check_image("normalize", image);
-  const auto channels = static_cast<size_t>(image.size(0));
-  if (mean.size() != channels || deviation.size() != channels)
+  const int64_t channels = image.size(0);
+  if (std::ssize(mean) != channels || std::ssize(deviation) != channels)
     refuse_transform("normalize",
                      cat("a mean and a deviation for each of ", channels, " channels"),
                      cat(mean.size(), " and ", deviation.size()));
   if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
     refuse_transform("normalize", "deviations above 0", join(deviation, ", "));
+  const std::vector<float> means(mean.begin(), mean.end());
+  const std::vector<float> deviations(deviation.begin(), deviation.end());
   auto out = at::empty(image.sizes(), at::kFloat);
   if (is_bytes(image)) {
-    normalize_bytes(image, tables_of(mean, deviation), out.mutable_data_ptr<float>());
+    normalize_bytes(image, tables_of(means, deviations), out.mutable_data_ptr<float>());
     return out;
   }
-  for (size_t c = 0; c < channels; ++c) {
-    const auto channel = static_cast<int64_t>(c);
-    out[channel]
-        .copy_(image[channel])
-        .sub_(static_cast<float>(mean[c]))
-        .div_(static_cast<float>(deviation[c]));
-  }
+  for (int64_t c = 0; c < channels; ++c)
+    out[c].copy_(image[c]).sub_(means[c]).div_(deviations[c]);
   return out;
 }
 

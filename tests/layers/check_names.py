@@ -20,7 +20,7 @@ FUNCTION = re.compile(r"^(?!using |typedef |return |class |(?:struct|enum) [^(]*
 
 # One word for one concept: what must not come back, where, and the word for it.
 WORDS = [
-    (re.compile(r"\bWorker(?:Exit|Spec|Starts|Place|Group)\b|\brun_workers\b"), "muster", "rank, and its process"),
+    (re.compile(r"\bWorker(?:Exit|Spec|Starts|Group)\b|\brun_workers\b"), "muster", "rank, and its process"),
     (re.compile(r"\bKind::cuda\b"), "muster", "Kind::gpu: AMD's are meant too"),
     (re.compile(r"\bclass Pool\b"), "muster/tasks", "DevicePool, beside ProcessPool"),
     (re.compile(r"\bbool on_failure\b|\bstring on_failure\b(?!;)"), "muster/launch", "FailurePolicy"),

@@ -1,3 +1,5 @@
+// libarchive by dlopen: every function that tar_reader.cc calls is looked up by name once, so that
+// a library without one of them is refused when it is loaded and not in the middle of an archive.
 #include "muster/data/readers/archive_library.h"
 
 #include <dlfcn.h>
@@ -31,6 +33,7 @@ void ArchiveLibrary::find(Function& function, const char* symbol) {
 ArchiveLibrary::ArchiveLibrary(const std::string& name)
     : name_(name), library_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (library_ == nullptr) {
+    // The loader says what is missing: the library itself, or one that it needs.
     const char* const reason = ::dlerror();
     fail_without_archive(name, reason != nullptr ? reason : "unknown reason");
   }

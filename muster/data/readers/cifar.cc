@@ -1,3 +1,5 @@
+// Reads the binary version of CIFAR: finds the files, plain or compressed, and reads the records of
+// all of them into one tensor. cifar_records.cc knows the records.
 #include "muster/data/readers/cifar.h"
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +30,7 @@ std::optional<std::string> find_cifar(const std::string& folder, const std::stri
   return std::nullopt;
 }
 
+// Returns the path, or refuses the folder that lacks the file.
 std::string need_cifar(const std::string& folder, const std::string& name) {
   if (const auto path = find_cifar(folder, name))
     return *path;
@@ -39,6 +42,7 @@ std::string need_cifar(const std::string& folder, const std::string& name) {
                   "', got no such file; give the folder of the binary version"));
 }
 
+// All files are counted before memory is taken, so that the tensors are made in their whole size.
 TensorDataset read_files(const std::vector<std::string>& paths,
                          const CifarKind& kind,
                          bool as_bytes) {
@@ -55,7 +59,7 @@ TensorDataset read_files(const std::vector<std::string>& paths,
   auto* label = labels.mutable_data_ptr<int64_t>();
   for (size_t f = 0; f < files.size(); ++f) {
     read_cifar_records(files[f], kind, paths[f], to, label);
-    to += static_cast<size_t>(counts[f]) * kCifarPixels;
+    to += counts[f] * kCifarPixels;
     label += counts[f];
   }
   return {as_bytes ? pixels : pixels.to(at::kFloat).div_(255.0), labels};

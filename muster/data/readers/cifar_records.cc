@@ -1,3 +1,5 @@
+// A record is one or two labels and a plane of pixels a colour; a file is records and nothing else,
+// so its size says how many there are.
 #include "muster/data/readers/cifar_records.h"
 
 #include <cstring>

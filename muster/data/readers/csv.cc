@@ -1,3 +1,6 @@
+// Tables as tensors. csv_text.cc parses the text and gives the values of some columns row by row,
+// as doubles; here they become features and labels. The label is asked for as the last column, so
+// its values end the rows.
 #include "muster/data/readers/csv.h"
 
 #include <ATen/ops/empty.h>
@@ -15,6 +18,7 @@ namespace {
 
 constexpr double kMostWhole = 9007199254740992;  // 2^53: from there on a double skips some
 
+// The features are the columns asked for, or else all but the label.
 std::vector<int64_t> columns_asked(const CsvText& text,
                                    const CsvOptions& options,
                                    std::optional<int64_t> label) {
@@ -29,6 +33,7 @@ std::vector<int64_t> columns_asked(const CsvText& text,
   return columns;
 }
 
+// A column asked for by name means that the file has a header.
 bool asks_by_name(const CsvOptions& options) {
   const auto is_name = [](const CsvColumn& column) {
     return std::holds_alternative<std::string>(column);
@@ -41,22 +46,27 @@ int64_t label_column(const CsvText& text, const CsvOptions& options) {
   return options.label ? text.find(*options.label) : text.columns() - 1;
 }
 
-// The columns from `first` on of rows of `width` values.
-at::Tensor floats_of(const std::vector<double>& values, size_t width, size_t first, size_t count) {
-  const size_t rows = width == 0 ? 0 : values.size() / width;
-  auto tensor = at::empty({static_cast<int64_t>(rows), static_cast<int64_t>(count)}, at::kFloat);
+// Returns `count` columns from `first` on, of rows of `width` values.
+at::Tensor floats_of(const std::vector<double>& values,
+                     int64_t width,
+                     int64_t first,
+                     int64_t count) {
+  const int64_t rows = width == 0 ? 0 : std::ssize(values) / width;
+  auto tensor = at::empty({rows, count}, at::kFloat);
   auto* to = tensor.mutable_data_ptr<float>();
-  for (size_t row = 0; row < rows; ++row)
-    for (size_t i = 0; i < count; ++i)
-      *to++ = static_cast<float>(values[row * width + first + i]);
+  for (int64_t row = 0; row < rows; ++row)
+    to = std::copy_n(values.begin() + row * width + first, count, to);
   return tensor;
 }
 
-at::Tensor classes_of(const std::vector<double>& values, size_t width, const std::string& path) {
-  auto tensor = at::empty({static_cast<int64_t>(values.size() / width)}, at::kLong);
+// The labels are the last of each `width` values. A class must be a whole number that a double
+// holds exactly.
+at::Tensor classes_of(const std::vector<double>& values, int64_t width, const std::string& path) {
+  auto tensor = at::empty({std::ssize(values) / width}, at::kLong);
   auto* to = tensor.mutable_data_ptr<int64_t>();
-  for (size_t at = width - 1; at < values.size(); at += width) {
-    if (std::trunc(values[at]) != values[at] || std::abs(values[at]) > kMostWhole)
+  for (int64_t at = width - 1; at < std::ssize(values); at += width) {
+    const bool is_whole = std::trunc(values[at]) == values[at];
+    if (!is_whole || std::abs(values[at]) > kMostWhole)
       throw Error(ErrorCode::invalid_argument,
                   cat("csv: expected whole numbers as classes in '",
                       path,
@@ -97,7 +107,7 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   const int64_t label = label_column(text, options);
   auto columns = columns_asked(text, options, label);
-  const size_t features = columns.size();
+  const int64_t features = std::ssize(columns);
   columns.push_back(label);
   const auto values = text.values(columns, options.class_names);
   check_rows(values, path);

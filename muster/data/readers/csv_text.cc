@@ -1,3 +1,6 @@
+// Parses text with separators row by row, and keeps views into it: a field is copied only where it
+// is used. A row may span lines, by quotes, so lines are counted for messages. The constructor
+// reads the first row, and decides whether it is a header.
 #include "muster/data/readers/csv_text.h"
 
 #include <algorithm>
@@ -5,7 +8,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <unordered_map>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
@@ -15,6 +17,7 @@ namespace muster {
 
 namespace {
 
+// The whole text must be a number; a sign + is allowed, which from_chars refuses.
 std::optional<double> csv_number(std::string_view text) {
   if (text.starts_with('+'))
     text.remove_prefix(1);
@@ -33,8 +36,8 @@ bool is_text(std::string_view text) {
   return !is_missing_in_csv(text) && !csv_number(text);
 }
 
-// Whether they are 0, 1, 2, …, as pandas writes for columns without names, perhaps with an unnamed
-// index.
+// Whether the fields are 0, 1, 2, …: pandas names columns without names so, perhaps behind an
+// unnamed index.
 bool count_themselves(const std::vector<std::string>& fields) {
   const size_t begin = fields[0].empty() ? 1 : 0;
   if (fields.size() - begin < 2)
@@ -146,25 +149,34 @@ int64_t CsvText::find(const CsvColumn& column) const {
                     name_,
                     "', got several; give its number, from 0"));
   }
-  constexpr size_t kMostShown = 20;
-  std::vector<std::string> names;
-  names.reserve(first_.size());
-  for (const std::string& field : first_)
-    names.push_back(escaped(field));
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("csv: expected ",
-          has_header_ ? cat("one of the columns ", join_first(names, ", ", kMostShown))
-                      : std::string("a header with names of columns"),
-          " in '",
-          name_,
-          "', got '",
-          escaped(wanted),
-          "'",
-          has_header_ ? "; correct the name" : " and no header; give the column's number, from 0"));
+  refuse_name(wanted);
 }
 
-// From the quote on; `from` becomes the place behind the closing one.
+void CsvText::refuse_name(const std::string& wanted) const {
+  const std::string name = cat("'", escaped(wanted), "'");
+  if (!has_header_)
+    throw Error(ErrorCode::invalid_argument,
+                cat("csv: expected a header with names of columns in '",
+                    name_,
+                    "', got ",
+                    name,
+                    " and no header; give the column's number, from 0"));
+  constexpr size_t kMostShown = 20;
+  std::vector<std::string> names;
+  for (const std::string& field : first_)
+    names.push_back(escaped(field));
+  throw Error(ErrorCode::invalid_argument,
+              cat("csv: expected one of the columns ",
+                  join_first(names, ", ", kMostShown),
+                  " in '",
+                  name_,
+                  "', got ",
+                  name,
+                  "; correct the name"));
+}
+
+// Takes the field whose quote is at `from`, which becomes the place behind the closing one. A
+// doubled quote stands for one in the field.
 CsvText::Field CsvText::take_quoted(size_t* from, int64_t line) const {
   const size_t begin = *from + 1;
   size_t close = text_.find('"', begin);
@@ -176,6 +188,8 @@ CsvText::Field CsvText::take_quoted(size_t* from, int64_t line) const {
   return {.text = text_.substr(begin, close - begin), .is_quoted = true};
 }
 
+// Blanks before a quote are skipped; those around a plain field are trimmed from it. Behind a
+// closing quote nothing but blanks may come before the separator.
 bool CsvText::take_row(size_t* from, Row* row) const {
   row->fields.clear();
   if (*from >= text_.size())
@@ -204,6 +218,7 @@ bool CsvText::take_row(size_t* from, Row* row) const {
   }
 }
 
+// The loop ends where only blank lines are left. Every row has as many fields as the first.
 void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
   Row row;
   size_t from = 0;
@@ -216,65 +231,62 @@ void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
       refuse(row.line, plural(first_.size(), "column"), plural(row.fields.size(), "column"));
     if (number > 0 || !has_header_)
       use(row);
-    row.line +=
-        std::count(text_.begin() + static_cast<std::ptrdiff_t>(begin),
-                   text_.begin() + static_cast<std::ptrdiff_t>(std::min(from, text_.size())),
-                   '\n');
+    const std::string_view passed = text_.substr(begin, from - begin);
+    row.line += std::count(passed.begin(), passed.end(), '\n');
   }
 }
 
 std::string CsvText::column_text(int64_t column) const {
-  return cat("column ",
-             column,
-             has_header_ ? cat(" (", escaped(first_[static_cast<size_t>(column)]), ")") : "");
+  return cat("column ", column, has_header_ ? cat(" (", escaped(first_[column]), ")") : "");
 }
 
 double CsvText::value_of(const Row& row, int64_t column) const {
-  const std::string field = row.fields[static_cast<size_t>(column)].value();
+  const std::string field = row.fields[column].value();
   if (is_missing_in_csv(field) && format_.missing)
     return *format_.missing;
   const auto value = csv_number(field);
-  if (value && std::abs(*value) <= static_cast<double>(std::numeric_limits<float>::max()))
+  if (value && std::abs(*value) <= std::numeric_limits<float>::max())
     return *value;
+  const bool is_too_large = value && std::isfinite(*value);
+  std::string got = field.empty() ? "nothing" : cat("'", escaped(field), "'");
+  if (is_missing_in_csv(field))
+    got += " (.missing gives such fields a value)";
   refuse(row.line,
-         cat(value && std::isfinite(*value) ? "a number that a float can hold in " : "a number in ",
+         cat(is_too_large ? "a number that a float can hold in " : "a number in ",
              column_text(column)),
-         cat(field.empty() ? std::string("nothing") : cat("'", escaped(field), "'"),
-             is_missing_in_csv(field) ? " (.missing gives such fields a value)" : ""));
+         got);
 }
 
 std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
                                     const std::vector<std::string>& classes) const {
-  std::unordered_map<std::string, double> numbers;
+  ClassNumbers numbers;
   for (const std::string& name : classes)
-    numbers.emplace(name, static_cast<double>(numbers.size()));
+    numbers.emplace(name, numbers.size());
+  const size_t plain = columns.size() - (classes.empty() ? 0 : 1);
   std::vector<double> found;
   for_each_row([&](const Row& row) {
-    const size_t plain = columns.size() - (classes.empty() ? 0 : 1);
     for (size_t i = 0; i < plain; ++i)
       found.push_back(value_of(row, columns[i]));
-    if (classes.empty())
-      return;
-    const std::string name = row.fields[static_cast<size_t>(columns.back())].value();
-    const auto number = numbers.find(name);
-    if (number == numbers.end())
-      refuse(row.line,
-             cat("one of the ", classes.size(), " classes in ", column_text(columns.back())),
-             cat("'",
-                 escaped(name),
-                 "'",
-                 is_missing_in_csv(name)
-                     ? " (a missing one; if it is a class, put it into .class_names)"
-                     : ""));
-    found.push_back(number->second);
+    if (!classes.empty())
+      found.push_back(class_of(row, columns.back(), numbers));
   });
   return found;
 }
 
+double CsvText::class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const {
+  const std::string name = row.fields[column].value();
+  const auto number = numbers.find(name);
+  if (number != numbers.end())
+    return number->second;
+  std::string got = cat("'", escaped(name), "'");
+  if (is_missing_in_csv(name))
+    got += " (a missing one; if it is a class, put it into .class_names)";
+  refuse(row.line, cat("one of the ", numbers.size(), " classes in ", column_text(column)), got);
+}
+
 std::vector<std::string> CsvText::texts(int64_t column) const {
   std::vector<std::string> found;
-  for_each_row(
-      [&](const Row& row) { found.push_back(row.fields[static_cast<size_t>(column)].value()); });
+  for_each_row([&](const Row& row) { found.push_back(row.fields[column].value()); });
   return found;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -39,7 +40,7 @@ class CsvText {
           const CsvFormat& format,
           bool by_name = false);
 
-  int64_t columns() const { return static_cast<int64_t>(first_.size()); }
+  int64_t columns() const { return std::ssize(first_); }
   bool has_header() const { return has_header_; }
   // Throws: invalid_argument naming the known columns, if there is no such column, or several.
   int64_t find(const CsvColumn& column) const;
@@ -61,17 +62,20 @@ class CsvText {
     bool is_quoted = false;
     std::string value() const;
   };
+  using ClassNumbers = std::unordered_map<std::string, double>;
   struct Row {
     std::vector<Field> fields;
     int64_t line = 1;  // where it begins
   };
 
-  // From `from` on, which becomes the beginning of the next. False at the end.
+  // Takes the row at `from`, which becomes the beginning of the next. False at the end.
   bool take_row(size_t* from, Row* row) const;
   Field take_quoted(size_t* from, int64_t line) const;
   void for_each_row(const std::function<void(const Row&)>& use) const;
   bool find_header() const;
   double value_of(const Row& row, int64_t column) const;
+  double class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const;
+  [[noreturn]] void refuse_name(const std::string& wanted) const;
   std::string column_text(int64_t column) const;
   [[noreturn]] void refuse(int64_t line, const std::string& expected, const std::string& got) const;
 

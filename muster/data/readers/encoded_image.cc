@@ -1,3 +1,4 @@
+// An image that is decoded when a transform has chosen the part. Only the header is read at first.
 #include "muster/data/readers/encoded_image.h"
 
 #include <ATen/ops/empty.h>

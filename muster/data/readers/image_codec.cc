@@ -1,3 +1,5 @@
+// Chooses the decoder by the file's first bytes, whatever its name says, and holds what the
+// decoders of both formats share: their errors, and the checks of sizes and parts.
 #include "muster/data/readers/image_codec.h"
 
 #include <cstring>
@@ -22,8 +24,9 @@ void check_pixels(int64_t height,
                   int64_t width,
                   const std::string& name,
                   const ImageOptions& options) {
+  // Each is below 2^31, so the product does not overflow.
   if (height * width <= options.max_pixels)
-    return;  // each is below 2^31
+    return;
   throw Error(ErrorCode::invalid_argument,
               cat("image: expected at most ",
                   options.max_pixels,
@@ -64,13 +67,14 @@ void check_part(const ImagePart& part, const ImageSize& whole, const std::string
 void copy_part(const uint8_t* whole, int64_t width, const ImagePart& part, uint8_t* to) {
   const uint8_t* from = whole + 3 * (part.top * width + part.left);
   for (int64_t y = 0; y < part.height; ++y, from += 3 * width, to += 3 * part.width)
-    std::memcpy(to, from, 3 * static_cast<size_t>(part.width));
+    std::memcpy(to, from, 3 * part.width);
 }
 
 namespace {
 
 enum class ImageKind { jpeg, png };
 
+// Throws for a file of neither kind, and shows how it begins.
 ImageKind kind_of_image(std::string_view file, const std::string& name) {
   if (file.starts_with("\xff\xd8"))
     return ImageKind::jpeg;

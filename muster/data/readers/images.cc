@@ -1,10 +1,13 @@
+// Images as tensors, and a folder of them as a data set. A decoder writes rows of pixels, so the
+// tensor is [height, width, 3] in memory, and shown as [3, height, width] by its strides: channels
+// last.
 #include "muster/data/readers/images.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <cctype>
+
 #include <filesystem>
 #include <utility>
 
@@ -21,13 +24,11 @@ namespace fs = std::filesystem;
 constexpr size_t kMostImageBytes = size_t{1} << 30;
 
 bool is_picture(const fs::path& path) {
-  std::string ending = path.extension().string();
-  for (char& c : ending)
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string ending = lower_case(path.extension().string());
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
-// Folder and name of each, sorted.
+// Folder and name of each picture, sorted by folder first, which is torchvision's order.
 std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& folder) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& entry :
@@ -61,6 +62,7 @@ std::vector<std::string> folders_in(const std::string& path) {
                   "; give the folder whose sub-folders are the classes"));
 }
 
+// At most one byte more than allowed is read, so a huge file costs no memory.
 std::string bytes_of_picture(const std::string& path) {
   std::string bytes = read_file(path, kMostImageBytes);
   if (bytes.size() <= kMostImageBytes)
@@ -90,13 +92,15 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
     : options_(options) {
   try {
     classes_ = folders_in(path);
-    for (size_t label = 0; label < classes_.size(); ++label) {
-      const auto found = pictures_below(fs::path(path) / classes_[label]);
+    int64_t label = 0;
+    for (const std::string& name_of_class : classes_) {
+      const auto found = pictures_below(fs::path(path) / name_of_class);
       if (found.empty())
         refuse_folder(
-            path, cat("pictures (.jpg, .jpeg, .png) of the class '", classes_[label], "'"), "none");
+            path, cat("pictures (.jpg, .jpeg, .png) of the class '", name_of_class, "'"), "none");
       for (const auto& [folder, name] : found)
-        files_.push_back({cat(folder, "/", name), static_cast<int64_t>(label)});
+        files_.push_back({cat(folder, "/", name), label});
+      ++label;
     }
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::io,
@@ -120,7 +124,7 @@ ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
                     ", got ",
                     index,
                     "; ask for one that exists"));
-  const File& file = files_[static_cast<size_t>(index)];
+  const File& file = files_[index];
   const std::string bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),
           .label = at::scalar_tensor(file.label, at::kLong)};

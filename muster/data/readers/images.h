@@ -74,13 +74,11 @@ class ImageFolder : public Dataset<ImageExample> {
   // class without images.
   explicit ImageFolder(const std::string& path, const ImageFolderOptions& options = {});
 
-  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+  int64_t size() const override { return std::ssize(files_); }
   ImageExample get(int64_t index, Generator& rng) const override;
 
   const std::vector<std::string>& classes() const { return classes_; }
-  const std::string& file(int64_t index) const {
-    return files_.at(static_cast<size_t>(index)).path;
-  }
+  const std::string& file(int64_t index) const { return files_.at(index).path; }
   // Shapes: [N] int64, for class_balanced (sample_order.h).
   at::Tensor labels() const;
 

@@ -1,4 +1,6 @@
-// JPEG files as images, by libjpeg.
+// JPEG files as images, by libjpeg. The header gives size, scale and orientation. A part is decoded
+// alone where libjpeg can cut it exactly, and otherwise cut out of the whole. A picture that lies
+// on its side is decoded as it is stored, and turned afterwards.
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
@@ -25,7 +27,7 @@ constexpr JDIMENSION kMargin = 2;
 constexpr unsigned kMostMarkerBytes = 0xffff;  // all of it
 constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
 
-// libjpeg leaves by longjmp, which destroys nothing: so each call that may fail is in a function
+// libjpeg leaves by longjmp, which destroys nothing. So each call that may fail is in a function
 // that holds nothing to destroy, and says whether it came through.
 class JpegDecoder {
  public:
@@ -59,6 +61,7 @@ class JpegDecoder {
     return true;
   }
 
+  // Halves the scale while the shorter side keeps at least `min_side` pixels.
   bool choose_scale(int64_t min_side) {
     if (setjmp(jump_) != 0)
       return false;
@@ -100,17 +103,17 @@ class JpegDecoder {
     if (setjmp(jump_) != 0)
       return false;
     ::jpeg_start_decompress(&jpeg_);
-    const auto left = static_cast<JDIMENSION>(part.left);
-    const auto width = static_cast<JDIMENSION>(part.width);
+    const JDIMENSION left = part.left;
+    const JDIMENSION width = part.width;
     JDIMENSION begin = left - std::min(left, kMargin);
     JDIMENSION columns = std::min(left + width + kMargin, jpeg_.output_width) - begin;
     ::jpeg_crop_scanline(&jpeg_, &begin, &columns);  // which takes whole blocks
-    const auto top = static_cast<JDIMENSION>(part.top);
+    const JDIMENSION top = part.top;
     if (top > 0)
       ::jpeg_skip_scanlines(&jpeg_, top);
     const uint8_t* const inside = row + size_t{left - begin} * (is_cmyk() ? 4 : 3);
     for (int64_t y = 0; y < part.height; ++y) {
-      uint8_t* const line = pixels + static_cast<int64_t>(3) * width * y;
+      uint8_t* const line = pixels + int64_t{3} * width * y;
       ::jpeg_read_scanlines(&jpeg_, &row, 1);
       if (is_cmyk()) {
         to_rgb(inside, line, width);
@@ -143,10 +146,7 @@ class JpegDecoder {
     jpeg_create_decompress(&jpeg_);
     jpeg_.client_data = this;
     jpeg_.progress = &progress_;
-    ::jpeg_mem_src(
-        &jpeg_,
-        reinterpret_cast<const unsigned char*>(file.data()),
-        static_cast<unsigned long>(file.size()));  // NOLINT(google-runtime-int): libjpeg's
+    ::jpeg_mem_src(&jpeg_, reinterpret_cast<const unsigned char*>(file.data()), file.size());
     return true;
   }
 
@@ -172,6 +172,7 @@ class JpegDecoder {
     }
   }
 
+  // Called by libjpeg as it goes; the limit ends a file that would decode for minutes.
   static void count_scans(j_common_ptr jpeg) {
     auto* const self = static_cast<JpegDecoder*>(jpeg->client_data);
     if (self->jpeg_.input_scan_number <= kMostScans)
@@ -180,12 +181,12 @@ class JpegDecoder {
     std::longjmp(self->jump_, 1);
   }
 
-  // As Pillow's: what Adobe's programs have written is inverted.
+  // Pillow's arithmetic. CMYK that Adobe's programs have written is inverted.
   void to_rgb(const uint8_t* from, uint8_t* to, JDIMENSION pixels) const {
     const int flip = jpeg_.saw_Adobe_marker ? 0 : 255;
     for (JDIMENSION i = 0; i < pixels; ++i, from += 4, to += 3)
       for (int c = 0; c < 3; ++c)
-        to[c] = static_cast<uint8_t>(((from[c] ^ flip) * (from[3] ^ flip) + 127) / 255);
+        to[c] = ((from[c] ^ flip) * (from[3] ^ flip) + 127) / 255;
   }
 
   jpeg_decompress_struct jpeg_{};
@@ -200,6 +201,7 @@ class JpegDecoder {
   refuse_image(name, cat("a JPEG of which libjpeg says: ", decoder.failure()));
 }
 
+// Returns the size after scaling, as stored.
 ImageSize header_of_jpeg(JpegDecoder& decoder,
                          const std::string& name,
                          const ImageOptions& options) {
@@ -212,7 +214,7 @@ ImageSize header_of_jpeg(JpegDecoder& decoder,
   return {.height = decoder.height(), .width = decoder.width()};
 }
 
-// As stored, which may lie on its side.
+// Decodes the picture, or a part of it, as it is stored; it may lie on its side.
 void decode_stored(JpegDecoder& decoder,
                    const ImageSize& size,
                    const std::string& name,
@@ -220,14 +222,14 @@ void decode_stored(JpegDecoder& decoder,
                    const PlaceForPixels& place) {
   const auto [height, width] = size;
   if (part != nullptr && decoder.can_cut()) {
-    std::vector<uint8_t> row(4 * static_cast<size_t>(width));
+    std::vector<uint8_t> row(4 * width);
     uint8_t* const pixels = place(part->height, part->width);
     if (!decoder.decode_part(*part, pixels, row.data()))
       refuse_jpeg(name, decoder);
     return;
   }
-  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * static_cast<size_t>(width) : 0);
-  std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * static_cast<size_t>(height * width));
+  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * width : 0);
+  std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * height * width);
   uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
   if (!decoder.decode(pixels, row.data()))
     refuse_jpeg(name, decoder);
@@ -259,9 +261,10 @@ void decode_jpeg(std::string_view file,
     return decode_stored(decoder, stored, name, part, place);
   std::vector<uint8_t> pixels;
   ImageSize size;
+  // The stored pixels go to a buffer first, since turning cannot be done in place.
   const auto keep = [&](int64_t height, int64_t width) {
     size = {.height = height, .width = width};
-    pixels.resize(3 * static_cast<size_t>(height * width));
+    pixels.resize(3 * height * width);
     return pixels.data();
   };
   const ImagePart stored_there =

@@ -1,3 +1,5 @@
+// Maps a regular file. O_NONBLOCK keeps open() from waiting on a pipe of that name, which is
+// refused right after. An empty file has no mapping, as mmap refuses a length of 0.
 #include "muster/data/readers/mapped_file.h"
 
 #include <fcntl.h>
@@ -27,7 +29,7 @@ MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
                     S_ISDIR(info.st_mode) ? "a folder" : "a special file",
                     "; correct the path"));
   }
-  size_ = static_cast<size_t>(info.st_size);
+  size_ = info.st_size;
   if (size_ == 0)
     return;
   const int protection = access == Access::own_copy ? PROT_READ | PROT_WRITE : PROT_READ;

@@ -1,3 +1,5 @@
+// Arrays of numpy as tensors over the file's pages. The pages are this process's own copy, so that
+// LibTorch may write to the tensor; the tensor keeps the mapping alive.
 #include "muster/data/readers/npy.h"
 
 #include <ATen/ops/empty.h>
@@ -16,20 +18,19 @@ namespace muster {
 
 namespace {
 
-// Of what parse_npy_header lets through.
-at::ScalarType scalar_type_of(const NpyHeader& header) {
-  const bool is_signed = header.kind == 'i';
-  switch (header.kind) {
-    case 'b':
-      return at::kBool;
-    case 'f':
-      return header.item_size == 2 ? at::kHalf : header.item_size == 4 ? at::kFloat : at::kDouble;
-    case 'c':
-      return header.item_size == 8 ? at::kComplexFloat : at::kComplexDouble;
+at::ScalarType float_type_of(int64_t bytes) {
+  switch (bytes) {
+    case 2:
+      return at::kHalf;
+    case 4:
+      return at::kFloat;
     default:
-      break;
+      return at::kDouble;
   }
-  switch (header.item_size) {
+}
+
+at::ScalarType integer_type_of(int64_t bytes, bool is_signed) {
+  switch (bytes) {
     case 1:
       return is_signed ? at::kChar : at::kByte;
     case 2:
@@ -41,6 +42,21 @@ at::ScalarType scalar_type_of(const NpyHeader& header) {
   }
 }
 
+// parse_npy_header lets only kinds and sizes through that have a type here.
+at::ScalarType scalar_type_of(const NpyHeader& header) {
+  switch (header.kind) {
+    case 'b':
+      return at::kBool;
+    case 'f':
+      return float_type_of(header.item_size);
+    case 'c':
+      return header.item_size == 8 ? at::kComplexFloat : at::kComplexDouble;
+    default:
+      return integer_type_of(header.item_size, header.kind == 'i');
+  }
+}
+
+// Fortran order puts the first dimension innermost. LibTorch counts an extent of 0 as 1.
 std::vector<int64_t> strides_of(const NpyHeader& header) {
   std::vector<int64_t> strides(header.shape.size());
   int64_t stride = 1;
@@ -61,7 +77,7 @@ at::Tensor read_npy(const std::string& path) {
   if (std::find(header.shape.begin(), header.shape.end(), 0) != header.shape.end())
     return at::empty(header.shape, type);
   char* const data = file->data() + header.data_begin;
-  if (header.data_begin % static_cast<size_t>(header.item_size) == 0)
+  if (header.data_begin % header.item_size == 0)
     return at::from_blob(data, header.shape, strides_of(header), [file](void*) {}, type);
   // Numpy aligns to 16 bytes or more; another program may not have.
   auto copy = at::empty_strided(header.shape, strides_of(header), type);

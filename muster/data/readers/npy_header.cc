@@ -1,3 +1,6 @@
+// Parses the header that numpy writes: a magic, a version, the length of a text, and the text,
+// which is a Python dictionary. Only its three keys are understood; anything else is refused by
+// name, with the remedy in numpy.
 #include "muster/data/readers/npy_header.h"
 
 #include <algorithm>
@@ -73,11 +76,12 @@ class HeaderText {
       refuse_npy(name_, cat("'", c, "' in the header"), cat("'", escaped(rest_), "'"));
   }
 
+  // Takes a text in single or double quotes.
   std::string_view quoted() {
     skip_blanks();
     const char quote = rest_.empty() ? '\0' : rest_[0];
-    const size_t end =
-        quote == '\'' || quote == '"' ? rest_.find(quote, 1) : std::string_view::npos;
+    const bool begins = quote == '\'' || quote == '"';
+    const size_t end = begins ? rest_.find(quote, 1) : std::string_view::npos;
     if (end == std::string_view::npos)
       refuse_npy(name_, "a name in quotes", cat("'", escaped(rest_), "'"));
     const std::string_view inside = rest_.substr(1, end - 1);
@@ -85,6 +89,7 @@ class HeaderText {
     return inside;
   }
 
+  // Takes True or False, as Python writes them.
   bool truth() {
     skip_blanks();
     for (const bool value : {true, false}) {
@@ -161,7 +166,8 @@ class HeaderText {
   const std::string& name_;
 };
 
-// Extents of 0 make no size fit for the others: LibTorch's strides are products of them too.
+// The data must be exactly as long as the header says. Where an extent is 0, the others must still
+// fit: LibTorch's strides are products of them too.
 void check_size(const NpyHeader& header, std::string_view file, const std::string& name) {
   int64_t bytes = header.item_size;
   bool too_many = false;
@@ -170,7 +176,7 @@ void check_size(const NpyHeader& header, std::string_view file, const std::strin
     none = none || extent == 0;
     too_many = too_many || __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
   }
-  const auto got = static_cast<int64_t>(file.size() - header.data_begin);
+  const int64_t got = std::ssize(file.substr(header.data_begin));
   const std::string shape = cat(join(header.shape, "x"), " of ", header.item_size, " bytes");
   if (too_many)
     refuse_npy(name, "a shape that fits in 63 bits", shape);
@@ -188,8 +194,8 @@ NpyHeader parse_npy_header(std::string_view file, const std::string& name) {
   if (!file.starts_with(kMagic))
     refuse_npy(
         name, "a .npy file", cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
-  const auto byte = [&](size_t at) {
-    return static_cast<size_t>(static_cast<unsigned char>(file[at]));
+  const auto byte = [&](size_t at) -> size_t {
+    return static_cast<unsigned char>(file[at]);
   };
   const size_t version = file.size() > 7 ? byte(6) : 0;
   const size_t text_begin = version == 1 ? 10 : 12;

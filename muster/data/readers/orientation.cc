@@ -1,3 +1,7 @@
+// Reads the orientation out of a JPEG's EXIF, which is a small TIFF file: a header that names the
+// byte order, and a list of entries of 12 bytes. Every read is checked against the end; a damaged
+// EXIF means upright, as in other programs. The eight orientations are the ways to turn and mirror
+// a picture.
 #include "muster/data/readers/orientation.h"
 
 #include <algorithm>
@@ -12,7 +16,7 @@ constexpr uint64_t kOrientationTag = 0x0112;
 constexpr uint64_t kShort = 3;  // the type of its value
 constexpr size_t kEntryBytes = 12;
 
-// Numbers of a TIFF header, whichever end is first.
+// The numbers of a TIFF header, of either byte order; nothing beyond the end.
 class TiffNumbers {
  public:
   explicit TiffNumbers(std::string_view text) : text_(text), is_little_(text.starts_with("II")) {}
@@ -38,7 +42,7 @@ struct Pixel {
   int64_t x = 0;
 };
 
-// Where the upright picture's pixel is stored.
+// Says where the upright picture's pixel is stored.
 Pixel stored_pixel(Pixel at, const ImageSize& stored, int orientation) {
   const int64_t bottom = stored.height - 1, right = stored.width - 1;
   switch (orientation) {
@@ -72,13 +76,15 @@ int exif_orientation(std::string_view app1) {
   if (!app1.starts_with(kHead))
     return 1;
   const TiffNumbers tiff(app1.substr(kHead.size()));
-  const uint64_t directory = tiff.at(4, 4).value_or(0);
-  const uint64_t entries = tiff.at(directory, 2).value_or(0);
+  const uint64_t list = tiff.at(4, 4).value_or(0);
+  const uint64_t entries = tiff.at(list, 2).value_or(0);
   for (uint64_t i = 0; i < entries; ++i) {
-    const size_t entry = directory + 2 + i * kEntryBytes;
+    const size_t entry = list + 2 + i * kEntryBytes;
     if (tiff.at(entry, 2) != kOrientationTag)
       continue;
-    const uint64_t value = tiff.at(entry + 2, 2) == kShort ? tiff.at(entry + 8, 2).value_or(1) : 1;
+    if (tiff.at(entry + 2, 2) != kShort)
+      return 1;
+    const uint64_t value = tiff.at(entry + 8, 2).value_or(1);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
   return 1;

@@ -1,9 +1,11 @@
-// PNG files as images, by libpng.
+// PNG files as images, by libpng, which is told to make three channels of 8 bits of whatever is
+// stored. Rows of an interlaced picture come in several passes, so a part is cut out of the whole.
 #include <png.h>
 
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -16,7 +18,7 @@ namespace {
 
 constexpr png_uint_32 kMostSide = 1 << 20;
 
-// As with libjpeg (jpeg.cc): libpng leaves by longjmp.
+// libpng leaves by longjmp, as libjpeg does: jpeg.cc says what follows from that.
 class PngDecoder {
  public:
   explicit PngDecoder(std::string_view file) : rest_(file) {
@@ -94,6 +96,7 @@ class PngDecoder {
                   "', got a PNG of 16; set narrow_16_bits to keep the upper 8, or convert it"));
 }
 
+// Throws before any pixel is decoded, for what the header says.
 ImageSize header_of_png(PngDecoder& decoder, const std::string& name, const ImageOptions& options) {
   if (!decoder.read_header())
     refuse_png(name, decoder.failure());
@@ -117,16 +120,15 @@ void decode_png(std::string_view file,
                 const PlaceForPixels& place) {
   PngDecoder decoder(file);
   const auto [height, width] = header_of_png(decoder, name, options);
-  if (decoder.row_bytes() != 3 * static_cast<size_t>(width))
+  if (std::cmp_not_equal(decoder.row_bytes(), 3 * width))
     refuse_png(name, "rows of an unknown kind");
   if (part != nullptr)
     check_part(*part, {.height = height, .width = width}, name);
-  std::vector<uint8_t> whole(part == nullptr ? 0
-                                             : decoder.row_bytes() * static_cast<size_t>(height));
-  std::vector<png_bytep> rows(static_cast<size_t>(height));
+  std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * width * height);
+  std::vector<png_bytep> rows(height);
   uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
   for (int64_t y = 0; y < height; ++y)
-    rows[static_cast<size_t>(y)] = pixels + 3 * width * y;
+    rows[y] = pixels + 3 * width * y;
   if (!decoder.decode(rows.data()))
     refuse_png(name, decoder.failure());
   if (part != nullptr)

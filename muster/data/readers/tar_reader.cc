@@ -1,3 +1,6 @@
+// Reads tar archives by libarchive, which detects the compression. libarchive accepts an archive
+// that was cut between two files, or within one that is sought over; check_room and check_end
+// refuse those, as far as a plain file shows it.
 #include "muster/data/readers/tar_reader.h"
 
 #include <fcntl.h>
@@ -6,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -18,10 +22,11 @@ namespace muster {
 namespace {
 
 constexpr size_t kBlock = 1 << 18;
-constexpr size_t kTarBlock = 512;
+constexpr int64_t kTarBlock = 512;
 
 }  // namespace
 
+// Owns libarchive's handle.
 struct TarReader::Archive {
   const ArchiveLibrary& lib = archive_library();
   archive* handle = lib.read_new();
@@ -92,9 +97,10 @@ std::optional<std::string> TarReader::next() {
     const char* const path = lib.entry_pathname(entry);
     entry_ = path == nullptr ? "" : path;
     check_room(entry);
-    entry_size_ = static_cast<uint64_t>(std::max<la_int64_t>(0, lib.entry_size(entry)));
-    if (!entry_.empty() && lib.entry_filetype(entry) == AE_IFREG &&
-        lib.entry_hardlink(entry) == nullptr)
+    entry_size_ = std::max<la_int64_t>(0, lib.entry_size(entry));
+    const bool is_file =
+        lib.entry_filetype(entry) == AE_IFREG && lib.entry_hardlink(entry) == nullptr;
+    if (!entry_.empty() && is_file)
       return entry_;
   }
   return std::nullopt;
@@ -111,10 +117,9 @@ std::string TarReader::read(uint64_t most) {
       return content;
     if (result != ARCHIVE_OK)
       fail(archive_->failure());
-    if (offset < 0 || static_cast<uint64_t>(offset) > most ||
-        size > most - static_cast<uint64_t>(offset))
+    if (offset < 0 || std::cmp_greater(offset, most) || size > most - offset)
       fail_too_large(most);
-    content.resize(static_cast<size_t>(offset), '\0');  // of a sparse file
+    content.resize(offset, '\0');  // a sparse file leaves gaps
     content.append(static_cast<const char*>(bytes), size);
   }
 }
@@ -129,8 +134,8 @@ void TarReader::fail_too_large(uint64_t most) const {
   fail(cat("a file of more than ", most, " bytes"));
 }
 
-// What is passed over unread must be there too: a resumed stream passes over what it has read
-// before.
+// A file that is passed over unread must be whole too: a resumed stream passes over what it has
+// read before, and must fail where it failed then.
 void TarReader::check_room(archive_entry* entry) const {
   const ArchiveLibrary& lib = archive_->lib;
   if (!is_file_ || !archive_->is_plain() || lib.entry_sparse_count(entry) > 0)
@@ -148,11 +153,9 @@ void TarReader::check_end() const {
   if (!file.valid())
     fail_errno(cat("tar: cannot read '", name_, "'"), errno);
   char block[kTarBlock];
-  const int64_t last = file_size_ - static_cast<int64_t>(kTarBlock);
-  const bool whole =
-      last >= 0 && ::pread(file.get(), block, kTarBlock, last) == static_cast<ssize_t>(kTarBlock) &&
-      std::all_of(block, block + kTarBlock, [](char c) { return c == 0; });
-  if (!whole)
+  const int64_t last = file_size_ - kTarBlock;
+  const bool is_read = last >= 0 && ::pread(file.get(), block, kTarBlock, last) == kTarBlock;
+  if (!is_read || !std::ranges::all_of(block, [](char c) { return c == 0; }))
     fail("one without tar's end: cut short");
 }
 

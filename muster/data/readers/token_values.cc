@@ -1,3 +1,5 @@
+// Token ids of 2 or 4 bytes in a file, in this machine's byte order, widened to the 8 bytes that an
+// embedding takes. The largest is found on the way, for the check against the vocabulary.
 #include "muster/data/readers/token_values.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Windows of a mapped file of tokens. A window reads one token more than its length: the targets
+// are the tokens, shifted by one.
 #include "muster/data/readers/tokens.h"
 
 #include <ATen/ops/empty.h>

@@ -1,7 +1,11 @@
+// Samples out of tar shards. A reader has every parts-th shard of the epoch's order, and reads one
+// after the other; files of equal key are one sample. With a buffer, a sample is drawn at random
+// from those that were read ahead. Everything random comes from seed, epoch and part, so a stream
+// that is resumed by skip() goes on as it would have.
 #include "muster/data/readers/web_samples.h"
 
 #include <algorithm>
-#include <cctype>
+
 #include <exception>
 #include <filesystem>
 #include <numeric>
@@ -31,9 +35,8 @@ constexpr int64_t kMostShards = 10'000'000;
 constexpr uint64_t kShardOrder = 1;  // keeps the orders of shards and of buffers apart
 constexpr uint64_t kBufferOrder = 2;
 
-// Nothing for a file of no sample, as WebDataset has it: without a dot (README), with nothing
-// before it
-// (.DS_Store, ._0001.jpg), or with a name of its own kind (__index__).
+// Returns nothing for a file of no sample, as WebDataset has it: without a dot (README), with
+// nothing before it (.DS_Store, ._0001.jpg), or with a name of its own kind (__index__).
 std::optional<WebName> web_name(const std::string& name) {
   const size_t slash = name.rfind('/');
   const size_t begin = slash == std::string::npos ? 0 : slash + 1;
@@ -41,10 +44,8 @@ std::optional<WebName> web_name(const std::string& name) {
   const std::string_view file = std::string_view(name).substr(begin);
   if (dot == std::string::npos || dot == begin || (file.starts_with("__") && file.ends_with("__")))
     return std::nullopt;
-  std::string ending = name.substr(dot + 1);
-  for (char& c : ending)
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return WebName{.key = name.substr(0, dot), .ending = std::move(ending)};
+
+  return WebName{.key = name.substr(0, dot), .ending = lower_case(name.substr(dot + 1))};
 }
 
 std::optional<WebName> next_web_name(TarReader& tar) {
@@ -54,6 +55,7 @@ std::optional<WebName> next_web_name(TarReader& tar) {
   return std::nullopt;
 }
 
+// A file that occurs twice would hide the other, so the sample is refused.
 void check_once(const WebSample& sample) {
   std::set<std::string_view> endings;
   for (const WebSample::File& file : sample.files) {
@@ -69,8 +71,7 @@ void check_once(const WebSample& sample) {
 }
 
 Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) {
-  return {
-      static_cast<int64_t>(mixed(static_cast<uint64_t>(part.seed), purpose)), part.epoch, index};
+  return {static_cast<int64_t>(mixed(part.seed, purpose)), part.epoch, index};
 }
 
 [[noreturn]] void refuse_braces(const std::string& pattern) {
@@ -80,6 +81,7 @@ Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) 
                   "'; correct it, or give the names of all shards"));
 }
 
+// Numbers keep the width of the first: {000..127} gives 000, 001, ….
 std::vector<std::string> expanded(const std::string& pattern) {
   const size_t open = pattern.find('{');
   if (open == std::string::npos)
@@ -172,8 +174,8 @@ std::vector<std::string> shards_of(const std::string& pattern) {
 struct WebSampleReader::State {
   std::vector<std::string> shards;
   WebShardsOptions options;
-  std::vector<size_t> mine;  // numbers of shards, in this part's order
-  size_t next_shard = 0;     // in `mine`
+  std::vector<int64_t> mine;  // numbers of shards, in this part's order
+  size_t next_shard = 0;      // in `mine`
   std::unique_ptr<TarReader> tar;
   std::optional<WebName> name;  // the tar's next file, which was named and not read
   int64_t in_shard = 0;         // samples so far
@@ -192,22 +194,22 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards,
                        .buffer = {},
                        .chance = generator_of(part, kBufferOrder, part.part)}) {
   TarReader::need_library();  // its lack is no damaged sample, which may be left out
-  const size_t count = state_->shards.size();
-  if (count < static_cast<size_t>(part.parts))
+  const int64_t count = std::ssize(state_->shards);
+  if (count < part.parts)
     throw Error(ErrorCode::invalid_argument,
                 cat("web shards: expected at least a shard for each of ",
                     part.parts,
                     " parts (ranks × workers), got ",
                     count,
                     "; use fewer workers, or make smaller shards"));
-  std::vector<size_t> order(count);
+  std::vector<int64_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   if (options.shuffle_shards) {
     Generator rng = generator_of(part, kShardOrder, 0);
-    for (size_t i = count; i > 1; --i)
-      std::swap(order[i - 1], order[static_cast<size_t>(rng.integer(static_cast<int64_t>(i)))]);
+    for (int64_t i = count; i > 1; --i)
+      std::swap(order[i - 1], order[rng.integer(i)]);
   }
-  for (auto i = static_cast<size_t>(part.part); i < count; i += static_cast<size_t>(part.parts))
+  for (int64_t i = part.part; i < count; i += part.parts)
     state_->mine.push_back(order[i]);
 }
 
@@ -217,7 +219,7 @@ std::optional<WebSample> WebSampleReader::next() {
   return take(true);
 }
 
-// What is held in the buffer must be there, bytes and all.
+// A sample that stays in the buffer must be there, bytes and all. Without a buffer nothing is read.
 void WebSampleReader::skip(int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     try {
@@ -232,7 +234,7 @@ std::optional<WebSample> WebSampleReader::take(bool with_bytes) {
   State& state = *state_;
   if (state.options.shuffle_buffer <= 0)
     return from_shards(with_bytes);
-  while (static_cast<int64_t>(state.buffer.size()) < state.options.shuffle_buffer) {
+  while (std::ssize(state.buffer) < state.options.shuffle_buffer) {
     auto sample = from_shards(with_bytes);
     if (!sample)
       break;
@@ -240,14 +242,14 @@ std::optional<WebSample> WebSampleReader::take(bool with_bytes) {
   }
   if (state.buffer.empty())
     return std::nullopt;
-  const auto chosen =
-      static_cast<size_t>(state.chance.integer(static_cast<int64_t>(state.buffer.size())));
+  const int64_t chosen = state.chance.integer(std::ssize(state.buffer));
   std::swap(state.buffer[chosen], state.buffer.back());
   WebSample sample = std::move(state.buffer.back());
   state.buffer.pop_back();
   return sample;
 }
 
+// A shard that throws is left: the next call begins the next shard.
 std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
   State& state = *state_;
   while (true) {
@@ -275,19 +277,17 @@ std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
 
 std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
   State& state = *state_;
-  const size_t shard = state.mine[state.next_shard - 1];
+  const int64_t shard = state.mine[state.next_shard - 1];
   if (!state.name)
     state.name = next_web_name(*state.tar);
   if (!state.name)
     return std::nullopt;
   WebSample sample{.shard = state.shards[shard], .key = state.name->key, .files = {}};
-  sample.number = static_cast<int64_t>(shard) << 32 | state.in_shard++;
+  sample.number = shard << 32 | state.in_shard++;
   uint64_t left = state.options.max_sample_bytes;
-  while (state.name) {
-    if (state.name->key != sample.key)
-      break;
-    const uint64_t size =
-        state.tar->size(left);  // also unread: a resumed stream passes over it alike
+  while (state.name && state.name->key == sample.key) {
+    // The size counts also where nothing is read: a resumed stream passes over it alike.
+    const uint64_t size = state.tar->size(left);
     std::string bytes = with_bytes ? state.tar->read(left) : std::string();
     left -= size;
     sample.files.push_back({.ending = state.name->ending, .bytes = std::move(bytes)});
