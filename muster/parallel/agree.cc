@@ -1,3 +1,6 @@
+// Ranks compare what must be the same on all of them: each sends its terms as lines, and all see
+// the lines of all. So every rank finds the same first difference and throws the same error, and
+// none is left waiting in the next collective.
 #include "muster/parallel/agree.h"
 
 #include <algorithm>
@@ -10,7 +13,8 @@ namespace muster {
 
 namespace {
 
-// One line a term, after one for what is wrong.
+// The message of a rank: a line for what is wrong, which may be empty, and then a line for each
+// term.
 std::string agree_message(const std::string& wrong, const std::vector<Term>& terms) {
   std::string lines = wrong;
   for (const Term& term : terms)
@@ -18,6 +22,7 @@ std::string agree_message(const std::string& wrong, const std::vector<Term>& ter
   return lines;
 }
 
+// A line of the message back as a term; a rank that has fewer terms has "nothing".
 Term agree_term_of_line(const std::string& line) {
   const size_t tab = line.find('\t');
   return {.name = line.substr(0, tab),
@@ -40,13 +45,14 @@ void require_agreement(ProcessGroup& group,
     by_rank.push_back(split(bytes, '\n'));
     most = std::max(most, by_rank.back().size());
   }
+  // What is wrong on one rank comes first: it may be the reason for the differences.
   for (const auto& lines : by_rank) {
     if (!lines[0].empty())
       throw Error(ErrorCode::invalid_argument, lines[0]);
   }
   for (size_t i = 1; i < most; ++i) {
     const Term first = agree_term_of_line(agree_line(by_rank[0], i));
-    for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    for (int rank = 1; rank < std::ssize(by_rank); ++rank) {
       const Term other = agree_term_of_line(agree_line(by_rank[rank], i));
       if (other.name == first.name && other.value == first.value)
         continue;
@@ -62,7 +68,7 @@ void require_agreement(ProcessGroup& group,
                       " and ",
                       other.value,
                       " on rank ",
-                      group.job_rank(static_cast<int>(rank)),
+                      group.job_rank(rank),
                       " (rank ",
                       group.job_rank(),
                       "); give all ranks the same model, seed and options"));

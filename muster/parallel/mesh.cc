@@ -1,3 +1,4 @@
+// The groups of a mesh. checked_mesh() has compared the shape with the size of the job.
 #include "muster/parallel/mesh.h"
 
 #include <optional>
@@ -19,7 +20,8 @@ ProcessGroup& Mesh::group(const std::string& axis) {
   return groups_.at(axis);
 }
 
-// All ranks take part in making each group.
+// Makes the groups of ranks that differ in these axes only, and returns this rank's. All ranks take
+// part in making each group, also one that they are not in.
 ProcessGroup Mesh::joined(const std::vector<std::string>& axes) {
   std::optional<ProcessGroup> mine;
   for (const std::vector<int>& ranks : shape_.groups(axes))

@@ -1,3 +1,6 @@
+// Averages tensors over a group in lots: neighbours of one type and device are copied into one flat
+// tensor, so that many small tensors cost few collectives. A lot ends at 32 MB, which bounds the
+// extra memory.
 #include "muster/parallel/averaging/average.h"
 
 #include <ATen/Functions.h>
@@ -11,6 +14,7 @@ constexpr size_t kAverageLotBytes = size_t{32} << 20;
 
 }  // namespace
 
+// The lots follow from types and sizes alone, so all ranks make the same.
 std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> lots;
   size_t bytes = 0;
@@ -59,6 +63,7 @@ void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   }
 }
 
+// Counters and other whole numbers have no mean.
 std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> found;
   for (const at::Tensor& tensor : tensors) {

@@ -1,3 +1,6 @@
+// DiLoCo: ranks train alone for `every` steps, and then take one step together. `common_` is the
+// model after the last step together; the distance to it, averaged over the ranks, is the gradient
+// of an outer SGD with momentum. All ranks compute that step alike, so parameters are not sent.
 #include "muster/parallel/averaging/diloco.h"
 
 #include <ATen/Functions.h>
@@ -14,6 +17,7 @@ namespace muster {
 
 namespace {
 
+// Returns what is wrong with the options, or nothing; require_agreement() throws it on all ranks.
 std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
   const auto wrong = [&](const char* expected, const std::string& got) {
     return cat("DiLoCo: expected ", expected, ", got ", got, " (rank ", rank, "); correct it");
@@ -27,7 +31,8 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
   return "";
 }
 
-// What this rank's steps have moved the model by, and then what all ranks' have on average.
+// Returns by how much the ranks' steps have moved the model on average, per parameter. It is the
+// gradient of the outer step, so it points back.
 std::vector<at::Tensor> mean_moves(ProcessGroup& group,
                                    const std::vector<at::Tensor>& common,
                                    const std::vector<at::Tensor>& now) {
@@ -65,7 +70,8 @@ bool DiLoCo::step() {
   return true;
 }
 
-// The arithmetic of torch::optim::SGD, whose bits these are.
+// The outer step repeats the arithmetic of torch::optim::SGD operation by operation, so that its
+// results are bitwise those.
 void DiLoCo::step_outside() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> moves = mean_moves(group_, common_, parameters_);
@@ -97,10 +103,12 @@ NamedState DiLoCo::state() const {
   return saved;
 }
 
+// Everything is read before anything is replaced, so a state that does not fit changes nothing.
 void DiLoCo::load(const NamedState& state) {
   const auto steps = static_cast<int64_t>(state.number("DiLoCo", "steps"));
   const bool has_momentum = state.number("DiLoCo", "has_momentum") != 0;
-  std::vector<at::Tensor> common, momentum;
+  std::vector<at::Tensor> common;
+  std::vector<at::Tensor> momentum;
   for (size_t i = 0; i < common_.size(); ++i) {
     common.push_back(
         state.tensor("DiLoCo", cat("common.", i), common_[i]).to(common_[i].options()).clone());

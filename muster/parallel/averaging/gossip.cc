@@ -1,3 +1,5 @@
+// Gossip: in every step a rank averages with one other. The peer follows from rank and step, so
+// nobody needs to ask, and in as many steps as there are other ranks everybody meets everybody.
 #include "muster/parallel/averaging/gossip.h"
 
 #include <ATen/Functions.h>
@@ -10,8 +12,8 @@
 
 namespace muster {
 
-// The circle method: all but the last rank stand on a circle, which turns; who would meet itself
-// meets the last. Of an odd number the last is nobody.
+// The circle method: all but the last rank stand on a circle, which turns. A rank that would meet
+// itself meets the last one. With an odd number of ranks the last one is nobody.
 std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
   if (ranks < 2)
     return std::nullopt;

@@ -1,3 +1,6 @@
+// Local SGD: ranks train alone, and average their parameters every few steps. With a group inside
+// of a host, its ranks average in every step, and the hosts among each other every few. The first
+// `start` steps are averaged everywhere, since models move fastest then.
 #include "muster/parallel/averaging/local_sgd.h"
 
 #include <string>
@@ -12,6 +15,7 @@ namespace muster {
 
 namespace {
 
+// Returns what is wrong with the options, or nothing.
 std::string wrong_local_sgd(const LocalSGDOptions& options, int rank) {
   if (options.every < 1)
     return cat("LocalSGD: expected an average every 1 step or more, got every ",
@@ -28,7 +32,8 @@ std::string wrong_local_sgd(const LocalSGDOptions& options, int rank) {
   return "";
 }
 
-// What a host's ranks refuse, each of them tells the other hosts' in its own group between them.
+// The ranks of a host compare their terms first. What they refuse is returned instead of thrown, so
+// that the ranks of other hosts hear of it too, in the group between hosts.
 std::string refusal_inside(ProcessGroup& inside,
                            const std::string& wrong,
                            const std::vector<Term>& terms) {

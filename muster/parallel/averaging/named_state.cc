@@ -1,3 +1,4 @@
+// Looks things up in a saved state; a state of another class or model is refused by name and shape.
 #include "muster/parallel/averaging/named_state.h"
 
 #include "muster/base/error.h"

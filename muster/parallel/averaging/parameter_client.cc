@@ -1,3 +1,6 @@
+// The workers' side of a parameter server. A worker asks each server for its shard, computes
+// gradients, and sends each server those of its shard. A server that does not answer is the end of
+// the run, since nobody else has its parameters.
 #include "muster/parallel/averaging/parameter_client.h"
 
 #include <ATen/Functions.h>
@@ -24,6 +27,7 @@ ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
   shards_ = parameter_shards(parameters, options.servers);
 }
 
+// Every error names the call and the server.
 void ParameterClient::with_each_server(const char* call,
                                        const std::function<void(size_t server)>& talk) {
   if (servers_.empty()) {
@@ -54,9 +58,8 @@ void ParameterClient::with_each_server(const char* call,
 
 // All servers are asked before the first answer is awaited.
 void ParameterClient::pull() {
-  with_each_server("pull", [&](size_t server) {
-    send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::pull));
-  });
+  with_each_server("pull",
+                   [&](size_t server) { send_request(servers_[server], ParameterRequest::pull); });
   with_each_server("pull",
                    [&](size_t server) { receive_tensors(servers_[server], 0, shards_[server]); });
   pulled_ = true;
@@ -74,14 +77,14 @@ void ParameterClient::push() {
   with_each_server("push", [&](size_t server) {
     std::vector<at::Tensor> gradients;
     std::vector<int64_t> which;
-    for (size_t i = 0; i < shards_[server].size(); ++i) {
+    for (int64_t i = 0; i < std::ssize(shards_[server]); ++i) {
       const at::Tensor& gradient = shards_[server][i].grad();
       if (!gradient.defined())
         continue;
       gradients.push_back(gradient.is_sparse() ? gradient.detach().to_dense() : gradient.detach());
-      which.push_back(static_cast<int64_t>(i));
+      which.push_back(i);
     }
-    send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::push));
+    send_request(servers_[server], ParameterRequest::push);
     send_numbers(servers_[server], 0, which);
     send_tensors(servers_[server], 0, gradients);
   });
@@ -91,7 +94,7 @@ void ParameterClient::push() {
 
 void ParameterClient::finish() {
   with_each_server("finish", [&](size_t server) {
-    send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::finish));
+    send_request(servers_[server], ParameterRequest::finish);
     servers_[server].shutdown();
   });
   servers_.clear();

@@ -1,3 +1,6 @@
+// What servers and workers of a parameter server share. The shards follow from the parameters'
+// sizes, so both sides compute them and nothing is sent about them. Each server talks with each
+// worker in a group of two, which a lost rank breaks without breaking the others.
 #include "muster/parallel/averaging/parameter_link.h"
 
 #include <ATen/Functions.h>
@@ -14,6 +17,7 @@ namespace muster {
 
 namespace {
 
+// Returns what is wrong with the options, or nothing.
 std::string wrong_parameter_options(const ParameterServerOptions& options,
                                     int ranks,
                                     size_t parameters) {
@@ -27,7 +31,7 @@ std::string wrong_parameter_options(const ParameterServerOptions& options,
     return wrong("a worker beside the servers",
                  cat(options.servers, " servers of ", ranks, " ranks"),
                  "use fewer servers or more ranks");
-  if (static_cast<size_t>(options.servers) > parameters)
+  if (std::cmp_greater(options.servers, parameters))
     return wrong("a parameter or more for each server",
                  cat(options.servers, " servers and ", parameters, " parameters"),
                  "use fewer servers");
@@ -36,6 +40,20 @@ std::string wrong_parameter_options(const ParameterServerOptions& options,
                  cat(options.staleness),
                  "0 is synchronous, kAnyStaleness never waits");
   return "";
+}
+
+// The ranks of a pair.
+constexpr int kServer = 0;
+constexpr int kWorker = 1;
+
+void send_number(ProcessGroup& pair, int to, int64_t number) {
+  pair.send(at::full({1}, number, at::kLong), to);
+}
+
+int64_t receive_number(ProcessGroup& pair, int from) {
+  const at::Tensor number = at::empty({1}, at::kLong);
+  pair.recv(number, from);
+  return number.item<int64_t>();
 }
 
 }  // namespace
@@ -51,14 +69,15 @@ std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tens
   std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
     return parameters[a].nbytes() > parameters[b].nbytes();
   });
-  std::vector<size_t> bytes(static_cast<size_t>(servers), 0);
+  std::vector<size_t> bytes(servers, 0);
   std::vector<size_t> server_of(parameters.size());
   for (const size_t i : by_size) {
     const auto least = std::min_element(bytes.begin(), bytes.end());
+    // An empty parameter counts as a byte, so that many of them are spread too.
     *least += std::max<size_t>(parameters[i].nbytes(), 1);
-    server_of[i] = static_cast<size_t>(least - bytes.begin());
+    server_of[i] = least - bytes.begin();
   }
-  std::vector<std::vector<at::Tensor>> shards(static_cast<size_t>(servers));
+  std::vector<std::vector<at::Tensor>> shards(servers);
   for (size_t i = 0; i < parameters.size(); ++i)
     shards[server_of[i]].push_back(parameters[i]);
   return shards;
@@ -73,6 +92,7 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
                           {.name = "weigh_by_staleness", .value = cat(options.weigh_by_staleness)}};
   for (Term& term : terms_of("parameter", parameters))
     terms.push_back(std::move(term));
+  // Every rank must make every group, so the options are compared before.
   const std::string wrong_options =
       wrong_parameter_options(options, group.size(), parameters.size());
   require_agreement(
@@ -87,18 +107,16 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
   return pairs;
 }
 
-void send_number(ProcessGroup& pair, int to, int64_t number) {
-  pair.send(at::full({1}, number, at::kLong), to);
+void send_request(ProcessGroup& server, ParameterRequest request) {
+  send_number(server, kServer, static_cast<int64_t>(request));
 }
 
-int64_t receive_number(ProcessGroup& pair, int from) {
-  const at::Tensor number = at::empty({1}, at::kLong);
-  pair.recv(number, from);
-  return number.item<int64_t>();
+ParameterRequest receive_request(ProcessGroup& worker) {
+  return static_cast<ParameterRequest>(receive_number(worker, kWorker));
 }
 
 void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers) {
-  send_number(pair, to, static_cast<int64_t>(numbers.size()));
+  send_number(pair, to, std::ssize(numbers));
   if (!numbers.empty())
     pair.send(at::tensor(numbers, at::kLong), to);
 }

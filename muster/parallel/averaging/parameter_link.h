@@ -28,9 +28,9 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
 
 enum class ParameterRequest : int64_t { pull = 1, push = 2, finish = 3 };
 
-// A number precedes what it announces: a worker's request, a server's answer.
-void send_number(ProcessGroup& pair, int to, int64_t number);
-int64_t receive_number(ProcessGroup& pair, int from);
+// A request precedes what it announces.
+void send_request(ProcessGroup& server, ParameterRequest request);
+ParameterRequest receive_request(ProcessGroup& worker);
 
 // Sends the count, then the numbers.
 void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers);

@@ -1,3 +1,7 @@
+// The servers' side of a parameter server: a thread for each worker answers its requests. A pull
+// waits until the worker may go on: with staleness, at most so many steps ahead of the slowest.
+// Synchronous servers collect the gradients of all workers that are still here, and take one step
+// with their mean; others take a step with each push. A lost worker is left out from then on.
 #include "muster/parallel/averaging/parameter_server.h"
 
 #include <ATen/Functions.h>
@@ -21,7 +25,8 @@
 
 namespace muster {
 
-// A thread a worker talks with it; all of them change the shard and the pace under one lock.
+// Each worker has a thread here that talks with it. All of them change the shard and the pace under
+// one lock.
 struct ParameterServer::State {
   int rank = 0;
   ParameterServerOptions options;
@@ -62,7 +67,7 @@ std::string wrong_parameter_server(const ProcessGroup& group,
              ", got a ParameterServer; ask keeps_parameters() which one to make");
 }
 
-// `wrong` says it to the other ranks too.
+// Returns nothing where no optimizer was made; `wrong` then says why, also to the other ranks.
 std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
     const ParameterServer::MakeOptimizer& make,
     const std::vector<at::Tensor>& shard,
@@ -90,7 +95,9 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
   return nullptr;
 }
 
-// Undefined where no worker has a gradient; who has none where others have one counts as 0.
+// The mean is undefined where no worker has a gradient. A worker that has none where others have
+// one counts as 0. The workers are added in their order, so the sum does not depend on who came
+// first.
 std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>& by_worker) {
   std::vector<at::Tensor> sums;
   int64_t count = 0;
@@ -136,8 +143,8 @@ ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
   state.rank = group.rank();
   state.options = options;
   std::string wrong = wrong_parameter_server(group, options);
-  if (wrong.empty() && static_cast<size_t>(options.servers) <= parameters.size()) {
-    state.shard = parameter_shards(parameters, options.servers)[static_cast<size_t>(group.rank())];
+  if (wrong.empty() && options.servers <= std::ssize(parameters)) {
+    state.shard = parameter_shards(parameters, options.servers)[group.rank()];
     state.optimizer = make_shard_optimizer(make, state.shard, group.rank(), wrong);
   }
   state.workers = connect_parameter_pairs(group, parameters, options, wrong);
@@ -152,6 +159,7 @@ torch::optim::Optimizer& ParameterServer::optimizer() {
   return *state_->optimizer;
 }
 
+// Blocking: until every worker has finished or is lost.
 ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) {
   State& state = *state_;
   state.before_update = before_update;
@@ -194,19 +202,22 @@ void ParameterServer::State::talk_with(size_t worker) {
 
 // False after the last request.
 bool ParameterServer::State::answer(size_t worker, ProcessGroup& pair) {
-  const int64_t request = receive_number(pair, 1);
-  if (request == static_cast<int64_t>(ParameterRequest::pull)) {
-    answer_pull(worker, pair);
-  } else if (request == static_cast<int64_t>(ParameterRequest::push)) {
-    take_push(worker, pair);
-  } else {
-    const std::lock_guard lock(mutex);
-    ++finished;
-    return false;
+  switch (receive_request(pair)) {
+    case ParameterRequest::pull:
+      answer_pull(worker, pair);
+      return true;
+    case ParameterRequest::push:
+      take_push(worker, pair);
+      return true;
+    case ParameterRequest::finish:
+      break;
   }
-  return true;
+  const std::lock_guard lock(mutex);
+  ++finished;
+  return false;
 }
 
+// The copy is made under the lock and sent without it, so a slow worker holds up nobody.
 void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
   std::vector<at::Tensor> now;
   {
@@ -223,10 +234,11 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
 }
 
 void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
-  std::vector<at::Tensor> gradients(shard.size()), come;
+  std::vector<at::Tensor> gradients(shard.size());
+  std::vector<at::Tensor> come;
   for (const int64_t i : receive_numbers(pair, 1)) {
-    come.push_back(at::empty_like(shard.at(static_cast<size_t>(i))).detach());
-    gradients[static_cast<size_t>(i)] = come.back();
+    come.push_back(at::empty_like(shard.at(i)).detach());
+    gradients[i] = come.back();
   }
   receive_tensors(pair, 1, come);
   const std::lock_guard lock(mutex);
@@ -235,7 +247,7 @@ void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
     throw Error(ErrorCode::internal, "the server has failed");
 }
 
-// Changes what all sessions share; what fails then is the server's failure, and theirs.
+// Changes what all sessions share. What fails then is the server's failure, and ends all sessions.
 void ParameterServer::State::in_order(const std::function<void()>& change) {
   try {
     if (!failure)
@@ -246,7 +258,7 @@ void ParameterServer::State::in_order(const std::function<void()>& change) {
   changed.notify_all();
 }
 
-// Under the lock, as what follows.
+// The caller of this, and of the functions up to step_optimizer(), holds the lock.
 void ParameterServer::State::update(size_t worker, const std::vector<at::Tensor>& gradients) {
   pace.pushed(worker);
   const int64_t staleness = report.updates - pulled_at[worker];
@@ -257,6 +269,7 @@ void ParameterServer::State::update(size_t worker, const std::vector<at::Tensor>
   update_when_all_have_come();
 }
 
+// Called after a push, and after a worker has left: the others may have waited for it alone.
 void ParameterServer::State::update_when_all_have_come() {
   bool any = false;
   for (size_t worker = 0; worker < waiting.size(); ++worker) {
@@ -278,6 +291,7 @@ void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradi
     before_update(*optimizer, report.updates);
   for (size_t i = 0; i < shard.size(); ++i)
     shard[i].mutable_grad() = gradients[i];
+  // Gradients of an old model count less.
   const bool weighed = options.weigh_by_staleness && staleness > 0;
   const std::vector<double> rates = learning_rates(*optimizer);
   if (weighed)

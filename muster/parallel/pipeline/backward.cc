@@ -1,3 +1,7 @@
+// Splits a backward in two: the input's gradient now, the weights' later, which fills a pipeline's
+// bubbles. The first run stops at crossings, where the ways to input and weights part, and keeps
+// the gradients that arrive there. The second runs from the crossings to the weights. The graph is
+// kept for it, so nothing is computed twice, except below weights that several crossings share.
 #include "muster/parallel/pipeline/backward.h"
 
 #include <torch/csrc/autograd/engine.h>
@@ -20,7 +24,7 @@ bool is_weight(const Node* node) {
   return dynamic_cast<const torch::autograd::AccumulateGrad*>(node) != nullptr;
 }
 
-// Every node below `root`, each after those that it leads to.
+// Returns every node below `root`, each after those that it leads to.
 std::vector<Node*> children_first(Node* root) {
   std::vector<Node*> order;
   std::unordered_set<Node*> seen{root};
@@ -39,7 +43,7 @@ std::vector<Node*> children_first(Node* root) {
   return order;
 }
 
-// The weights that are reached from `edge`.
+// Appends the weights that are reached from `edge` by nodes that are not in `seen`.
 void collect_weights(const Edge& edge,
                      std::unordered_set<Node*>& seen,
                      std::vector<Edge>& weights) {
@@ -56,6 +60,7 @@ void collect_weights(const Edge& edge,
   }
 }
 
+// Without `accumulates` the gradients at `to` are returned; with it they are added to the weights.
 std::vector<at::Tensor> run_engine(const std::vector<Edge>& from,
                                    const std::vector<at::Tensor>& gradients,
                                    bool accumulates,
@@ -68,14 +73,15 @@ std::vector<at::Tensor> run_engine(const std::vector<Edge>& from,
                                                                to);
 }
 
-// Where the way to the weights leaves the way to the input: nodes that lead to the input, and to
-// weights by edges that do not. An edge into each such node, for each gradient that it takes.
+// A place where the way to the weights leaves the way to the input: a node that leads to the input,
+// and to weights by edges that do not. `in` has an edge for each gradient that the node takes.
 struct Crossing {
   std::vector<Edge> in;
   std::vector<Edge> weights;
 };
 
-// In the graph's order, not that of addresses: a backward may be collective.
+// Returns the crossings in the graph's order, not that of addresses: a backward may be collective,
+// and then all ranks must run it in one order.
 std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& nodes, Node* input) {
   std::unordered_map<Node*, bool> leads_to_input;
   leads_to_input[input] = true;
@@ -110,8 +116,9 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
   return crossings;
 }
 
-// Takes the weights that several crossings lead to, which no crossing may be run for: from one of
-// them the way to the weight may go through another.
+// Takes the weights that several crossings lead to out of them, and returns those weights. No
+// crossing may be run for them, since the way from one crossing to the weight may go through
+// another.
 std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
   std::unordered_map<Node*, int> uses;
   for (const Crossing& crossing : crossings)
@@ -133,6 +140,19 @@ std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
   return shared;
 }
 
+// The backward from a crossing on, with the gradients that have come to it.
+WeightBackward::Part part_from(const Crossing& crossing, const std::vector<at::Tensor>& came) {
+  WeightBackward::Part part{.from = {}, .gradients = {}, .weights = crossing.weights};
+  for (size_t i = 0; i < came.size(); ++i) {
+    if (!came[i].defined())
+      continue;
+    part.from.push_back(crossing.in[i]);
+    part.gradients.push_back(came[i]);
+  }
+  return part;
+}
+
+// Nothing is computed for the input; everything is left for the weights.
 WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
   WeightBackward::Part whole{.from = {root}, .gradients = {gradient}, .weights = {}};
   std::unordered_set<Node*> seen;
@@ -161,30 +181,26 @@ InputBackward backward_of_input(const at::Tensor& output,
   }
   const Edge to_input = torch::autograd::impl::gradient_edge(input);
   const std::vector<Node*> nodes = children_first(root.function.get());
+  // The output does not depend on the input.
   if (std::find(nodes.begin(), nodes.end(), to_input.function.get()) == nodes.end()) {
     result.left = whole_backward(root, gradient);
     return result;
   }
-  std::vector<Edge> wanted{to_input};
   std::vector<Crossing> crossings = crossings_of(root, nodes, to_input.function.get());
   const std::vector<Edge> shared = take_shared(crossings);
   if (!shared.empty())
     result.left.parts.push_back({.from = {root}, .gradients = {gradient}, .weights = shared});
+  std::vector<Edge> wanted{to_input};
   for (const Crossing& crossing : crossings)
     wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());
   const std::vector<at::Tensor> found =
       run_engine({root}, {gradient}, /*accumulates=*/false, wanted);
   result.gradient = found[0];
-  size_t next = 1;
+  auto first = found.begin() + 1;
   for (const Crossing& crossing : crossings) {
-    WeightBackward::Part part{.from = {}, .gradients = {}, .weights = crossing.weights};
-    for (const Edge& edge : crossing.in) {
-      const at::Tensor& came = found[next++];
-      if (!came.defined())
-        continue;
-      part.from.push_back(edge);
-      part.gradients.push_back(came);
-    }
+    const std::vector<at::Tensor> came(first, first + std::ssize(crossing.in));
+    first += std::ssize(crossing.in);
+    WeightBackward::Part part = part_from(crossing, came);
     if (!part.from.empty())
       result.left.parts.push_back(std::move(part));
   }

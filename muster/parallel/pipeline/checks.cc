@@ -1,3 +1,5 @@
+// Checks before the first step. Every rank looks at its own part, and tells the others what is
+// wrong, so that all throw: a rank alone would leave the others waiting for its messages.
 #include "muster/parallel/pipeline/checks.h"
 
 #include <algorithm>
@@ -10,9 +12,10 @@ namespace muster {
 
 namespace {
 
-// The line in which two texts differ, as "'…' and '…'".
+// Returns the first line in which two texts differ, as "'…' and '…'".
 std::string first_difference(const std::string& ours, const std::string& theirs) {
-  const auto our_lines = split(ours, '\n'), their_lines = split(theirs, '\n');
+  const auto our_lines = split(ours, '\n');
+  const auto their_lines = split(theirs, '\n');
   size_t i = 0;
   while (i + 1 < std::min(our_lines.size(), their_lines.size()) && our_lines[i] == their_lines[i])
     ++i;
@@ -71,11 +74,12 @@ std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
 }
 
 void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
-  const std::string mine = cat(to_text(options.schedule),
-                               options.recompute ? "recompute" : "no recompute",
-                               options.share_loss ? ", shared loss" : "");
+  std::string mine = to_text(options.schedule);
+  mine += options.recompute ? "recompute" : "no recompute";
+  if (options.share_loss)
+    mine += ", shared loss";
   const std::vector<std::string> all = group.all_gather_bytes(mine, "schedules of a pipeline");
-  for (size_t rank = 1; rank < all.size(); ++rank) {
+  for (int rank = 1; rank < std::ssize(all); ++rank) {
     if (all[rank] == all[0])
       continue;
     throw Error(ErrorCode::invalid_argument,
@@ -84,7 +88,7 @@ void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
                     " (ranks ",
                     group.job_rank(0),
                     " and ",
-                    group.job_rank(static_cast<int>(rank)),
+                    group.job_rank(rank),
                     "); give all ranks the same options"));
   }
 }

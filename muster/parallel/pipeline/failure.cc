@@ -1,3 +1,6 @@
+// When a rank of a pipeline fails, its neighbours fail too: their messages do not come. The first
+// rank to fail writes its cause into the store, and the others add it to their own errors. An error
+// of this rank itself is thrown as it is.
 #include "muster/parallel/pipeline/failure.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -15,7 +18,7 @@ PipelineFailure::PipelineFailure(ProcessGroup group) : group_(std::move(group)) 
   key_ = cat("pipeline_failure/", number);
 }
 
-// The first rank to write wins.
+// Returns the cause that the first rank has written; that is this rank's if nobody was before it.
 std::string PipelineFailure::first_cause(const std::string& ours) {
   try {
     const auto to_bytes = [](const std::string& text) {
@@ -32,7 +35,7 @@ void PipelineFailure::rethrow_explained() {
   const std::string here = cat("pipeline: step ",
                                step_,
                                ", ",
-                               static_cast<char>(action_.kind),
+                               action_.letter(),
                                action_.micro_batch,
                                " of stage ",
                                action_.stage,

@@ -1,3 +1,7 @@
+// The gradients that a pipeline must reduce: those of a stage over its replicas, in a bucket for
+// each type, and those of tied weights over the ranks that have a copy. A tied weight's gradients
+// of earlier steps are set aside during a step (before_), since they are summed over the ranks
+// already.
 #include "muster/parallel/pipeline/gradients.h"
 
 #include <ATen/core/grad_mode.h>
@@ -13,6 +17,18 @@
 
 namespace muster {
 
+namespace {
+
+// Empty on a rank that does not have the weight.
+std::string form_of_tied(const at::Tensor& parameter) {
+  if (!parameter.defined())
+    return "";
+  const std::string form = to_text(form_of(parameter));
+  return parameter.requires_grad() ? form : cat(form, ", frozen");
+}
+
+}  // namespace
+
 StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas)
     : replicas_(std::move(replicas)) {
   const at::NoGradGuard no_grad;
@@ -20,16 +36,16 @@ StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGro
     replicas_.broadcast(parameter, 0);
     if (!parameter.requires_grad())
       continue;
-    size_t i = 0;
-    while (i < buckets_.size() &&
-           buckets_[i].parameters[0].scalar_type() != parameter.scalar_type())
-      ++i;
-    if (i == buckets_.size())
-      buckets_.push_back({.parameters = {}});
-    buckets_[i].parameters.push_back(parameter);
+    auto bucket = std::ranges::find_if(buckets_, [&](const Bucket& other) {
+      return other.parameters[0].scalar_type() == parameter.scalar_type();
+    });
+    if (bucket == buckets_.end())
+      bucket = buckets_.insert(bucket, Bucket());
+    bucket->parameters.push_back(parameter);
   }
 }
 
+// A parameter without a gradient counts as zeros: another replica may have one.
 void StageAverage::start() {
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
@@ -61,23 +77,20 @@ void StageAverage::finish() {
 
 TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group)
     : parameter_(std::move(parameter)) {
-  const std::string mine = !parameter_.defined() ? ""
-                           : parameter_.requires_grad()
-                               ? to_text(form_of(parameter_))
-                               : cat(to_text(form_of(parameter_)), ", frozen");
-  const std::vector<std::string> forms = group.all_gather_bytes(mine, "a tied weight");
+  const std::vector<std::string> forms =
+      group.all_gather_bytes(form_of_tied(parameter_), "a tied weight");
   std::vector<int> holders;
   for (int rank = 0; rank < group.size(); ++rank)
-    if (!forms[static_cast<size_t>(rank)].empty())
+    if (!forms[rank].empty())
       holders.push_back(rank);
   if (holders.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
         "pipeline: expected a tied weight on some rank, got none on any; give it where it is used");
   }
-  const std::string& first = forms[static_cast<size_t>(holders[0])];
+  const std::string& first = forms[holders[0]];
   for (const int rank : holders) {
-    if (forms[static_cast<size_t>(rank)] == first)
+    if (forms[rank] == first)
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("pipeline: expected tied weights of one shape and type, got ",
@@ -85,7 +98,7 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
                     " on rank ",
                     group.job_rank(holders[0]),
                     " and ",
-                    forms[static_cast<size_t>(rank)],
+                    forms[rank],
                     " on rank ",
                     group.job_rank(rank),
                     "; tie copies of one weight"));
@@ -95,6 +108,7 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
       names_.push_back(other);
   if (holders.size() == 1)
     return;
+  // Every rank of `group` takes part, though only holders get the group.
   holders_ = group.new_group(holders);
   if (!holders_)
     return;

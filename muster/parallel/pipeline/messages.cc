@@ -1,3 +1,6 @@
+// The messages of a pipeline, in the order of the sender's schedule, which the receiver knows.
+// Shapes travel once: a form precedes the first activation into a stage, and gradients have the
+// activation's. Between two stages of one rank a tensor is only put into a map.
 #include "muster/parallel/pipeline/messages.h"
 
 #include <ATen/ops/empty.h>
@@ -9,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/capabilities.h"
+#include "muster/parallel/tensor_bytes.h"
 
 namespace muster {
 
@@ -18,12 +22,12 @@ using MessageKind = PipelineAction::Kind;
 
 constexpr int64_t kMostDimensions = 14;
 
-// Where sends and receives are matched by their order alone, each direction gets a group of its
-// own.
+// A backend that matches sends and receives by their order alone needs a group for each direction;
+// otherwise both use one.
 ProcessGroup one_way(ProcessGroup& group) {
   if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1)
     return group;
-  std::vector<int> all(static_cast<size_t>(group.size()));
+  std::vector<int> all(group.size());
   std::iota(all.begin(), all.end(), 0);
   return *group.new_group(all);
 }
@@ -69,16 +73,16 @@ PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& s
       ranks_(schedule.ranks),
       stages_(schedule.stages),
       micro_batches_(schedule.micro_batches),
-      order_(static_cast<size_t>(schedule.ranks)),
+      order_(schedule.ranks),
       begun_(order_.size(), 0),
-      forms_(static_cast<size_t>(schedule.stages)) {
+      forms_(schedule.stages) {
   for (int from = 0; from < schedule.ranks; ++from) {
     if (from == group_.rank())
       continue;
-    for (const PipelineAction& action : schedule.actions[static_cast<size_t>(from)]) {
+    for (const PipelineAction& action : schedule.actions[from]) {
       const auto message = made_by(action, schedule);
       if (message && receiver(*message) == group_.rank())
-        order_[static_cast<size_t>(from)].push_back(*message);
+        order_[from].push_back(*message);
     }
   }
 }
@@ -91,7 +95,7 @@ int PipelineMessages::receiver(const PipelineMessage& message) const {
   return (message.is_gradient ? message.stage - 1 : message.stage) % ranks_;
 }
 
-// Those of forms come after those of tensors.
+// Each message has a tag of its own: activations first, then gradients, and forms behind both.
 int PipelineMessages::tag_of(const PipelineMessage& message) const {
   return ((message.is_gradient ? stages_ : 0) + message.stage) * micro_batches_ +
          message.micro_batch;
@@ -104,7 +108,7 @@ void PipelineMessages::begin_step() {
 }
 
 void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& tensor) {
-  auto& known = forms_[static_cast<size_t>(message.stage)];
+  auto& known = forms_[message.stage];
   const TensorForm form = form_of(tensor);
   const bool first = !known.has_value();
   if (first)
@@ -132,10 +136,11 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   }
   if (first)
     send_form(message, form);
+  // The content is held until it has left.
   const at::Tensor content = tensor.contiguous();
   sending_.push_back(
       {channel(group_.rank(), to).send_async(content, to, tag_of(message)), content});
-  bytes_sent_ += static_cast<int64_t>(content.nbytes());
+  bytes_sent_ += bytes_of_tensor(content);
   ++sent_;
   while (!sending_.empty() && sending_.front().work.done()) {
     sending_.front().work.wait();
@@ -174,10 +179,12 @@ TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
           .type = static_cast<at::ScalarType>(words[0])};
 }
 
+// Starts the next receive from a rank. Its form may have to come first, which is waited for only if
+// `may_wait`.
 bool PipelineMessages::begin_next(int from, bool may_wait) {
-  size_t& begun = begun_[static_cast<size_t>(from)];
-  const PipelineMessage& next = order_[static_cast<size_t>(from)].at(begun);
-  auto& form = forms_[static_cast<size_t>(next.stage)];
+  size_t& begun = begun_[from];
+  const PipelineMessage& next = order_[from].at(begun);
+  auto& form = forms_[next.stage];
   if (!form && !may_wait)
     return false;
   if (!form)

@@ -1,3 +1,6 @@
+// The parameters of a pipeline as those of one model: their norm, their pieces for a checkpoint,
+// and their values. A tied weight, and one that several stages of a rank share, counts once. Ranks
+// exchange lines of names, types and sizes, since a rank knows only its own stages.
 #include "muster/parallel/pipeline/parameters.h"
 
 #include <ATen/Functions.h>
@@ -18,7 +21,7 @@ namespace {
 
 using ParameterSet = std::set<const c10::TensorImpl*>;
 
-// Tied weights that another rank answers for.
+// The tied weights of this rank that another rank answers for.
 ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
   ParameterSet copies;
   for (const TiedWeight& weight : tied)
@@ -27,7 +30,7 @@ ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
   return copies;
 }
 
-// Each once, without those in `seen`, which then has them too.
+// Returns each parameter once, without those in `seen`, which then has them too.
 std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters,
                                      ParameterSet& seen) {
   std::vector<at::Tensor> kept;
@@ -37,6 +40,7 @@ std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters,
   return kept;
 }
 
+// As a double: squares of a large model may not fit into a float.
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device device) {
   at::Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
   for (const at::Tensor& parameter : parameters)
@@ -99,12 +103,13 @@ std::pair<std::string, StageParameter> parameter_of_line(const std::string& line
   return {fields[3], std::move(parameter)};
 }
 
-// Whose values each name gets. Every rank sees the same lines, so all refuse or none.
+// Says from which rank each name gets its values. Every rank sees the same lines, so all refuse or
+// none.
 std::map<std::string, StageParameter> owners_of_names(
     const std::vector<std::string>& lines_by_rank) {
   std::map<std::string, StageParameter> owners;
   for (int rank = 0; rank < std::ssize(lines_by_rank); ++rank) {
-    for (const std::string& line : split(lines_by_rank[static_cast<size_t>(rank)], '\n')) {
+    for (const std::string& line : split(lines_by_rank[rank], '\n')) {
       if (line.empty())
         continue;
       auto [name, parameter] = parameter_of_line(line, rank);
@@ -126,7 +131,8 @@ std::map<std::string, StageParameter> owners_of_names(
   return owners;
 }
 
-// All its ranks save it under the first one's name, as an undivided model does that has it once.
+// All ranks save a tied weight under the first one's name, as a model on one rank does that has it
+// once.
 void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
   const std::vector<std::string>& names = weight.names();
   if (names.empty())
@@ -162,8 +168,10 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   }
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> all;
-  ParameterSet counted = copies_of(tied), seen;
-  at::Tensor divided = sum_of_squares({}, group.device()), replicated = divided.clone();
+  ParameterSet counted = copies_of(tied);
+  ParameterSet seen;
+  at::Tensor divided = sum_of_squares({}, group.device());
+  at::Tensor replicated = divided.clone();
   for (const PipelineStage& stage : stages) {
     const ParallelParameters parameters = parallel_parameters(*stage.module);
     for (const at::Tensor& parameter : without_seen(stage.module->parameters(), seen))

@@ -1,3 +1,7 @@
+// Runs a schedule for one rank: action by action, receiving what an action needs and sending what
+// it makes. Before a step all ranks agree on the batch, since one that throws alone would leave the
+// others waiting. Gradients over replicas are averaged as soon as a stage is done, tied weights at
+// the end. Evaluation has messages and forms of its own, as its batch may have another size.
 #include "muster/parallel/pipeline/pipeline.h"
 
 #include <ATen/core/grad_mode.h>
@@ -28,7 +32,7 @@ namespace {
 
 using RunKind = PipelineAction::Kind;
 
-// The forwards alone.
+// The schedule of an evaluation: the forwards alone, in the same order.
 PipelineSchedule forwards_of(PipelineSchedule schedule) {
   for (auto& actions : schedule.actions)
     std::erase_if(actions,
@@ -36,9 +40,15 @@ PipelineSchedule forwards_of(PipelineSchedule schedule) {
   return schedule;
 }
 
+// The rows of a micro-batch, as a view.
 at::Tensor part_of(const at::Tensor& batch, int micro_batch, int micro_batches) {
   const int64_t rows = batch.size(0) / micro_batches;
   return batch.narrow(0, micro_batch * rows, rows);
+}
+
+// An output that the backward needs at once is not computed twice.
+bool is_needed_by_next(const PipelineAction& action, const PipelineAction* next) {
+  return next != nullptr && next->stage == action.stage && next->micro_batch == action.micro_batch;
 }
 
 }  // namespace
@@ -60,6 +70,7 @@ struct Pipeline::State {
   void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void backward(const PipelineAction& action, PipelineMessages& by);
+  void expect_input_of(const PipelineAction* next, PipelineMessages& by);
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
@@ -83,9 +94,8 @@ struct Pipeline::State {
   PipelineSchedule forwards;
   std::optional<PipelineMessages> evaluation;
   PipelineFailure failure;
-  std::vector<StageAverage> averages;  // by stage of this rank, where there are replicas
-  std::optional<StageAverage>
-      shared_average;  // of parameters that several of this rank's stages have
+  std::vector<StageAverage> averages;          // by stage of this rank, where there are replicas
+  std::optional<StageAverage> shared_average;  // of parameters that several of its stages have
   std::deque<TiedWeight> tied;
   std::optional<TensorForm> input_form, target_form;
   std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
@@ -93,7 +103,7 @@ struct Pipeline::State {
   bool adds_up = false;  // gradients of steps before are not reduced yet
   PipelineStats stats;
 
-  // Of the step under way.
+  // These belong to the step under way.
   PipelineStepOptions of_step;
   at::Tensor whole_input, whole_target, loss_sum;
   at::Tensor last_loss;             // of a micro-batch, for its type
@@ -110,16 +120,16 @@ Pipeline::State::State(std::vector<PipelineStage> of_rank,
       messages(group, schedule),
       forwards(forwards_of(schedule)),
       failure(group) {
-  for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
-    const int stage = static_cast<int>(chunk) * schedule.ranks + group.rank();
+  for (int chunk = 0; chunk < std::ssize(stages); ++chunk) {
+    const int stage = chunk * schedule.ranks + group.rank();
     runners.emplace_back([this, stage](const at::Tensor& x, int i) { return compute(stage, x, i); },
                          group.device());
   }
 }
 
-// The last stage's output is the loss.
+// Runs the stage's model on one micro-batch. The last stage's output is the loss.
 at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_batch) {
-  const at::Tensor output = stages[static_cast<size_t>(chunk_of(stage))].forward(x);
+  const at::Tensor output = stages[chunk_of(stage)].forward(x);
   if (stage + 1 == schedule.stages) {
     const at::Tensor loss =
         options.loss(output, part_of(whole_target, micro_batch, schedule.micro_batches));
@@ -146,7 +156,7 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
                   "); cut the model elsewhere"));
 }
 
-// What is wrong with a batch on the rank that gives it.
+// Returns what is wrong with a batch on the rank that gives it, or nothing.
 std::string Pipeline::State::problem_of_batch(const at::Tensor& batch,
                                               const char* name,
                                               std::optional<TensorForm>& known) {
@@ -187,7 +197,8 @@ std::string Pipeline::State::problem_of_batch(const at::Tensor& batch,
 // The ranks tell each other whether anything is wrong, and the rows of the input and the target.
 void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& target) {
   std::string problem;
-  int64_t input_rows = -1, target_rows = -1;
+  int64_t input_rows = -1;
+  int64_t target_rows = -1;
   if (is_first()) {
     problem = problem_of_batch(input, "an input", input_form);
     if (problem.empty())
@@ -198,7 +209,8 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
     if (problem.empty())
       target_rows = target.size(0);
   }
-  at::Tensor mine = at::empty({4}, at::kLong), all = at::empty({4 * group.size()}, at::kLong);
+  const at::Tensor mine = at::empty({4}, at::kLong);
+  const at::Tensor all = at::empty({4 * group.size()}, at::kLong);
   auto* const words = mine.data_ptr<int64_t>();
   words[0] = problem.empty() ? 0 : 1;
   words[1] = input_rows;
@@ -250,7 +262,7 @@ void Pipeline::State::forward(const PipelineAction& action,
                                : part_of(whole_input, action.micro_batch, schedule.micro_batches);
   at::Tensor output;
   if (trains) {
-    output = runners[static_cast<size_t>(chunk_of(action.stage))].forward(
+    output = runners[chunk_of(action.stage)].forward(
         action.micro_batch, input, /*takes_gradient=*/action.stage > 0, recompute);
     stats.held_peak = std::max(stats.held_peak, ++held);
   } else {
@@ -259,13 +271,13 @@ void Pipeline::State::forward(const PipelineAction& action,
   if (const auto made = made_by(action, schedule))
     return by.send(*made, output);
   last_loss = output;
-  const at::ScalarType wide =
-      c10::promoteTypes(at::kFloat, output.scalar_type());  // than a half, for the sum
+  // A half is too narrow for the sum.
+  const at::ScalarType wide = c10::promoteTypes(at::kFloat, output.scalar_type());
   loss_sum = loss_sum.defined() ? loss_sum + output : output.to(wide);
 }
 
 void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& by) {
-  StageRunner& runner = runners[static_cast<size_t>(chunk_of(action.stage))];
+  StageRunner& runner = runners[chunk_of(action.stage)];
   at::Tensor gradient;
   if (const auto needed = needed_by(action, schedule)) {
     gradient = by.receive(*needed);
@@ -279,9 +291,18 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
     by.send(*made, of_input);
 }
 
+// The receive is started an action ahead, so that it runs during this one. `next` may be null.
+void Pipeline::State::expect_input_of(const PipelineAction* next, PipelineMessages& by) {
+  if (next == nullptr)
+    return;
+  if (const auto message = needed_by(*next, schedule))
+    by.expect(*message);
+}
+
+// The stage's gradients are complete after its last backward, and their average starts then.
 void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
   --held;
-  const auto chunk = static_cast<size_t>(chunk_of(action.stage));
+  const int chunk = chunk_of(action.stage);
   if (--backwards_left[chunk] == 0 && !averages.empty() && of_step.reduce)
     averages[chunk].start();
 }
@@ -299,7 +320,7 @@ void Pipeline::State::act(const PipelineAction& action,
       backward(action, by);
       return end_of_stage_if(action);
     case RunKind::weight_grad:
-      runners[static_cast<size_t>(chunk_of(action.stage))].weight_backward(action.micro_batch);
+      runners[chunk_of(action.stage)].weight_backward(action.micro_batch);
       return end_of_stage_if(action);
   }
 }
@@ -342,17 +363,12 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   if (trains && !adds_up)
     for (TiedWeight& weight : tied)
       weight.begin_step();
-  const auto& actions = of_run.actions[static_cast<size_t>(group.rank())];
+  const auto& actions = of_run.actions[group.rank()];
   for (size_t i = 0; i < actions.size(); ++i) {
     failure.now_at(actions[i], steps);
     const PipelineAction* const next = i + 1 < actions.size() ? &actions[i + 1] : nullptr;
-    if (next != nullptr)
-      if (const auto message = needed_by(*next, schedule))
-        by.expect(*message);
-    // What is needed again at once is not computed twice.
-    const bool soon = next != nullptr && next->stage == actions[i].stage &&
-                      next->micro_batch == actions[i].micro_batch;
-    act(actions[i], by, trains, options.recompute && !soon);
+    expect_input_of(next, by);
+    act(actions[i], by, trains, options.recompute && !is_needed_by_next(actions[i], next));
   }
   by.finish_sends();
   stats.messages = by.sent();
@@ -369,6 +385,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   return loss;
 }
 
+// An error becomes one that names step, action and stage, and the first rank that failed.
 at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                                            PipelineMessages& by,
                                            const at::Tensor& input,
@@ -424,6 +441,7 @@ void Pipeline::tie(const at::Tensor& parameter) {
   state_->tied.emplace_back(parameter, name_in_stages(state_->stages, parameter), state_->group);
 }
 
+// A parameter that several stages of this rank share is averaged once, when all of them are done.
 void Pipeline::average_over(ProcessGroup replicas) {
   if (!state_->averages.empty()) {
     throw Error(ErrorCode::failed_precondition,
@@ -440,12 +458,12 @@ void Pipeline::average_over(ProcessGroup replicas) {
     std::vector<at::Tensor> own;
     for (const at::Tensor& parameter : distinct_parameters(*stage.module)) {
       int& left = uses[parameter.unsafeGetTensorImpl()];
-      if (left == 1)
+      if (left == 1) {
         own.push_back(parameter);
-      if (left > 1)
+      } else if (left > 1) {
         shared.push_back(parameter);
-      if (left > 1)
         left = 0;  // taken
+      }
     }
     state_->averages.emplace_back(own, replicas);
   }

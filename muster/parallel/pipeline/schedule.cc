@@ -1,3 +1,6 @@
+// The schedules: what each rank does, in which order. `ahead` is the number of forwards that a rank
+// runs before its first backward; the earlier the rank, the more, since its backwards come back
+// later. From then on forwards and backwards alternate, which bounds the activations that are held.
 #include "muster/parallel/pipeline/schedule.h"
 
 #include <algorithm>
@@ -11,6 +14,7 @@ namespace {
 
 using ActionKind = PipelineAction::Kind;
 
+// Checks the numbers, and gives a schedule in which no rank does anything.
 PipelineSchedule empty_schedule(const std::string& name,
                                 int ranks,
                                 int micro_batches,
@@ -31,7 +35,7 @@ PipelineSchedule empty_schedule(const std::string& name,
                             .ranks = ranks,
                             .stages = ranks * stages_per_rank,
                             .micro_batches = micro_batches};
-  schedule.actions.resize(static_cast<size_t>(ranks));
+  schedule.actions.resize(ranks);
   return schedule;
 }
 
@@ -45,7 +49,8 @@ PipelineAction interleaved_forward(const PipelineSchedule& schedule, int rank, i
           i / round * schedule.ranks + i % schedule.ranks};
 }
 
-// The same, with the stages in the opposite order.
+// The i-th backward: in the forwards' order of micro-batches, with the stages in the opposite
+// order.
 PipelineAction interleaved_backward(const PipelineSchedule& schedule, int rank, int i) {
   const PipelineAction forward = interleaved_forward(schedule, rank, i);
   const int chunk = schedule.stages_per_rank() - 1 - forward.stage / schedule.ranks;
@@ -59,7 +64,7 @@ PipelineSchedule gpipe(int ranks, int micro_batches) {
   for (int rank = 0; rank < ranks; ++rank) {
     for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
       for (int i = 0; i < micro_batches; ++i)
-        schedule.actions[static_cast<size_t>(rank)].push_back({kind, rank, i});
+        schedule.actions[rank].push_back({kind, rank, i});
     }
   }
   return schedule;
@@ -68,7 +73,7 @@ PipelineSchedule gpipe(int ranks, int micro_batches) {
 PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("one_f_one_b", ranks, micro_batches, 1);
   for (int rank = 0; rank < ranks; ++rank) {
-    auto& actions = schedule.actions[static_cast<size_t>(rank)];
+    auto& actions = schedule.actions[rank];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
     for (int i = 0; i < ahead; ++i)
       actions.push_back({ActionKind::forward, rank, i});
@@ -94,7 +99,7 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
   }
   const int all = micro_batches * stages_per_rank;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto& actions = schedule.actions[static_cast<size_t>(rank)];
+    auto& actions = schedule.actions[rank];
     const int ahead = std::min((stages_per_rank - 1) * ranks + 2 * (ranks - 1 - rank), all);
     for (int i = 0; i < ahead; ++i)
       actions.push_back(interleaved_forward(schedule, rank, i));
@@ -110,10 +115,10 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
 PipelineSchedule zero_bubble(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("zero_bubble", ranks, micro_batches, 1);
   for (int rank = 0; rank < ranks; ++rank) {
-    auto& actions = schedule.actions[static_cast<size_t>(rank)];
+    auto& actions = schedule.actions[rank];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
-    const int late =
-        rank;  // a rank that runs ahead by fewer forwards may put off as many weights' gradients
+    // A rank that runs ahead by fewer forwards may put off as many weights' gradients.
+    const int late = rank;
     for (int i = 0; i < ahead; ++i)
       actions.push_back({ActionKind::forward, rank, i});
     for (int i = 0; i < micro_batches; ++i) {
@@ -130,7 +135,7 @@ PipelineSchedule zero_bubble(int ranks, int micro_batches) {
 }
 
 std::string to_text(const PipelineAction& action, const PipelineSchedule& schedule) {
-  const std::string text = cat(static_cast<char>(action.kind), action.micro_batch);
+  const std::string text = cat(action.letter(), action.micro_batch);
   return schedule.stages == schedule.ranks ? text : cat(text, "/", action.stage);
 }
 

@@ -20,6 +20,7 @@ struct PipelineAction {
   Kind kind;
   int stage;
   int micro_batch;
+  char letter() const { return static_cast<char>(kind); }
   bool operator==(const PipelineAction&) const = default;
 };
 

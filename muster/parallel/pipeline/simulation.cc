@@ -1,3 +1,6 @@
+// Runs a schedule in thought: each rank does its actions in order, each as early as its inputs and
+// the rank allow. Times follow, and whether the schedule ends at all: where no rank can go on, it
+// is refused, with the actions at which the ranks wait.
 #include "muster/parallel/pipeline/simulation.h"
 
 #include <algorithm>
@@ -42,7 +45,7 @@ double time_of(const PipelineAction& action, const PipelineTimes& times) {
   throw Error(ErrorCode::internal, "pipeline action: unknown kind");
 }
 
-// When what a stage makes of a micro-batch is there.
+// The times at which what a stage makes of a micro-batch is there.
 class Results {
  public:
   // "backward" stands for I too: what the stage before waits for.
@@ -59,7 +62,7 @@ class Results {
   std::map<std::tuple<StepKind, int, int>, double> ends_;
 };
 
-// When all that `action` needs is there; nothing while some of it is not.
+// Returns when all that `action` needs is there, or nothing while some of it is not.
 std::optional<double> ready(const PipelineSchedule& schedule,
                             const PipelineAction& action,
                             const Results& results,
@@ -88,8 +91,10 @@ std::optional<double> ready(const PipelineSchedule& schedule,
 }
 
 void check_sizes(const PipelineSchedule& schedule) {
-  if (schedule.ranks < 1 || schedule.micro_batches < 1 || schedule.stages < 1 ||
-      schedule.stages % schedule.ranks != 0 || std::ssize(schedule.actions) != schedule.ranks) {
+  const bool all_positive =
+      schedule.ranks >= 1 && schedule.micro_batches >= 1 && schedule.stages >= 1;
+  if (!all_positive || schedule.stages % schedule.ranks != 0 ||
+      std::ssize(schedule.actions) != schedule.ranks) {
     refuse_schedule(schedule,
                     "as many stages on each rank, at least 1, and a list of actions a rank",
                     cat(plural(schedule.stages, "stage"),
@@ -103,17 +108,21 @@ void check_sizes(const PipelineSchedule& schedule) {
   }
 }
 
-// Each action once, and where it belongs. What is needed before what, simulate() finds.
+bool exists_in(const PipelineSchedule& schedule, const PipelineAction& action) {
+  const bool has_stage = action.stage >= 0 && action.stage < schedule.stages;
+  const bool has_batch = action.micro_batch >= 0 && action.micro_batch < schedule.micro_batches;
+  return has_stage && has_batch;
+}
+
+// Checks that each action occurs once, where it belongs. Whether the order works, simulate() finds.
 void check_counts(const PipelineSchedule& schedule) {
   std::map<std::tuple<StepKind, int, int>, int> count;
   for (int rank = 0; rank < schedule.ranks; ++rank) {
-    for (const PipelineAction& action : schedule.actions[static_cast<size_t>(rank)]) {
-      const bool exists = action.stage >= 0 && action.stage < schedule.stages &&
-                          action.micro_batch >= 0 && action.micro_batch < schedule.micro_batches;
-      if (!exists || schedule.rank_of(action.stage) != rank) {
+    for (const PipelineAction& action : schedule.actions[rank]) {
+      if (!exists_in(schedule, action) || schedule.rank_of(action.stage) != rank) {
         refuse_schedule(schedule,
                         "stages of the rank itself and micro-batches that there are",
-                        cat(static_cast<char>(action.kind),
+                        cat(action.letter(),
                             action.micro_batch,
                             " of stage ",
                             action.stage,
@@ -125,9 +134,10 @@ void check_counts(const PipelineSchedule& schedule) {
   }
   for (int stage = 0; stage < schedule.stages; ++stage) {
     for (int i = 0; i < schedule.micro_batches; ++i) {
-      const int f = count[{StepKind::forward, stage, i}], b = count[{StepKind::backward, stage, i}];
-      const int in = count[{StepKind::input_grad, stage, i}],
-                w = count[{StepKind::weight_grad, stage, i}];
+      const int f = count[{StepKind::forward, stage, i}];
+      const int b = count[{StepKind::backward, stage, i}];
+      const int in = count[{StepKind::input_grad, stage, i}];
+      const int w = count[{StepKind::weight_grad, stage, i}];
       if (f == 1 && b + in == 1 && in == w)
         continue;
       refuse_schedule(schedule,
@@ -150,6 +160,7 @@ void check_counts(const PipelineSchedule& schedule) {
   }
 }
 
+// Lists the action at which each rank waits, of those that have not ended.
 std::string stuck_actions(const PipelineSchedule& schedule, const PipelineTimeline& timeline) {
   std::vector<std::string> waiting;
   for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
@@ -175,13 +186,14 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
   check_counts(schedule);
   PipelineTimeline timeline;
   timeline.starts.resize(schedule.actions.size());
-  std::vector<double> free_at(schedule.actions.size(), 0), busy(schedule.actions.size(), 0);
+  std::vector<double> free_at(schedule.actions.size(), 0);
+  std::vector<double> busy(schedule.actions.size(), 0);
   Results results;
-  bool moved = true;
-  size_t left = 0;
+  bool moved = true;  // in the last pass over the ranks
+  size_t left = 0;    // actions that have not begun
   for (const auto& actions : schedule.actions)
     left += actions.size();
-  for (; left > 0 && moved;) {
+  while (left > 0 && moved) {
     moved = false;
     for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
       auto& starts = timeline.starts[rank];
@@ -211,8 +223,9 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
 }
 
 int peak_held(const PipelineSchedule& schedule, int rank) {
-  int held = 0, peak = 0;
-  for (const PipelineAction& action : schedule.actions.at(static_cast<size_t>(rank))) {
+  int held = 0;
+  int peak = 0;
+  for (const PipelineAction& action : schedule.actions.at(rank)) {
     if (action.kind == StepKind::forward)
       peak = std::max(peak, ++held);
     if (action.kind == StepKind::backward || action.kind == StepKind::weight_grad)
@@ -233,12 +246,12 @@ std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times
   const size_t label = cat("rank ", schedule.ranks - 1).size();
   std::string text;
   for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
-    std::vector<std::string> cells(static_cast<size_t>(std::llround(timeline.total)), ".");
+    std::vector<std::string> cells(std::llround(timeline.total), ".");
     for (size_t i = 0; i < schedule.actions[rank].size(); ++i) {
       const PipelineAction& action = schedule.actions[rank][i];
       const double end = timeline.starts[rank][i] + time_of(action, times);
       for (auto at = std::llround(timeline.starts[rank][i]); at < std::llround(end); ++at)
-        cells[static_cast<size_t>(at)] = to_text(action, schedule);
+        cells[at] = to_text(action, schedule);
     }
     text += padded(cat("rank ", rank), label);
     for (const std::string& cell : cells)

@@ -1,3 +1,6 @@
+// Runs the forwards and backwards of one stage. A micro-batch's graph is held from its forward to
+// its backward. With recompute only the input and the states of the random generators are held, and
+// the forward runs again before the backward, with the same draws.
 #include "muster/parallel/pipeline/stage.h"
 
 #include <ATen/Context.h>
@@ -15,6 +18,7 @@ namespace muster {
 
 namespace {
 
+// Generators are shared by all threads of the process, hence the lock.
 at::Tensor state_of(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
@@ -93,6 +97,7 @@ at::Tensor StageRunner::forward(int micro_batch,
   return output.detach();
 }
 
+// Puts the generators back afterwards, so that later draws are as without recompute.
 void StageRunner::compute_again(Held& held, int micro_batch) {
   if (!held.recompute)
     return;

@@ -1,3 +1,6 @@
+// Measures the layers of a Sequential, and cuts it into stages. Layers are timed alone, forward and
+// backward, each on the output of the one before; the fastest of several runs counts, since
+// anything else that runs only makes it slower. The cut that is found is the best one, not a guess.
 #include "muster/parallel/pipeline/stages.h"
 
 #include <ATen/core/grad_mode.h>
@@ -13,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/parallel/tensor_bytes.h"
 
 namespace muster {
 
@@ -25,11 +29,11 @@ namespace {
 int64_t parameter_bytes_of(const torch::nn::Module& module) {
   int64_t bytes = 0;
   for (const at::Tensor& parameter : module.parameters())
-    bytes += static_cast<int64_t>(parameter.nbytes());
+    bytes += bytes_of_tensor(parameter);
   return bytes;
 }
 
-// A GPU works on after its calls have returned.
+// A GPU works on after its calls have returned, so it is waited for before the clock is read.
 void wait_for_device(c10::Device device) {
   if (!device.is_cpu())
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
@@ -95,11 +99,11 @@ LayerCost cost_of(torch::nn::AnyModule& child,
     cost.seconds = std::min(cost.seconds, seconds_since(start));
   }
   x = output.detach();
-  cost.activation_bytes = static_cast<int64_t>(x.nbytes());
+  cost.activation_bytes = bytes_of_tensor(x);
   return cost;
 }
 
-// What a stage costs: time first, then bytes.
+// The cost of a stage: time first, then bytes. Pairs compare in that order.
 using StageCost = std::pair<double, int64_t>;
 
 StageCost sum_of(const std::vector<LayerCost>& costs, size_t begin, size_t end) {
@@ -115,13 +119,15 @@ StageCost larger_of_both(const StageCost& a, const StageCost& b) {
   return {std::max(a.first, b.first), std::max(a.second, b.second)};
 }
 
+// Throws unless the beginnings rise from 0 and are all layers.
 void check_cut(const StageCut& cut, size_t layers) {
   const auto falls = [](size_t before, size_t after) {
     return before >= after;
   };
   const bool rises =
       std::adjacent_find(cut.begins.begin(), cut.begins.end(), falls) == cut.begins.end();
-  if (!cut.begins.empty() && cut.begins[0] == 0 && rises && cut.begins.back() < layers)
+  const bool begins_at_0 = !cut.begins.empty() && cut.begins[0] == 0;
+  if (begins_at_0 && rises && cut.begins.back() < layers)
     return;
   refuse_cut(cat("beginnings that rise from 0 to at most ",
                  static_cast<int64_t>(layers) - 1,
@@ -153,16 +159,17 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
 }
 
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
-  at::Tensor seconds = at::empty({static_cast<int64_t>(costs.size())}, at::kDouble);
-  for (size_t i = 0; i < costs.size(); ++i)
-    seconds[static_cast<int64_t>(i)] = costs[i].seconds;
+  at::Tensor seconds = at::empty({std::ssize(costs)}, at::kDouble);
+  for (int64_t i = 0; i < std::ssize(costs); ++i)
+    seconds[i] = costs[i].seconds;
   group.all_reduce(seconds, ReduceOp::avg);
-  for (size_t i = 0; i < costs.size(); ++i)
-    costs[i].seconds = seconds[static_cast<int64_t>(i)].item<double>();
+  for (int64_t i = 0; i < std::ssize(costs); ++i)
+    costs[i].seconds = seconds[i].item<double>();
   return costs;
 }
 
-// best[s][end]: of the first `end` layers in s + 1 stages, the least possible dearest stage.
+// Dynamic programming: best[s][end] is the least possible cost of the dearest stage, of the first
+// `end` layers in s + 1 stages; begin_of_last says where its last stage begins.
 StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_t most_bytes) {
   const size_t layers = costs.size();
   if (stages < 1 || stages > layers)
@@ -178,7 +185,8 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
   std::vector<std::vector<size_t>> begin_of_last(stages, std::vector<size_t>(layers + 1, 0));
   for (size_t stage = 0; stage < stages; ++stage) {
     for (size_t end = stage + 1; end <= layers; ++end) {
-      const size_t earliest = stage, latest = stage == 0 ? 0 : end - 1;
+      const size_t earliest = stage;
+      const size_t latest = stage == 0 ? 0 : end - 1;
       for (size_t begin = earliest; begin <= latest; ++begin) {
         const StageCost last = sum_of(costs, begin, end);
         if (most_bytes > 0 && last.second > most_bytes)
@@ -193,7 +201,7 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
   }
   if (best[stages - 1][layers].first == kNever)
     refuse_cut(cat("stages of at most ",
-                   format_bytes(static_cast<uint64_t>(most_bytes)),
+                   format_bytes(most_bytes),
                    " of parameters, got layers that do not fit into ",
                    stages,
                    "; take more stages or allow more"));
@@ -217,7 +225,8 @@ std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs) {
   double dearest = 0;
   std::string text;
   for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
-    const size_t begin = cut.begins[stage], end = end_of(cut, stage, costs.size());
+    const size_t begin = cut.begins[stage];
+    const size_t end = end_of(cut, stage, costs.size());
     const auto [seconds, bytes] = sum_of(costs, begin, end);
     dearest = std::max(dearest, seconds);
     text += cat("stage ",
@@ -253,10 +262,11 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
   check_cut(cut, model->size());
   const auto names = model->named_children().keys();
   std::vector<torch::nn::Sequential> stages;
+  auto child = model->begin();
   for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
     torch::nn::Sequential piece;
     for (size_t i = cut.begins[stage]; i < end_of(cut, stage, model->size()); ++i)
-      piece->push_back(names[i], *(model->begin() + static_cast<std::ptrdiff_t>(i)));
+      piece->push_back(names[i], *child++);
     stages.push_back(piece);
   }
   return stages;

@@ -1,3 +1,6 @@
+// Parameters, one behind the other in a flat buffer, which is cut into one equal part a rank. A
+// parameter may lie in several parts, and a part may hold several parameters; a piece is what both
+// have in common. The end is padded, so that all parts are equally long.
 #include "muster/parallel/sharded/flat_layout.h"
 
 #include <ATen/Functions.h>
@@ -13,7 +16,7 @@ namespace muster {
 
 namespace {
 
-// Empty: nothing is wrong.
+// Returns what is wrong with the parameters of this rank, or nothing.
 std::string flat_problem(const std::string& owner,
                          const std::vector<at::Tensor>& parameters,
                          const ProcessGroup& group) {
@@ -71,10 +74,12 @@ at::Tensor FlatLayout::place(const at::Tensor& flat, size_t parameter) const {
 }
 
 std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
-  const int64_t first = part * rank, last = first + part;
+  const int64_t first = part * rank;
+  const int64_t last = first + part;
   std::vector<FlatPiece> found;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const int64_t begin = std::max(first, offsets[i]), end = std::min(last, offsets[i] + counts[i]);
+    const int64_t begin = std::max(first, offsets[i]);
+    const int64_t end = std::min(last, offsets[i] + counts[i]);
     if (begin < end)
       found.push_back({.parameter = i,
                        .begin = begin - offsets[i],
@@ -102,6 +107,7 @@ void agree_on_parameters(const std::string& owner,
   require_agreement(group, owner, wrong, terms);
 }
 
+// Whether a parameter is exactly that view: someone may have given it other memory since.
 bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
   return parameter.storage().unsafeGetStorageImpl() == place.storage().unsafeGetStorageImpl() &&
          parameter.storage_offset() == place.storage_offset() &&

@@ -1,3 +1,5 @@
+// The pieces of a flat layout under the model's names, for checkpoints. A tied weight is saved
+// under all of its names.
 #include "muster/parallel/sharded/flat_pieces.h"
 
 #include "muster/base/error.h"
@@ -31,7 +33,8 @@ void add_flat_pieces(TensorPieces& to,
                      const std::vector<at::Tensor>& parameters,
                      const std::vector<FlatPiece>& pieces,
                      const std::vector<at::Tensor>& tensors) {
-  for (size_t i = 0; i < parameters.size(); ++i)  // those without elements lie nowhere
+  // Parameters without elements lie in no part, so every rank has them whole.
+  for (size_t i = 0; i < parameters.size(); ++i)
     if (layout.counts[i] == 0)
       for (const std::string& name : names.of(owner, parameters[i]))
         to.push_back(whole_piece(name, parameters[i].detach()));

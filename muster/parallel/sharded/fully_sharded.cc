@@ -1,3 +1,6 @@
+// The public face of fully sharded training: wrapping modules, and everything that concerns all
+// units together. A unit (fully_sharded_unit.cc) gathers and releases the parameters of one wrapped
+// module. The set of all units is held by the modules, so it lives as long as any of them.
 #include "muster/parallel/sharded/fully_sharded.h"
 
 #include <ATen/SequenceNumber.h>
@@ -124,6 +127,7 @@ at::Tensor FullySharded::clip_grad_norm(double max_norm) {
   return clip_sharded_grads(parameters(), max_norm, set_->group);
 }
 
+// The guard puts back what was before, so guards may nest.
 std::shared_ptr<void> FullySharded::no_sync() {
   const bool before = set_->reduces;
   set_->reduces = false;

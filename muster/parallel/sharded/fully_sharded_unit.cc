@@ -1,3 +1,9 @@
+// One wrapped module of fully sharded training. Its parameters are views of `flat`, whose memory
+// comes and goes; between uses only `part` is there. Forward and backward of the module gather it,
+// and release it when nothing reads it any more. Autograd keeps views of `flat`, and finds the
+// memory that is there at the time, so the storage stays and only its memory is exchanged. Reads
+// while there is no memory are errors (guard_memory). The set, further down, does what concerns all
+// units: the beginning and end of forwards and backwards, and one reduction at a time.
 #include "muster/parallel/sharded/fully_sharded_unit.h"
 
 #include <ATen/Functions.h>
@@ -15,6 +21,7 @@
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/sharded/graph_exits.h"
+#include "muster/parallel/tensor_bytes.h"
 
 namespace muster::detail {
 
@@ -82,9 +89,9 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
   const auto has_it = [&](const auto& unit) {
     return unit->modules.contains(&module);
   };
-  if (view.parameters.empty() &&
-      (std::any_of(set.units.begin(), set.units.end(), has_it) ||
-       std::any_of(set.without_parameters.begin(), set.without_parameters.end(), has_it)))
+  const bool is_wrapped =
+      std::ranges::any_of(set.units, has_it) || std::ranges::any_of(set.without_parameters, has_it);
+  if (view.parameters.empty() && is_wrapped)
     view.wrong =
         cat("fully sharded: expected a module whose parameters are not wrapped, got one that is "
             "wrapped already "
@@ -142,7 +149,7 @@ void FullyShardedUnit::allocate_memory() {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
   if (storage.nbytes() > 0)
     return;
-  const size_t bytes = static_cast<size_t>(flat.numel()) * flat.element_size();
+  const size_t bytes = flat.numel() * flat.element_size();
   {
     const c10::OptionalDeviceGuard device(flat.device());
     storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
@@ -172,6 +179,8 @@ void FullyShardedUnit::guard_memory(bool guarded) {
   }
 }
 
+// Starts the gather, if it is neither done nor under way. CallNumber tells units apart in traces
+// and checks.
 void FullyShardedUnit::start_gather() {
   if (here || gathering)
     return;
@@ -179,9 +188,10 @@ void FullyShardedUnit::start_gather() {
   allocate_memory();
   const CallNumber of_this_unit(number);
   gathering = group.all_gather_async(flat, part.to(flat.scalar_type()));
-  owner.lock()->traffic.gathered += static_cast<int64_t>(flat.nbytes());
+  owner.lock()->traffic.gathered += bytes_of_tensor(flat);
 }
 
+// Blocking: until the parameters are here.
 void FullyShardedUnit::gather() {
   if (here)
     return;
@@ -193,6 +203,8 @@ void FullyShardedUnit::gather() {
   require_expected(flat);
 }
 
+// A gather that was started ahead is ended first: its memory may still be written. `kept` holds the
+// parameters for a second backward over the graph.
 void FullyShardedUnit::release() {
   if (gathering)
     gather();
@@ -371,7 +383,7 @@ size_t FullyShardedUnit::gradients_of_graph() const {
     const auto found = nodes->find(torch::autograd::impl::grad_accumulator(parameter).get());
     return found != nodes->end() && found->second.needed_;
   };
-  return static_cast<size_t>(std::count_if(parameters.begin(), parameters.end(), is_added_to));
+  return std::ranges::count_if(parameters, is_added_to);
 }
 
 void FullyShardedUnit::on_gradient(size_t index) {
@@ -393,6 +405,8 @@ void FullyShardedUnit::on_gradient(size_t index) {
     set->reduce(*this);
 }
 
+// Nothing of this backward reads the parameters any more once all outputs, exits and gradients have
+// come.
 void FullyShardedUnit::release_when_done() {
   if (in_backward && open_uses == 0 && arrived == awaited)
     release();
@@ -403,7 +417,7 @@ void FullyShardedUnit::forget_backward() {
   open_uses = 0;
 }
 
-// What somebody has cleared in the module goes from the parts too.
+// A gradient that somebody has cleared in the module is cleared in the parts too.
 void FullyShardedUnit::clear_parts() {
   for (const size_t cleared : stand_ins->take_cleared()) {
     gradients->forget(cleared);
@@ -443,7 +457,8 @@ void FullyShardedUnit::make_whole() {
   }
 }
 
-// Throws nothing.
+// The end of whole_parameters(), in a destructor, so it throws nothing. It notes hashes of changed
+// values, which the next gather compares.
 void FullyShardedUnit::take_parts() {
   const at::NoGradGuard no_grad;
   bool changed = !part.equal(whole.narrow(0, layout.part * group.rank(), layout.part));
@@ -457,8 +472,9 @@ void FullyShardedUnit::take_parts() {
     expected_part = hash_of_bits(part);
 }
 
-// What torch::load has put beside it comes back; of another shape it stays, and take_replaced()
-// refuses it.
+// The parameters become views of the flat buffer again, and their values go to the parts. Values
+// that torch::load has put beside the buffer are copied; of another shape they stay, and
+// take_replaced() refuses them.
 void FullyShardedUnit::divide_whole() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor place = layout.place(whole, i);
@@ -500,7 +516,7 @@ void FullyShardedUnit::take_replaced() {
 // torch::load takes a file's bytes for values of the parameter's type, whatever theirs is.
 void FullyShardedUnit::require_same_type(size_t parameter) const {
   const at::Tensor& loaded = parameters[parameter];
-  const size_t bytes_of_parts = static_cast<size_t>(loaded.numel()) * part.element_size();
+  const size_t bytes_of_parts = loaded.numel() * part.element_size();
   if (loaded.scalar_type() == part.scalar_type() || loaded.storage_offset() != 0 ||
       loaded.storage().nbytes() != bytes_of_parts)
     return;
@@ -547,7 +563,7 @@ bool FullyShardedUnit::holds_whole_gradients() const {
   return false;
 }
 
-// What an earlier forward has left may be older than the parts.
+// Whatever an earlier forward has left gathered may be older than the parts, so it is released.
 void FullyShardedSet::begin_forward() {
   last_forward = nullptr;
   if (!graph.expired())
@@ -613,6 +629,8 @@ void FullyShardedSet::finish_reduction() {
       unit.stand_ins->stand_for(i);
 }
 
+// The end of a backward. Units that were not complete, or hold gradients of earlier ones, are
+// reduced now, in the same order on all ranks.
 void FullyShardedSet::after_graph() {
   for (const auto& unit : units) {
     const bool unfinished = unit->in_backward && unit->arrived < unit->awaited;

@@ -1,3 +1,7 @@
+// Gradients without memory, in place of those that were reduced into the ranks' parts. Whoever
+// reads one gets an error that says where the gradients are. Whoever clears one (zero_grad) is
+// noticed, and the parts are cleared too. During a backward the stand-ins are lifted, since
+// autograd would add to them.
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 
 #include <ATen/Functions.h>
@@ -11,6 +15,7 @@ namespace muster {
 
 namespace {
 
+// It has the shape and type of `like`; a read throws `error`.
 at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error) {
   const at::Tensor tensor = at::empty({0}, like.options().requires_grad(false));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
@@ -28,8 +33,7 @@ GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
     Place& place = places_.emplace_back();
     place.stand_in = tensor_without_memory(parameter, error);
     if (parameter.requires_grad())
-      place.hook = static_cast<int>(
-          parameter.register_hook([on_backward](const at::Tensor&) { on_backward(); }));
+      place.hook = parameter.register_hook([on_backward](const at::Tensor&) { on_backward(); });
     place.parameter = std::move(parameter);
   }
 }
@@ -37,8 +41,8 @@ GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
 GradientStandIns::~GradientStandIns() {
   lift();
   for (const Place& place : places_)
-    if (place.hook >= 0)
-      place.parameter.remove_hook(static_cast<unsigned>(place.hook));
+    if (place.hook)
+      place.parameter.remove_hook(*place.hook);
 }
 
 // Module::zero_grad() detaches a gradient before it clears it: another tensor with the same

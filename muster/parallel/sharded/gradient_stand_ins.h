@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,9 @@ class GradientStandIns {
   struct Place {
     at::Tensor parameter;
     at::Tensor stand_in;
-    bool stands = false;  // for a gradient
-    bool put = false;     // it is in .grad()
-    int hook = -1;        // of `on_backward`; -1: none
+    bool stands = false;           // for a gradient
+    bool put = false;              // it is in .grad()
+    std::optional<unsigned> hook;  // of `on_backward`
   };
   static bool has_stand_in(const Place& place);
 

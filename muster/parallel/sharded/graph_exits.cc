@@ -1,3 +1,5 @@
+// Finds the nodes at which a backward leaves the graph of one forward, and hangs a hook on each.
+// When all of them have run, the forward's module is no longer read by this backward.
 #include "muster/parallel/sharded/graph_exits.h"
 
 #include <torch/csrc/autograd/function.h>
@@ -26,7 +28,8 @@ class ExitHook : public torch::autograd::FunctionPostHook {
   std::function<void()> body_;
 };
 
-// Nodes without a next one (what accumulates gradients) have no number of their own.
+// Nodes are numbered as they are made, so those of a forward have the numbers since its beginning.
+// Nodes without a next one (which accumulate gradients) have no number of their own.
 bool is_of_the_forward(const Node& node, uint64_t first) {
   return node.num_outputs() > 0 && node.sequence_nr() >= first;
 }
@@ -38,6 +41,7 @@ size_t watch_graph_exits(const std::vector<at::Tensor>& outputs,
                          const std::function<void()>& on_exit) {
   std::unordered_set<Node*> seen;
   std::vector<Node*> found;
+  // False: the node belongs to what was computed before the forward.
   const auto visit = [&](Node* node) {
     if (node == nullptr)
       return true;

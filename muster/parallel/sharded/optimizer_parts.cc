@@ -1,3 +1,7 @@
+// Optimizers of parts and optimizers of whole parameters, and how the state of one becomes the
+// other's. A state is looked at as a step and a list of tensors, each shaped as the parameter.
+// Gathering: ranks exchange which states there are, since one may have none of a parameter; then
+// each tensor is gathered in the flat layout. Sharding needs no exchange.
 #include "muster/parallel/sharded/optimizer_parts.h"
 
 #include <ATen/Functions.h>
@@ -21,7 +25,7 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
-// What a state consists of, whatever its kind.
+// The fields of a state, whatever its kind.
 struct PartFields {
   std::unique_ptr<OptimizerParamState> own;  // where it was made here
   int64_t* step = nullptr;                   // null: the kind has none
@@ -47,20 +51,26 @@ PartFields part_adam(OptimizerParamState* given) {
   return fields;
 }
 
-// Of `given`, or of a new state.
+template <class Kind>
+bool part_is(const Optimizer& optimizer) {
+  return dynamic_cast<const Kind*>(&optimizer) != nullptr;
+}
+
+// The fields of `given`, or of a new state where that is null. LibTorch has no common interface for
+// them, so each kind is named here. AdamW is no Adam.
 PartFields part_fields(Optimizer& optimizer, OptimizerParamState* given) {
   PartFields fields;
-  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) {
+  if (part_is<torch::optim::SGD>(optimizer)) {
     fields.tensors = {&part_state<torch::optim::SGDParamState>(given, fields).momentum_buffer()};
-  } else if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) {
+  } else if (part_is<torch::optim::Adam>(optimizer)) {
     return part_adam<torch::optim::AdamParamState>(given);
-  } else if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) {
+  } else if (part_is<torch::optim::AdamW>(optimizer)) {
     return part_adam<torch::optim::AdamWParamState>(given);
-  } else if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) {
+  } else if (part_is<torch::optim::Adagrad>(optimizer)) {
     auto& state = part_state<torch::optim::AdagradParamState>(given, fields);
     fields.step = &state.step();
     fields.tensors = {&state.sum()};
-  } else if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) {
+  } else if (part_is<torch::optim::RMSprop>(optimizer)) {
     auto& state = part_state<torch::optim::RMSpropParamState>(given, fields);
     fields.step = &state.step();
     fields.tensors = {&state.square_avg(), &state.momentum_buffer(), &state.grad_avg()};
@@ -89,13 +99,14 @@ OptimizerParamState* part_found(Optimizer& optimizer, const at::Tensor& tensor) 
   return found == optimizer.state().end() ? nullptr : found->second.get();
 }
 
-// Of each parameter what a rank knows of it: the step, and which tensors there are.
+// What a rank knows of a parameter's state: the step, and which tensors there are.
 struct PartEntry {
   int64_t step = 0;
   uint32_t known = 0;  // 1: there is a state
   uint32_t tensors = 0;
 };
 
+// A rank that knows the state decides; all that know it agree.
 std::vector<PartEntry> part_entries_of_all(const std::vector<PartEntry>& mine,
                                            ProcessGroup& group) {
   std::vector<PartEntry> all(mine.size());
@@ -111,14 +122,8 @@ std::vector<PartEntry> part_entries_of_all(const std::vector<PartEntry>& mine,
   return all;
 }
 
-}  // namespace
-
-void gather_optimizer_state(const OptimizerParts& parts,
-                            Optimizer& part,
-                            Optimizer& whole,
-                            ProcessGroup& group) {
-  part_check_kinds(part, whole);
-  const at::NoGradGuard no_grad;
+// What this rank's pieces know of the parameters' states.
+std::vector<PartEntry> part_entries_of_rank(const OptimizerParts& parts, Optimizer& part) {
   std::vector<PartEntry> mine(parts.parameters.size());
   for (size_t i = 0; i < parts.pieces.size(); ++i) {
     OptimizerParamState* const state = part_found(part, parts.tensors[i]);
@@ -133,10 +138,14 @@ void gather_optimizer_state(const OptimizerParts& parts,
       if (fields.tensors[f]->defined())
         entry.tensors |= 1U << f;
   }
-  const std::vector<PartEntry> entries = part_entries_of_all(mine, group);
-  uint32_t any = 0;
+  return mine;
+}
+
+// Gives each parameter that has a state on some rank a state in `whole`, without tensors yet.
+void part_make_states(const OptimizerParts& parts,
+                      const std::vector<PartEntry>& entries,
+                      Optimizer& whole) {
   for (size_t i = 0; i < entries.size(); ++i) {
-    any |= entries[i].tensors;
     if (entries[i].known == 0)
       continue;
     PartFields fields = part_fields(whole, nullptr);
@@ -144,27 +153,52 @@ void gather_optimizer_state(const OptimizerParts& parts,
       *fields.step = entries[i].step;
     whole.state()[parts.parameters[i].unsafeGetTensorImpl()] = std::move(fields.own);
   }
-  for (size_t f = 0; any >> f != 0; ++f) {
-    if ((any >> f & 1U) == 0)
+}
+
+// Gathers the `field`-th tensor of all states, in the layout of the parameters. Collective: all
+// ranks call it for the same fields.
+void part_gather_field(const OptimizerParts& parts,
+                       size_t field,
+                       const std::vector<PartEntry>& entries,
+                       Optimizer& part,
+                       Optimizer& whole,
+                       ProcessGroup& group) {
+  const at::Tensor own = at::zeros({parts.layout.part}, parts.options);
+  for (size_t i = 0; i < parts.pieces.size(); ++i) {
+    OptimizerParamState* const state = part_found(part, parts.tensors[i]);
+    if (state == nullptr)
       continue;
-    const at::Tensor own = at::zeros({parts.layout.part}, parts.options);
-    for (size_t i = 0; i < parts.pieces.size(); ++i) {
-      OptimizerParamState* const state = part_found(part, parts.tensors[i]);
-      if (state == nullptr)
-        continue;
-      const at::Tensor& value = *part_fields(part, state).tensors[f];
-      if (value.defined())
-        own.narrow(0, parts.pieces[i].at, parts.pieces[i].length).copy_(value);
-    }
-    const at::Tensor all = at::empty({parts.layout.length()}, own.options());
-    group.all_gather(all, own);
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if ((entries[i].tensors >> f & 1U) == 0)
-        continue;
-      OptimizerParamState* const state = part_found(whole, parts.parameters[i]);
-      *part_fields(whole, state).tensors[f] = parts.layout.place(all, i).clone();
-    }
+    const at::Tensor& value = *part_fields(part, state).tensors[field];
+    if (value.defined())
+      own.narrow(0, parts.pieces[i].at, parts.pieces[i].length).copy_(value);
   }
+  const at::Tensor all = at::empty({parts.layout.length()}, own.options());
+  group.all_gather(all, own);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if ((entries[i].tensors >> field & 1U) == 0)
+      continue;
+    OptimizerParamState* const state = part_found(whole, parts.parameters[i]);
+    *part_fields(whole, state).tensors[field] = parts.layout.place(all, i).clone();
+  }
+}
+
+}  // namespace
+
+void gather_optimizer_state(const OptimizerParts& parts,
+                            Optimizer& part,
+                            Optimizer& whole,
+                            ProcessGroup& group) {
+  part_check_kinds(part, whole);
+  const at::NoGradGuard no_grad;
+  const std::vector<PartEntry> entries =
+      part_entries_of_all(part_entries_of_rank(parts, part), group);
+  part_make_states(parts, entries, whole);
+  uint32_t any = 0;
+  for (const PartEntry& entry : entries)
+    any |= entry.tensors;
+  for (size_t f = 0; any >> f != 0; ++f)
+    if ((any >> f & 1U) != 0)
+      part_gather_field(parts, f, entries, part, whole, group);
 }
 
 void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimizer& whole) {

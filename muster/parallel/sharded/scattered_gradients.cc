@@ -1,3 +1,6 @@
+// Collects the gradients of a bucket in a flat buffer, in the layout of its parameters, and reduces
+// each rank's part to that rank. The mean is taken by scaling before the sum, so that halves do not
+// overflow. Gradients that add up without a reduction are kept in the type of the reduction.
 #include "muster/parallel/sharded/scattered_gradients.h"
 
 #include <ATen/Functions.h>
@@ -28,6 +31,7 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
     wanted_ += parameter.requires_grad() ? 1 : 0;
 }
 
+// Moves the gradient into the buffer. The first one makes the buffer.
 void ScatteredGradients::take(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const bool is_sparse = gradient.defined() && gradient.layout() != at::kStrided;
@@ -90,8 +94,8 @@ bool ScatteredGradients::holds(size_t parameter) const {
 
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters_.size();
-       ++i)  // gathered without a reduction, and not reached by this one
+  // Gradients may have been gathered without a reduction, and not be reached by this backward.
+  for (size_t i = 0; i < parameters_.size(); ++i)
     if (!has_[i] && parameters_[i].requires_grad() && holds(i))
       take(i);
   if (!flat_.defined())
@@ -104,6 +108,7 @@ void ScatteredGradients::start() {
   work_ = group_.reduce_scatter_async(part_, flat_);
 }
 
+// Everything is dropped before the replicas are asked, so an error there leaves nothing behind.
 at::Tensor ScatteredGradients::finish() {
   Work work = *work_;
   at::Tensor part = part_;
@@ -146,6 +151,7 @@ void add_to_pieces(const at::Tensor& part,
   }
 }
 
+// Every element is on one rank, so the sum of the ranks' squares is that of the whole.
 at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group) {
   const at::NoGradGuard no_grad;
   at::Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));

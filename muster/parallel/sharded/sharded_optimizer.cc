@@ -1,3 +1,8 @@
+// An optimizer of this rank's parts (inner) behind the interface of one of the whole model.
+// Parameters lie in flat buffers; a step updates this rank's part of each, and gathers the rest.
+// With sharded gradients, hooks collect a bucket's gradients during backward, and reduce it as soon
+// as it is complete, in the buckets' order on every rank. What the program does to the model
+// between steps, such as clearing gradients or loading values, is noticed and taken over.
 #include "muster/parallel/sharded/sharded_optimizer.h"
 
 #include <ATen/Functions.h>
@@ -19,10 +24,11 @@
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
+#include "muster/parallel/tensor_bytes.h"
 
 namespace muster {
 
-// Parameters that are gathered, and whose gradients are reduced, at once.
+// Parameters that are gathered together, and whose gradients are reduced together.
 struct ShardBucket {
   explicit ShardBucket(size_t group_) : group(group_) {}
 
@@ -42,7 +48,8 @@ namespace {
 using torch::optim::OptimizerParamGroup;
 using ShardGroups = ShardedOptimizerBase::Groups;
 
-// In reverse order, as backward comes to them.
+// The buckets are in reverse order, in which backward comes to the parameters. A bucket has
+// parameters of one group and type.
 std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_mb) {
   std::vector<ShardBucket> buckets;
   std::set<const c10::TensorImpl*> seen;
@@ -54,8 +61,10 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
       const at::Tensor& parameter = parameters[i];
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
-      if (begins || bytes > bucket_mb * 1048576 ||
-          parameter.scalar_type() != buckets.back().parameters[0].scalar_type()) {
+      const bool is_full = bytes > bucket_mb * 1048576;
+      const bool fits = !begins && !is_full &&
+                        parameter.scalar_type() == buckets.back().parameters[0].scalar_type();
+      if (!fits) {
         buckets.emplace_back(g);
         bytes = 0;
         begins = false;
@@ -191,6 +200,7 @@ void ShardsState::make_buckets(const Groups& groups) {
   }
 }
 
+// Each group has this rank's pieces of its parameters, and its own options.
 ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
   Groups parts;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -247,7 +257,7 @@ void ShardsState::make_stand_ins() {
   }
 }
 
-// What somebody has cleared in the model goes from the parts too.
+// A gradient that somebody has cleared in the model is cleared in the parts too.
 void ShardsState::clear_parts() {
   if (!options.gradients)
     return;
@@ -282,6 +292,7 @@ void ShardsState::on_gradient(size_t bucket, size_t parameter) {
     start_next();
 }
 
+// What a backward that failed has left is dropped.
 void ShardsState::begin_backward() {
   if (reducing)
     return;
@@ -293,6 +304,7 @@ void ShardsState::begin_backward() {
   reducing = true;
 }
 
+// The end of a backward: buckets that are not complete are reduced as they are.
 void ShardsState::after_graph() {
   const std::lock_guard lock(mutex);
   while (reducing && next < buckets.size())
@@ -304,6 +316,7 @@ void ShardsState::after_graph() {
     bucket.stand_ins->put();
 }
 
+// Called also for a backward that failed, which reduces nothing.
 void ShardsState::end_graph() {
   const std::lock_guard lock(mutex);
   for (ShardBucket& bucket : buckets)
@@ -328,7 +341,7 @@ void ShardsState::finish_oldest() {
       bucket.stand_ins->stand_for(i);
 }
 
-// ZeRO-1: each piece's gradient is a part of the parameter's.
+// With whole gradients (ZeRO-1) each piece's gradient is a view of the parameter's.
 void ShardsState::lend_whole_gradients() {
   for (ShardBucket& bucket : buckets) {
     for (size_t i = 0; i < bucket.pieces.size(); ++i) {
@@ -360,7 +373,8 @@ void ShardsState::return_whole_gradients() {
 // torch::load and others give parameters memory of their own: what is in it goes to the flat
 // buffers. Each rank keeps its own part of it, so all must have loaded the same.
 void ShardsState::take_replaced() {
-  std::vector<at::Tensor> replaced, places;
+  std::vector<at::Tensor> replaced;
+  std::vector<at::Tensor> places;
   for (ShardBucket& bucket : buckets) {
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       const at::Tensor place = bucket.layout.place(bucket.flat, i);
@@ -423,11 +437,11 @@ void ShardsState::gather() {
     const at::Tensor mine =
         bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
     works.push_back(group.all_gather_async(bucket.flat, mine));
-    traffic.gathered += static_cast<int64_t>(bucket.flat.nbytes());
+    traffic.gathered += bytes_of_tensor(bucket.flat);
   }
   for (Work& work : works)
     work.wait();
-  // Autograd is to see that values have changed.
+  // Autograd must see that values have changed, or it would use saved ones.
   for (ShardBucket& bucket : buckets)
     for (const at::Tensor& parameter : bucket.parameters)
       parameter.unsafeGetTensorImpl()->bump_version();
@@ -568,6 +582,7 @@ TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const 
   return pieces;
 }
 
+// Learning rates that the program has set reach the inner optimizer before each step.
 void ShardedOptimizerBase::options_to_part() {
   for (size_t g = 0; g < param_groups_.size(); ++g)
     state_of_shards_->inner->param_groups()[g].set_options(param_groups_[g].options().clone());

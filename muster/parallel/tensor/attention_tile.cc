@@ -1,3 +1,6 @@
+// Attention in tiles, as FlashAttention computes it: the scores of one tile of queries and one of
+// keys at a time, so the whole matrix is never in memory. Results of tiles are merged by the
+// logarithm of their sums. The backward computes the weights again from it.
 #include "muster/parallel/tensor/attention_tile.h"
 
 #include <ATen/Functions.h>
@@ -60,8 +63,8 @@ Attended nothing_attended(const at::Tensor& q) {
           {q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<double>::infinity(), options)};
 }
 
-// What was there and what comes are each a mean by its own weights; together they count as their
-// sums do.
+// `attended` and the new part are each a mean by its own weights. Together they count in proportion
+// to the sums of their weights, which are kept as logarithms.
 void attend(const at::Tensor& q,
             const at::Tensor& k,
             const at::Tensor& v,
@@ -90,6 +93,7 @@ void attend(const at::Tensor& q,
   });
 }
 
+// `weighted` is the sum of gradient times output of each query, which all its tiles subtract.
 void attend_backward(const at::Tensor& q,
                      const at::Tensor& k,
                      const at::Tensor& v,

@@ -1,3 +1,6 @@
+// Collectives as plain functions of tensors, and with_backward(), which makes an autograd function
+// of two such functions. Dimensions are moved to the front for a collective, and back, since
+// collectives cut and join only the first.
 #include "muster/parallel/tensor/group_collectives.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -13,6 +16,7 @@ namespace muster {
 
 namespace {
 
+// Autograd saves values of its own kinds; this holds a function as one.
 struct KeptMap : torch::CustomClassHolder {
   explicit KeptMap(TensorMap kept) : map(std::move(kept)) {}
   TensorMap map;
@@ -39,6 +43,7 @@ at::Tensor parts_first(const at::Tensor& x, const ProcessGroup& group, int64_t d
   return x.unflatten(dim, {group.size(), -1}).movedim(dim, 0).contiguous();
 }
 
+// The reverse: parts in ranks' order become one dimension again.
 at::Tensor joined_along(const at::Tensor& parts, int64_t dim) {
   return parts.movedim(0, dim).flatten(dim, dim + 1).contiguous();
 }
@@ -85,6 +90,7 @@ at::Tensor exchanged(const at::Tensor& x,
   return joined_along(come, gather_dim);
 }
 
+// The first `more` ranks have one row more.
 OwnRows own_rows(int64_t total, const ProcessGroup& group) {
   const int64_t least = total / group.size();
   const int64_t more = total % group.size();

@@ -1,3 +1,5 @@
+// The functions of tensor parallelism, in pairs: the backward of each is its partner, so second
+// derivatives work too. Forward and backward of a pair may be called in either order.
 #include "muster/parallel/tensor/group_functions.h"
 
 #include "muster/parallel/tensor/group_collectives.h"

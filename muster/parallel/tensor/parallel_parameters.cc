@@ -1,3 +1,6 @@
+// The parameters of a model some of whose layers are sharded over a group: which are sharded, their
+// norm, their pieces for a checkpoint, and their whole values. A DividedLayer answers for its own
+// parameters; all others are the same on every rank.
 #include "muster/parallel/tensor/parallel_parameters.h"
 
 #include <ATen/Functions.h>
@@ -17,6 +20,7 @@ const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module)
   return dynamic_cast<const DividedLayer*>(module.get());
 }
 
+// As LibTorch does: the norm of the norms. Undefined gradients count as none.
 at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters,
                              at::Device device,
                              double norm_type) {
@@ -40,7 +44,8 @@ at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<
 }  // namespace
 
 ParallelParameters parallel_parameters(const torch::nn::Module& model) {
-  std::set<const at::TensorImpl*> divided, seen;
+  std::set<const at::TensorImpl*> divided;
+  std::set<const at::TensorImpl*> seen;
   for (const auto& module : model.modules()) {
     const DividedLayer* layer = as_divided(module);
     if (layer == nullptr)

@@ -1,3 +1,6 @@
+// Attention over a sequence that is sharded over ranks. In ring attention keys and values go round:
+// each rank attends to the block that is here while the next one is on its way. In all-to-all
+// attention the ranks exchange tokens for heads, attend to whole sequences, and exchange back.
 #include "muster/parallel/tensor/ring_attention.h"
 
 #include <ATen/Functions.h>
@@ -17,7 +20,9 @@ namespace muster {
 
 namespace {
 
-// The pieces of the sequence that a rank has, in the order in which it has them.
+// The pieces of the sequence that a rank has, in the order in which it has them. In zigzag order a
+// rank has one from the front and one from the back, so that causal attention costs all ranks
+// alike.
 std::vector<int64_t> pieces_of(int64_t rank, int64_t ranks, SequenceOrder order) {
   if (order == SequenceOrder::contiguous)
     return {rank};
@@ -39,8 +44,9 @@ void check_attention(const char* call,
         ErrorCode::invalid_argument,
         cat(call, ": expected ", rule, ", got ", got, " (rank ", group.job_rank(), "); ", next));
   };
-  if (q.dim() != 4 || q.sizes() != k.sizes() || q.sizes() != v.sizes() ||
-      q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) {
+  const bool same_shape = q.dim() == 4 && q.sizes() == k.sizes() && q.sizes() == v.sizes();
+  const bool same_type = q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type();
+  if (!same_shape || !same_type) {
     fail("q, k and v of one type and of one shape [batch, heads, own tokens, width]",
          cat("[",
              join(q.sizes(), ", "),
@@ -73,14 +79,15 @@ class Ring {
   // all_to_all, which all backends do without an order of sends and receives that could meet
   // itself.
   [[nodiscard]] Work shift(const at::Tensor& come, const at::Tensor& rows) {
-    const auto size = static_cast<size_t>(group_.size());
-    std::vector<int64_t> to(size, 0), from(size, 0);
-    to[static_cast<size_t>((group_.rank() + 1) % group_.size())] = rows.size(0);
-    from[static_cast<size_t>((group_.rank() + group_.size() - 1) % group_.size())] = rows.size(0);
+    const int size = group_.size();
+    std::vector<int64_t> to(size, 0);
+    std::vector<int64_t> from(size, 0);
+    to[(group_.rank() + 1) % size] = rows.size(0);
+    from[(group_.rank() + size - 1) % size] = rows.size(0);
     return group_.all_to_all_async(come, rows, from, to);
   }
 
-  // Whose block is here after so many shifts.
+  // The rank whose block is here after so many shifts.
   int64_t owner(int64_t shifts) const {
     return (group_.rank() + group_.size() - shifts) % group_.size();
   }
@@ -89,8 +96,15 @@ class Ring {
   ProcessGroup& group_;
 };
 
+// Takes a run of tokens out of a tensor [batch, heads, tokens, …].
+struct SequencePart {
+  int64_t begin;
+  int64_t length;
+  at::Tensor operator()(const at::Tensor& x) const { return x.narrow(2, begin, length); }
+};
+
 // Calls visit(own tokens, the block's, diagonal) for each pair of pieces of which something is
-// seen.
+// seen. On the diagonal both are the same piece, so a query sees a part of it.
 template <class Visit>
 void each_pair(const ProcessGroup& group,
                int64_t owner,
@@ -100,25 +114,21 @@ void each_pair(const ProcessGroup& group,
   const std::vector<int64_t> mine = pieces_of(group.rank(), group.size(), options.order);
   const std::vector<int64_t> theirs = pieces_of(owner, group.size(), options.order);
   const int64_t length = own_tokens / std::ssize(mine);
-  for (size_t i = 0; i < mine.size(); ++i) {
-    for (size_t j = 0; j < theirs.size(); ++j) {
+  for (int64_t i = 0; i < std::ssize(mine); ++i) {
+    for (int64_t j = 0; j < std::ssize(theirs); ++j) {
       if (options.causal && theirs[j] > mine[i])
         continue;
-      const auto of = [length](size_t piece) {
-        return [at = static_cast<int64_t>(piece) * length, length](const at::Tensor& x) {
-          return x.narrow(2, at, length);
-        };
-      };
-      visit(of(i), of(j), options.causal && theirs[j] == mine[i]);
+      const bool diagonal = options.causal && theirs[j] == mine[i];
+      visit(SequencePart{i * length, length}, SequencePart{j * length, length}, diagonal);
     }
   }
 }
 
 TileOptions tile_options(const ContextOptions& options, const at::Tensor& q) {
-  return {.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))),
-          .tile = options.tile};
+  return {.scale = options.scale.value_or(1 / std::sqrt(q.size(3))), .tile = options.tile};
 }
 
+// `keys` is keys and values, stacked, so that one message moves both.
 Attended go_round(const at::Tensor& q,
                   at::Tensor keys,
                   ProcessGroup& group,
@@ -147,7 +157,7 @@ Attended go_round(const at::Tensor& q,
   return attended;
 }
 
-// Each block's gradients go round with it, and one step further: home.
+// Each block's gradients go round with it, and one step further, to the rank that owns the block.
 AttentionGradients go_round_backward(const at::Tensor& q,
                                      at::Tensor keys,
                                      const Attended& attended,
@@ -236,7 +246,7 @@ at::Tensor tokens_for_heads(const at::Tensor& x,
       });
 }
 
-// Where each token stands after the ranks' parts were joined.
+// The position of each token after the ranks' parts were joined.
 at::Tensor joined_positions(int64_t length,
                             const ProcessGroup& group,
                             SequenceOrder order,

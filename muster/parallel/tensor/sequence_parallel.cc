@@ -1,3 +1,5 @@
+// Layers on a sequence that is sharded over a group. Parameters are whole on every rank, and their
+// gradients are summed over the ranks, as each rank sees only its tokens.
 #include "muster/parallel/tensor/sequence_parallel.h"
 
 #include <ATen/Context.h>
@@ -15,11 +17,13 @@ namespace muster {
 
 namespace {
 
-// Another one for each rank and each call.
+// Returns another seed for each rank and each call. All ranks draw the same number, since their
+// generators are in the same state, and the rank tells them apart.
 uint64_t next_seed(int rank) {
   const at::Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, at::kLong);
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // spreads neighbouring ranks
-  return static_cast<uint64_t>(drawn.item<int64_t>()) + kOdd * static_cast<uint64_t>(rank + 1);
+  const uint64_t seed = drawn.item<int64_t>();
+  return seed + kOdd * (rank + 1);
 }
 
 }  // namespace

@@ -1,3 +1,6 @@
+// Linear layers sharded over a group. A column-parallel layer has some of the outputs on each rank,
+// and a row-parallel one some of the inputs; in a row they need one sum. With a sequence dimension
+// the ranks hold different tokens outside of the pair, and the sum becomes a reduce-scatter.
 #include "muster/parallel/tensor/tensor_parallel.h"
 
 #include <ATen/Functions.h>
@@ -13,7 +16,8 @@ namespace muster {
 
 namespace {
 
-// This rank's part of each of `stacks`, with storage of its own.
+// Returns this rank's part of each of `stacks`, with storage of its own. Stacks are layers that
+// were joined into one, such as queries, keys and values.
 at::Tensor own_outputs(const at::Tensor& whole, int64_t stacks, OwnRows rows) {
   if (!whole.defined())
     return {};
@@ -22,7 +26,7 @@ at::Tensor own_outputs(const at::Tensor& whole, int64_t stacks, OwnRows rows) {
   return parts.flatten(0, 1).clone(at::MemoryFormat::Contiguous);
 }
 
-// What is wrong with a size that is to be divided, or nothing.
+// Returns what is wrong with a size that is to be sharded, or nothing.
 std::string wrong_division(const char* call,
                            const char* what,
                            int64_t size,
@@ -44,8 +48,10 @@ std::string wrong_division(const char* call,
 std::string wrong_column(const at::Tensor& weight,
                          const ColumnOptions& options,
                          const ProcessGroup& group) {
-  const int64_t stacks = options.stacks, outputs = weight.size(0);
-  if (stacks < 1 || outputs % stacks != 0 || (options.uneven && stacks != 1)) {
+  const int64_t stacks = options.stacks;
+  const int64_t outputs = weight.size(0);
+  const bool is_stacked_evenly = stacks >= 1 && outputs % stacks == 0;
+  if (!is_stacked_evenly || (options.uneven && stacks != 1)) {
     return cat(
         "column_parallel: expected stacks of equal size, and only one stack with .uneven, got ",
         stacks,
@@ -118,7 +124,7 @@ WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   return all;
 }
 
-// A stack's outputs follow the stack's before.
+// Each stack gives runs of elements of its own, since its outputs follow those of the stack before.
 TensorPieces ColumnParallelLinearImpl::pieces() const {
   const int64_t of_stack = outputs_ / options_.stacks;
   const OwnRows rows = own_rows(of_stack, group_);

@@ -1,3 +1,7 @@
+// An embedding and a cross entropy whose vocabulary is sharded over a group. A rank looks up the
+// tokens that it has, and gives zeros for others; the sum over the ranks is the whole. The loss
+// needs of each token the maximum, the sum of exponentials and the target's logit: two small
+// collectives, whatever the vocabulary.
 #include "muster/parallel/tensor/vocabulary_parallel.h"
 
 #include <ATen/Functions.h>
@@ -15,7 +19,7 @@ namespace muster {
 
 namespace {
 
-// Ids as indices of this rank's rows; 0 where another rank has them.
+// Ids as indices of this rank's rows. `foreign` says which ids another rank has; their index is 0.
 struct OwnIds {
   at::Tensor index;
   at::Tensor foreign;
@@ -34,6 +38,7 @@ OwnIds own_ids(const at::Tensor& ids, int64_t vocabulary, const ProcessGroup& gr
   return {.index = index.masked_fill(foreign, 0), .foreign = foreign};
 }
 
+// Ids on a GPU are not looked at, since that would wait for the device.
 void expect_ids(const char* call,
                 const char* what,
                 const at::Tensor& ids,
@@ -69,15 +74,20 @@ void expect_ids(const char* call,
                   "); look at where the tokens come from"));
 }
 
-// What is wrong with an embedding that is to be divided, or nothing.
+// The name of an option that is set and not supported here, or null.
+const char* unknown_option(const torch::nn::EmbeddingOptions& options) {
+  if (options.max_norm())
+    return "max_norm";
+  if (options.scale_grad_by_freq())
+    return "scale_grad_by_freq";
+  return options.sparse() ? "sparse" : nullptr;
+}
+
+// Returns what is wrong with an embedding that is to be sharded, or nothing.
 std::string wrong_embedding(const torch::nn::EmbeddingOptions& options,
                             int64_t vocabulary,
                             const ProcessGroup& group) {
-  const char* unknown = options.max_norm()             ? "max_norm"
-                        : options.scale_grad_by_freq() ? "scale_grad_by_freq"
-                        : options.sparse()             ? "sparse"
-                                                       : nullptr;
-  if (unknown != nullptr) {
+  if (const char* const unknown = unknown_option(options)) {
     return cat("parallel_embedding: expected none of max_norm, scale_grad_by_freq and sparse, got ",
                unknown,
                " (rank ",
@@ -125,7 +135,8 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
     return losses.masked_fill(ignored, 0).sum() / count;
   }
 
-  // softmax - 1 at the target; by the sums of all ranks, so no rank needs another.
+  // The gradient is the softmax, less 1 at the target. It needs only the sums of the forward, so
+  // the ranks exchange nothing.
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
     refuse_second_derivative("parallel_cross_entropy");
@@ -204,8 +215,8 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits,
                     group.job_rank(),
                     "); give {.vocabulary = …}"));
   }
-  if (logits.dim() < 1 || own != own_rows(vocabulary, group).length || own == 0 ||
-      logits.sizes().slice(0, static_cast<size_t>(logits.dim() - 1)) != targets.sizes()) {
+  const bool has_part = own > 0 && own == own_rows(vocabulary, group).length;
+  if (!has_part || logits.sizes().slice(0, logits.dim() - 1) != targets.sizes()) {
     throw Error(ErrorCode::invalid_argument,
                 cat(kCall,
                     ": expected logits [targets, ",
