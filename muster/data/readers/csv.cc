@@ -99,7 +99,8 @@ at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
   const auto columns = columns_asked(text, options, label);
   const auto values = text.values(columns);
   check_rows(values, path);
-  return floats_of(values, columns.size(), 0, columns.size());
+  const int64_t width = std::ssize(columns);
+  return floats_of(values, width, 0, width);
 }
 
 TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& options) {
@@ -111,9 +112,10 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
   columns.push_back(label);
   const auto values = text.values(columns, options.class_names);
   check_rows(values, path);
-  return {floats_of(values, columns.size(), 0, features),
-          options.classes ? classes_of(values, columns.size(), path)
-                          : floats_of(values, columns.size(), features, 1).flatten()};
+  const int64_t width = features + 1;
+  return {floats_of(values, width, 0, features),
+          options.classes ? classes_of(values, width, path)
+                          : floats_of(values, width, features, 1).flatten()};
 }
 
 std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& options) {
