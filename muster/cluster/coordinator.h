@@ -175,7 +175,7 @@ class Coordinator {
   std::set<std::string> set_aside_;         // names
   Trouble trouble_;
   std::vector<RankExit> exits_;  // of the round
-  std::vector<Order> orders_;      // to be given
+  std::vector<Order> orders_;    // to be given
 };
 
 }  // namespace muster

@@ -3,6 +3,9 @@
 // shapes and types are compared here first.
 #include "muster/data/collate.h"
 
+#include <cstdint>
+#include <string>
+
 #include <ATen/ops/cat.h>
 #include <ATen/ops/pad_sequence.h>
 #include <ATen/ops/stack.h>

@@ -4,8 +4,13 @@
 // many samples it has.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -6,6 +6,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/error.h"

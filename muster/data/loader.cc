@@ -8,7 +8,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"

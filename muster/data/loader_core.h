@@ -2,6 +2,7 @@
 // samples, their order and weight, and the training position.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>

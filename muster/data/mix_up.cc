@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

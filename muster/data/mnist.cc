@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/error.h"

@@ -1,6 +1,8 @@
 // The parts of stream_loader.h that do not depend on the type of example: texts and errors.
 #include "muster/data/stream_loader.h"
 
+#include <string>
+
 #include "muster/base/error.h"
 
 namespace muster {

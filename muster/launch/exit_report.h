@@ -8,8 +8,8 @@
 
 #include "muster/launch/cause.h"
 #include "muster/launch/gpu_watch.h"
-#include "muster/launch/run_record.h"
 #include "muster/launch/rank_exit.h"
+#include "muster/launch/run_record.h"
 #include "muster/trace/compare_activity.h"
 
 namespace muster {

@@ -19,11 +19,11 @@
 #include "muster/launch/exit_report.h"
 #include "muster/launch/oom_kills.h"
 #include "muster/launch/port_watch.h"
+#include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
 #include "muster/launch/source_lines.h"
 #include "muster/launch/successors.h"
-#include "muster/launch/rank_starts.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
@@ -234,9 +234,9 @@ class StoppedRanks {
 class LocalRanks {
  public:
   LocalRanks(ProcessSet& processes,
-              const std::vector<RankSpec>& specs,
-              const std::vector<int>& inherit_fds,
-              const GroupRules& rules)
+             const std::vector<RankSpec>& specs,
+             const std::vector<int>& inherit_fds,
+             const GroupRules& rules)
       : processes_(processes),
         specs_(specs),
         rules_(rules),
@@ -405,9 +405,9 @@ class LocalRanks {
 }  // namespace
 
 GroupResult run_local_ranks(ProcessSet& processes,
-                        const std::vector<RankSpec>& specs,
-                        const std::vector<int>& inherit_fds,
-                        const GroupRules& rules) {
+                            const std::vector<RankSpec>& specs,
+                            const std::vector<int>& inherit_fds,
+                            const GroupRules& rules) {
   processes.post_sentinel(marks_of(specs));
   return LocalRanks(processes, specs, inherit_fds, rules).run();
 }

@@ -63,9 +63,9 @@ struct RankSpec {
 // One spec per rank of host job.host_index, in rank order; of every host when the plan is
 // simulated. Throws: invalid_argument for a bad --redirects or --tee.
 std::vector<RankSpec> make_rank_specs(const Plan& plan,
-                                          const LaunchOptions& options,
-                                          const JobFacts& job,
-                                          int attempt);
+                                      const LaunchOptions& options,
+                                      const JobFacts& job,
+                                      int attempt);
 
 // torchrun's form of --redirects and --tee for one local rank: 0 none, 1 stdout, 2 stderr, 3 both.
 // Throws: invalid_argument naming `flag`.

@@ -44,8 +44,8 @@ struct Replacing {
   // True: go_on() follows, now or later, or the end of all. False: the others are to end now.
   std::function<bool(const RankFailures&)> replace = {};
   // These go through this host's store; `process` is a process_name.
-  std::function<void(const std::string& process, const NextGeneration&, const RankSpec&)>
-      announce = {};
+  std::function<void(const std::string& process, const NextGeneration&, const RankSpec&)> announce =
+      {};
   std::function<bool(const std::string& process, int generation)> has_come = {};
   // Whether the process is in the midst of a checkpoint, for which it is given time.
   std::function<bool(const std::string& process)> is_saving = {};

@@ -19,7 +19,7 @@ struct AttemptRecord {
   double began = 0;  // Units, of all times here: seconds since 1970
   std::optional<double> ended = {};
   std::vector<RankExit> exits = {};  // in order of death; of the first failure with its stack
-  std::string fault = {};              // why all were killed where no rank is the cause; empty: no
+  std::string fault = {};            // why all were killed where no rank is the cause; empty: no
 };
 
 // One start of `muster run`, or of a program that starts itself.

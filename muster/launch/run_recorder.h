@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "muster/launch/launch.h"
-#include "muster/launch/run_record.h"
 #include "muster/launch/rank_spec.h"
+#include "muster/launch/run_record.h"
 
 namespace muster {
 

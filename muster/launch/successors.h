@@ -1,5 +1,5 @@
-// Processes that follow on ranks that failed, while the others go on. For run_local_ranks alone; who is
-// to follow, and whether, Replacing says.
+// Processes that follow on ranks that failed, while the others go on. For run_local_ranks alone;
+// who is to follow, and whether, Replacing says.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
-#include "muster/launch/rank_starts.h"
 
 namespace muster {
 
@@ -67,7 +67,7 @@ class Successors {
   std::set<pid_t> replaced_;             // of the generation before
   std::set<pid_t> followed_;             // of all before
   std::map<pid_t, std::string> causes_;  // of the ends that were to be made good
-  std::vector<RankSpec> specs_;        // of the generation
+  std::vector<RankSpec> specs_;          // of the generation
   std::set<int> to_start_;               // slots, after the pause
   std::set<int> started_;                // slots, in this generation
   EventLoop::Handle pause_ = 0;

@@ -45,8 +45,8 @@ TEST(CauseOfRanks, WhatMusterEndedIsNone) {
 
 TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
   std::vector<RankExit> exits = {failed(2, 1),
-                                   failed(1, 0, SIGABRT, milliseconds(20)),
-                                   failed(0, 0, SIGKILL, milliseconds(5'000))};
+                                 failed(1, 0, SIGABRT, milliseconds(20)),
+                                 failed(0, 0, SIGKILL, milliseconds(5'000))};
   put_cause_first(exits, true);
   EXPECT_THAT(ranks_of(exits), ElementsAre(1, 2, 0));
   put_cause_first(exits);

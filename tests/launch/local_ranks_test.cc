@@ -40,8 +40,7 @@ class StderrTo {
   Fd before_;
 };
 
-std::vector<RankSpec> shells(const std::vector<std::string>& scripts,
-                               const ScratchFolder& folder) {
+std::vector<RankSpec> shells(const std::vector<std::string>& scripts, const ScratchFolder& folder) {
   std::vector<RankSpec> specs;
   for (const std::string& script : scripts) {
     RankSpec spec;
@@ -55,8 +54,8 @@ std::vector<RankSpec> shells(const std::vector<std::string>& scripts,
   return specs;
 }
 
-// What run_local_ranks says when rank 1 ends with `code` at once and rank 0 goes on until `until` is
-// true.
+// What run_local_ranks says when rank 1 ends with `code` at once and rank 0 goes on until `until`
+// is true.
 std::string said(const std::string& until, int code, milliseconds early_end_after) {
   const ScratchFolder folder;
   {
@@ -145,10 +144,9 @@ TEST(RunLocalRanks, ARankThatFailsOfAStrangerIsNotToldOf) {
     ProcessSet processes;
     const auto specs = shells({"sleep 1; touch up; until [ -e go ]; do :; done; exit 98"}, folder);
     const GroupResult result = run_local_ranks(
-        processes,
-        specs,
-        {},
-        {.master_port = port.port(), .on_rank_failed = [&](const RankExit&) { told = true; }});
+        processes, specs, {}, {.master_port = port.port(), .on_rank_failed = [&](const RankExit&) {
+                                 told = true;
+                               }});
     ::_exit(result.fault.empty() ? 1 : told ? 2 : 0);
   }
   while (!std::filesystem::exists(folder.path() + "/up"))

@@ -177,8 +177,7 @@ TEST(RankSpec, KeepsWhatTheUserSet) {
   EXPECT_EQ(variables.count("MUSTER_LEASE_FD"), 0U);
   EXPECT_EQ(variables.count("MUSTER_TTY"), 0U) << "it speaks of an outer job's terminal";
   facts.on_terminal = true;
-  EXPECT_EQ(make_rank_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"),
-            "1");
+  EXPECT_EQ(make_rank_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"), "1");
 }
 
 TEST(RankSpec, RanksWhoseStandardErrorHasAFileSayTheirErrorsThere) {
@@ -195,9 +194,9 @@ TEST(RankSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
   plan.ranks[1].host_index = 1;
   JobFacts facts = job();
   facts.interface = "eth1";
-  EXPECT_EQ(make_rank_specs(cpu_plan(2), options(), facts, 0)[0].environment.count(
-                "GLOO_SOCKET_IFNAME"),
-            0U)
+  EXPECT_EQ(
+      make_rank_specs(cpu_plan(2), options(), facts, 0)[0].environment.count("GLOO_SOCKET_IFNAME"),
+      0U)
       << "one host: loopback will do";
   Environment variables = make_rank_specs(plan, options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("GLOO_SOCKET_IFNAME"), "eth1");
@@ -209,9 +208,8 @@ TEST(RankSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
 }
 
 TEST(RankSpec, AtLeastOneThread) {
-  EXPECT_EQ(
-      make_rank_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"),
-      "1");
+  EXPECT_EQ(make_rank_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"),
+            "1");
 }
 
 TEST(RankSpec, ShowsTheJobsGpusInLocalRankOrder) {
@@ -235,9 +233,8 @@ TEST(RankSpec, OwnGpuIsOrdinalZeroForScriptsToo) {
 
 TEST(RankSpec, CpuRankBesideGpuRanksSeesNoGpu) {
   Plan plan = cpu_plan(2);
-  EXPECT_EQ(
-      make_rank_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"),
-      0U);
+  EXPECT_EQ(make_rank_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"),
+            0U);
   plan.ranks[0] = gpu_rank(0, "GPU-b", 0);
   EXPECT_EQ(make_rank_specs(plan, options(), job(), 0)[0].environment.at("CUDA_VISIBLE_DEVICES"),
             "GPU-b");

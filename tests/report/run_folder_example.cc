@@ -48,9 +48,9 @@ std::vector<RankExit> example_exits(double began, double seconds, bool good) {
   std::vector<RankExit> exits;
   for (int rank = 0; rank < kRanks; ++rank) {
     RankExit exit{.rank = rank,
-                    .local_rank = rank % 4,
-                    .host = cat("n", rank / 4),
-                    .device = test_uuid(rank / 4, rank % 4)};
+                  .local_rank = rank % 4,
+                  .host = cat("n", rank / 4),
+                  .device = test_uuid(rank / 4, rank % 4)};
     exit.pid = 4000 + rank;
     exit.cause = "exit code 0";
     exit.after = std::chrono::milliseconds(std::llround(seconds * 1000));

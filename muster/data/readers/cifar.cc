@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <numeric>
 #include <optional>

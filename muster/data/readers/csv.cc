@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <variant>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -1,6 +1,10 @@
 // What image_codec.cc calls: a format, a file.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <string_view>
+
 #include "muster/data/readers/image_codec.h"
 
 namespace muster {

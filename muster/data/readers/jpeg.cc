@@ -3,7 +3,10 @@
 // on its side is decoded as it is stored, and turned afterwards.
 #include <csetjmp>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <string>
+#include <string_view>
 
 #include <jpeglib.h>
 // after jpeglib.h

@@ -7,6 +7,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>

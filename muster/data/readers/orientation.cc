@@ -5,6 +5,7 @@
 #include "muster/data/readers/orientation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 

@@ -8,6 +8,7 @@
 //                            {.shuffle_buffer = 1000});
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

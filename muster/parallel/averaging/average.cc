@@ -3,6 +3,8 @@
 // extra memory.
 #include "muster/parallel/averaging/average.h"
 
+#include <cstdint>
+
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 

@@ -10,8 +10,10 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace muster {
 

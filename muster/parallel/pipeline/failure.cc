@@ -5,7 +5,9 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <exception>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

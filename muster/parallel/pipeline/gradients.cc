@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "muster/base/error.h"

@@ -5,7 +5,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "muster/base/clock.h"

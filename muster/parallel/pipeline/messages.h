@@ -9,9 +9,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"

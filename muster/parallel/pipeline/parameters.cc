@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>

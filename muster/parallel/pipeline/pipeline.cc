@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <set>

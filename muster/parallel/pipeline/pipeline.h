@@ -15,6 +15,7 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "muster/parallel/pipeline/backward.h"
 

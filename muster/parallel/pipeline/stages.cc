@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <utility>
 

@@ -3,6 +3,8 @@
 // module. The set of all units is held by the modules, so it lives as long as any of them.
 #include "muster/parallel/sharded/fully_sharded.h"
 
+#include <string>
+
 #include <ATen/SequenceNumber.h>
 
 #include "muster/base/error.h"

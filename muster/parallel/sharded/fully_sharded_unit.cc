@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "muster/base/error.h"

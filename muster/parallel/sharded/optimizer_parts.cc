@@ -12,8 +12,12 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

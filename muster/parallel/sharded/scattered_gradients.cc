@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "muster/base/error.h"

@@ -11,6 +11,7 @@
 #include <deque>
 #include <mutex>
 #include <set>
+#include <string>
 #include <unordered_set>
 #include <utility>
 

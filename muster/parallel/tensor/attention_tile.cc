@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 
 namespace muster {

@@ -3,6 +3,8 @@
 // nothing of ranks.
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 namespace muster {

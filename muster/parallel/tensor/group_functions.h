@@ -12,6 +12,8 @@
 // in the same order.
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/process_group.h"

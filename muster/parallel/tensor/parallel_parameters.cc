@@ -7,7 +7,10 @@
 #include <ATen/TensorOperators.h>
 
 #include <cmath>
+#include <memory>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 

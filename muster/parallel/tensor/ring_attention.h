@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 
 #include "muster/comm/process_group.h"

@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "muster/base/strings.h"

@@ -17,6 +17,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

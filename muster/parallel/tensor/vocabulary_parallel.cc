@@ -8,6 +8,8 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdint>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"

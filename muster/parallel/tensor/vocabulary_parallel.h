@@ -11,6 +11,7 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 

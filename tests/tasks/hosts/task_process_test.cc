@@ -188,7 +188,7 @@ TEST(DevicePool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
     host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
   const auto cpus_of_place = [&](NumaBinding binding, const TaskNeed& need, const std::string& on) {
     const DevicePool pool({.source = "test", .hosts = {host}},
-                    {.gpus = Selection(on), .numa_binding = binding});
+                          {.gpus = Selection(on), .numa_binding = binding});
     return pool.find(need)->bound;
   };
   EXPECT_THAT(cpus_of_place(NumaBinding::exclusive, {.gpus = 1, .cpus = 2}, "5"),
@@ -225,7 +225,7 @@ TEST(DevicePool, ExclusiveCpusThatCannotBeAreAnError) {
   const auto error_of = [](const Host& host, int cpus) -> std::string {
     try {
       const DevicePool pool({.source = "test", .hosts = {host}},
-                      {.cpus = cpus, .numa_binding = NumaBinding::exclusive});
+                            {.cpus = cpus, .numa_binding = NumaBinding::exclusive});
     } catch (const Error& error) {
       return error.what();
     }

@@ -107,7 +107,8 @@ TEST(TaskSchedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
                                    task_of("more", {{.gpus = 2}}),
                                    task_of("last", {{.gpus = 2}})};
   TaskSchedule schedule(
-      tasks, DevicePool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
+      tasks,
+      DevicePool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(1, 1, 0)) << "the fullest host comes second";
 }
 

@@ -58,7 +58,9 @@ class Simulation {
 
 }  // namespace
 
-SimulatedRun simulate(const std::vector<Task>& tasks, DevicePool pool, const SimulateOptions& options) {
+SimulatedRun simulate(const std::vector<Task>& tasks,
+                      DevicePool pool,
+                      const SimulateOptions& options) {
   return Simulation(tasks, std::move(pool), options).run();
 }
 
