@@ -29,12 +29,15 @@ Term agree_term_of_line(const std::string& line) {
           .value = tab == std::string::npos ? "nothing" : line.substr(tab + 1)};
 }
 
+// A rank that sent fewer lines gives an empty one, which reads as a term without a name.
 std::string agree_line(const std::vector<std::string>& lines, size_t i) {
   return i < lines.size() ? lines[i] : std::string();
 }
 
 }  // namespace
 
+// All ranks of the group call it together, each with its own findings. It returns only if no rank
+// found anything wrong and all terms are equal.
 void require_agreement(ProcessGroup& group,
                        const std::string& owner,
                        const std::string& wrong,
@@ -76,6 +79,7 @@ void require_agreement(ProcessGroup& group,
   }
 }
 
+// The hash covers every bit of a tensor, so models that differ in one value are told apart too.
 std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor>& tensors) {
   std::vector<Term> terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
   for (size_t i = 0; i < tensors.size(); ++i) {

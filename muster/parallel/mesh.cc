@@ -1,4 +1,6 @@
 // The groups of a mesh. checked_mesh() has compared the shape with the size of the job.
+// Each axis has a group of the ranks that differ along it alone, and joined() makes one over
+// several axes. All ranks make all groups, in one order.
 #include "muster/parallel/mesh.h"
 
 #include <optional>
@@ -12,6 +14,8 @@ Mesh::Mesh(ProcessGroup group, std::vector<MeshAxis> axes)
       coordinates_(shape_.coordinates(group_.rank())) {
   for (const MeshAxis& axis : shape_.axes)
     groups_.emplace(axis.name, joined({axis.name}));
+  // The groups of single axes are in groups_, so joined_ keeps only those that the program asks
+  // for.
   joined_.clear();
 }
 
@@ -31,6 +35,7 @@ ProcessGroup Mesh::joined(const std::vector<std::string>& axes) {
   return *mine;
 }
 
+// The group that was given stays open, since it belongs to whoever made the mesh.
 void Mesh::shutdown() {
   for (auto& group : joined_)
     group.shutdown();

@@ -12,6 +12,7 @@ namespace muster {
 
 namespace {
 
+// A tensor larger than this makes a lot of its own.
 constexpr size_t kAverageLotBytes = size_t{32} << 20;
 
 }  // namespace
@@ -34,6 +35,7 @@ std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tens
   return lots;
 }
 
+// The result never shares memory with the lot, so a collective may write into it.
 at::Tensor flat_of(const std::vector<at::Tensor>& lot) {
   const at::NoGradGuard no_grad;
   if (lot.size() == 1)
@@ -45,6 +47,7 @@ at::Tensor flat_of(const std::vector<at::Tensor>& lot) {
   return at::cat(flats);
 }
 
+// Each tensor is written in place, so whoever holds it sees the new values.
 void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot) {
   const at::NoGradGuard no_grad;
   int64_t at = 0;
@@ -54,6 +57,7 @@ void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot) 
   }
 }
 
+// All ranks of the group call it together, with tensors of the same types and sizes.
 void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   if (group.size() == 1)
     return;

@@ -45,6 +45,8 @@ std::vector<at::Tensor> mean_moves(ProcessGroup& group,
 
 }  // namespace
 
+// All ranks of the group construct it together, since it compares options and values. The first
+// outer step starts from the parameters as they are now.
 DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options)
     : group_(std::move(group)),
       options_(std::move(options)),
@@ -63,6 +65,7 @@ DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, Di
     common_.push_back(parameter.detach().clone());
 }
 
+// All ranks call it equally often, so they reach the outer step, which is collective, together.
 bool DiLoCo::step() {
   if (++steps_ % options_.every != 0)
     return false;
@@ -76,6 +79,7 @@ void DiLoCo::step_outside() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> moves = mean_moves(group_, common_, parameters_);
   average_over(group_, buffers_);
+  // The first outer step starts the momentum with the move itself, as torch::optim::SGD does.
   const bool first = momentum_.empty();
   for (size_t i = 0; i < moves.size(); ++i) {
     at::Tensor move = moves[i];
@@ -92,6 +96,8 @@ void DiLoCo::step_outside() {
   }
 }
 
+// The tensors share memory with this object, so the caller saves or copies them before the next
+// step.
 NamedState DiLoCo::state() const {
   NamedState saved{.numbers = {{"steps", static_cast<double>(steps_)},
                                {"has_momentum", momentum_.empty() ? 0.0 : 1.0}},

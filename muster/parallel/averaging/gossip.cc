@@ -21,6 +21,7 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
   const int turn = static_cast<int>(step % last);
   int peer = 0;
   if (rank == last) {
+    // Only the last rank searches: its peer is the rank that would meet itself in this turn.
     while (2 * peer % last != turn)
       ++peer;
   } else {
@@ -28,6 +29,7 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
     if (peer == rank)
       peer = last;
   }
+  // The extra place of an odd number of ranks is nobody, so this rank rests.
   if (peer == ranks)
     return std::nullopt;
   return peer;
@@ -38,6 +40,8 @@ GossipAverage::GossipAverage(const std::vector<at::Tensor>& parameters, ProcessG
   require_agreement(group_, "GossipAverage", "", terms_of("parameter", parameters));
 }
 
+// All ranks call it equally often, since the count decides who meets whom. Only the two ranks of a
+// pair exchange messages.
 void GossipAverage::step() {
   const std::optional<int> peer = gossip_peer(group_.rank(), group_.size(), steps_++);
   if (!peer)
@@ -58,6 +62,7 @@ void GossipAverage::step() {
   }
 }
 
+// All ranks call it together, for instance before an evaluation.
 void GossipAverage::average() {
   average_over(group_, parameters_);
 }

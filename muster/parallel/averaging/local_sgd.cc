@@ -49,6 +49,7 @@ std::string refusal_inside(ProcessGroup& inside,
 
 }  // namespace
 
+// All ranks construct it together. Whole numbers among parameters and buffers stay each rank's own.
 LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters,
                    ProcessGroup group,
                    LocalSGDOptions options)
@@ -69,16 +70,20 @@ LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters,
     averaged_.push_back(buffer);
 }
 
+// It returns whether this call averaged over `group_`, and not only inside of a host.
 bool LocalSGD::step() {
   ++steps_;
+  // The ranks of a host go first, so that the average over hosts is one of all ranks.
   if (options_.inside)
     average_over(*options_.inside, averaged_);
+  // The first `start` steps are all due, and the count of `every` begins after them.
   const bool due = steps_ <= options_.start || (steps_ - options_.start) % options_.every == 0;
   if (due)
     average_over(group_, averaged_);
   return due;
 }
 
+// All ranks call it together. The inner average goes first, as in step().
 void LocalSGD::average() {
   if (options_.inside)
     average_over(*options_.inside, averaged_);

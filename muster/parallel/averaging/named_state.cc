@@ -1,4 +1,5 @@
 // Looks things up in a saved state; a state of another class or model is refused by name and shape.
+// `owner` is the class that loads, whose name begins each error.
 #include "muster/parallel/averaging/named_state.h"
 
 #include "muster/base/error.h"
@@ -8,6 +9,7 @@ namespace muster {
 
 namespace {
 
+// It never returns, so callers need no path for a missing entry.
 [[noreturn]] void refuse_named_state(const std::string& owner,
                                      const std::string& wanted,
                                      const std::string& got) {
@@ -29,6 +31,7 @@ double NamedState::number(const std::string& owner, const std::string& name) con
   return found->second;
 }
 
+// It checks the shape alone: the caller converts type and device.
 const at::Tensor& NamedState::tensor(const std::string& owner,
                                      const std::string& name,
                                      const at::Tensor& shaped_as) const {

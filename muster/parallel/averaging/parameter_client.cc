@@ -13,10 +13,12 @@
 
 namespace muster {
 
+// Workers and servers construct their sides together, since both take part in making the groups.
 ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
                                  ProcessGroup group,
                                  const ParameterServerOptions& options)
     : options_(options), rank_(group.rank()) {
+  // The comparison in connect_parameter_pairs() refuses a client on a server's rank, on all ranks.
   const std::string wrong = keeps_parameters(group, options)
                                 ? cat("parameter server: expected a ParameterServer on rank ",
                                       rank_,
@@ -30,6 +32,7 @@ ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
 // Every error names the call and the server.
 void ParameterClient::with_each_server(const char* call,
                                        const std::function<void(size_t server)>& talk) {
+  // No servers are left after finish(), which closes the pairs.
   if (servers_.empty()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("ParameterClient: expected no ",
@@ -65,6 +68,7 @@ void ParameterClient::pull() {
   pulled_ = true;
 }
 
+// A server knows a gradient by its place in the shard. Parameters without a gradient are not sent.
 void ParameterClient::push() {
   if (!pulled_) {
     throw Error(ErrorCode::failed_precondition,
@@ -92,6 +96,7 @@ void ParameterClient::push() {
   ++steps_;
 }
 
+// A server that hears of the finish waits for this worker no longer.
 void ParameterClient::finish() {
   with_each_server("finish", [&](size_t server) {
     send_request(servers_[server], ParameterRequest::finish);

@@ -46,6 +46,7 @@ std::string wrong_parameter_options(const ParameterServerOptions& options,
 constexpr int kServer = 0;
 constexpr int kWorker = 1;
 
+// send() takes only tensors, so a number travels as a tensor of one element.
 void send_number(ProcessGroup& pair, int to, int64_t number) {
   pair.send(at::full({1}, number, at::kLong), to);
 }
@@ -58,10 +59,13 @@ int64_t receive_number(ProcessGroup& pair, int from) {
 
 }  // namespace
 
+// The first ranks of the group are the servers, so each rank knows every other's role.
 bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& options) {
   return group.rank() < options.servers;
 }
 
+// The largest parameters are given out first, each to the server that has the fewest bytes. The
+// sort is stable and ties go to the first server, so all ranks compute the same shards.
 std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tensor>& parameters,
                                                       int servers) {
   std::vector<size_t> by_size(parameters.size());
@@ -77,12 +81,15 @@ std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tens
     *least += std::max<size_t>(parameters[i].nbytes(), 1);
     server_of[i] = least - bytes.begin();
   }
+  // A shard keeps its parameters in the model's order.
   std::vector<std::vector<at::Tensor>> shards(servers);
   for (size_t i = 0; i < parameters.size(); ++i)
     shards[server_of[i]].push_back(parameters[i]);
   return shards;
 }
 
+// All ranks of the group call it. A server gets a pair for each worker, and a worker one for each
+// server.
 std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const ParameterServerOptions& options,
@@ -115,6 +122,7 @@ ParameterRequest receive_request(ProcessGroup& worker) {
   return static_cast<ParameterRequest>(receive_number(worker, kWorker));
 }
 
+// The length goes first, since the receiver does not know it. An empty list has no second message.
 void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers) {
   send_number(pair, to, std::ssize(numbers));
   if (!numbers.empty())
@@ -128,11 +136,13 @@ std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from) {
   return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
 }
 
+// Both sides make the same lots from the same tensors, so no lengths need be sent.
 void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors) {
   for (const std::vector<at::Tensor>& lot : lots_of(tensors))
     pair.send(flat_of(lot).cpu(), to);
 }
 
+// The tensors are written in place, lot by lot as the sender made them.
 void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors) {
   for (const std::vector<at::Tensor>& lot : lots_of(tensors)) {
     int64_t elements = 0;

@@ -58,6 +58,7 @@ struct ParameterServer::State {
 
 namespace {
 
+// It returns what is wrong with making a server on this rank, or nothing.
 std::string wrong_parameter_server(const ProcessGroup& group,
                                    const ParameterServerOptions& options) {
   if (keeps_parameters(group, options))
@@ -73,6 +74,7 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
     const std::vector<at::Tensor>& shard,
     int rank,
     std::string& wrong) {
+  // An exception on this rank alone would leave the others waiting, so it becomes a text.
   try {
     auto optimizer = make(shard);
     if (dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) != nullptr) {
@@ -118,6 +120,7 @@ std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>
   return sums;
 }
 
+// The rates come by parameter group, in the optimizer's order.
 std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
   for (auto& group : optimizer.param_groups())
@@ -125,6 +128,7 @@ std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
+// The caller gives the rates of before, so that factors do not pile up.
 void set_learning_rates(torch::optim::Optimizer& optimizer,
                         const std::vector<double>& rates,
                         double by) {
@@ -143,6 +147,7 @@ ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
   state.rank = group.rank();
   state.options = options;
   std::string wrong = wrong_parameter_server(group, options);
+  // The options may still be wrong here: connect_parameter_pairs() compares them on all ranks.
   if (wrong.empty() && options.servers <= std::ssize(parameters)) {
     state.shard = parameter_shards(parameters, options.servers)[group.rank()];
     state.optimizer = make_shard_optimizer(make, state.shard, group.rank(), wrong);
@@ -155,11 +160,13 @@ ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
 
 ParameterServer::~ParameterServer() = default;
 
+// The sessions use the optimizer while serve() runs; only `before_update` may change it then.
 torch::optim::Optimizer& ParameterServer::optimizer() {
   return *state_->optimizer;
 }
 
 // Blocking: until every worker has finished or is lost.
+// The calling thread only waits, as each worker has a thread of its own.
 ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) {
   State& state = *state_;
   state.before_update = before_update;
@@ -168,6 +175,7 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
     threads.emplace_back([&state, worker] { state.talk_with(worker); });
   for (std::thread& thread : threads)
     thread.join();
+  // The sessions have ended, so nobody uses the pairs any more.
   state.workers.clear();
   std::sort(state.report.lost.begin(), state.report.lost.end());
   if (state.failure)
@@ -183,6 +191,8 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
   return state.report;
 }
 
+// This worker's thread runs it. An Error means that the worker is lost, unless the server has
+// failed; anything else is the server's own failure.
 void ParameterServer::State::talk_with(size_t worker) {
   const at::NoGradGuard no_grad;
   ProcessGroup pair = workers[worker];
@@ -223,6 +233,7 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
   {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return failure || pace.may_go_on(worker); });
+    // The session ends by an error, so that no parameters of a failed step are sent.
     if (failure)
       throw Error(ErrorCode::internal, "the server has failed");
     report.largest_lead = std::max(report.largest_lead, pace.lead(worker));
@@ -233,6 +244,7 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
   send_tensors(pair, 1, now);
 }
 
+// The worker's thread receives without the lock, so pushes of several workers arrive side by side.
 void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
   std::vector<at::Tensor> gradients(shard.size());
   std::vector<at::Tensor> come;
@@ -285,6 +297,7 @@ void ParameterServer::State::update_when_all_have_come() {
   step_optimizer(mean, 0);
 }
 
+// `before_update` runs under the lock too, so it never sees half a step.
 void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradients,
                                             int64_t staleness) {
   if (before_update)
@@ -299,6 +312,7 @@ void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradi
   optimizer->step();
   if (weighed)
     set_learning_rates(*optimizer, rates, 1);
+  // The shard holds no gradients longer than its step.
   optimizer->zero_grad();
   ++report.updates;
 }
@@ -318,6 +332,8 @@ void ParameterServer::State::worker_left(size_t worker, const std::string& lost_
   });
 }
 
+// The lock is held, and the pace knows already that the worker has left, so `left` does not count
+// it.
 void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by) {
   const int lost = options.servers + static_cast<int>(worker);
   report.lost.push_back(lost);

@@ -22,6 +22,7 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
+// Autograd ends at such a node for each leaf that takes a gradient.
 bool is_weight(const Node* node) {
   return dynamic_cast<const torch::autograd::AccumulateGrad*>(node) != nullptr;
 }
@@ -30,6 +31,7 @@ bool is_weight(const Node* node) {
 std::vector<Node*> children_first(Node* root) {
   std::vector<Node*> order;
   std::unordered_set<Node*> seen{root};
+  // An explicit path stands for the recursion, which could be too deep for a long graph.
   std::vector<std::pair<Node*, size_t>> path{{root, 0}};
   while (!path.empty()) {
     Node* const node = path.back().first;
@@ -46,6 +48,7 @@ std::vector<Node*> children_first(Node* root) {
 }
 
 // Appends the weights that are reached from `edge` by nodes that are not in `seen`.
+// `seen` stays with the caller, so several calls with one set find each weight once.
 void collect_weights(const Edge& edge,
                      std::unordered_set<Node*>& seen,
                      std::vector<Edge>& weights) {
@@ -63,6 +66,7 @@ void collect_weights(const Edge& edge,
 }
 
 // Without `accumulates` the gradients at `to` are returned; with it they are added to the weights.
+// The graph is kept, since the second run goes through it again.
 std::vector<at::Tensor> run_engine(const std::vector<Edge>& from,
                                    const std::vector<at::Tensor>& gradients,
                                    bool accumulates,
@@ -90,6 +94,7 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
   std::unordered_map<Node*, Edge> edge_to;
   edge_to[root.function.get()] = root;
   std::vector<Crossing> crossings;
+  // Children come first, so what a node leads to is known when its turn comes.
   for (Node* const node : nodes) {
     bool& leads = leads_to_input[node];
     for (const Edge& edge : node->next_edges()) {
@@ -109,6 +114,7 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
         collect_weights(below, seen, crossing.weights);
     if (crossing.weights.empty())
       continue;
+    // A node may take several gradients, so each of its inputs gets an edge.
     for (uint32_t i = 0; i < node->num_inputs(); ++i) {
       crossing.in.push_back(edge_to.at(node));
       crossing.in.back().input_nr = i;
@@ -166,12 +172,15 @@ WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
 
 }  // namespace
 
+// The parts are dropped after it, and with them the graph and the gradients that they held.
 void WeightBackward::run() {
   for (const Part& part : parts)
     run_engine(part.from, part.gradients, /*accumulates=*/true, part.weights);
   parts.clear();
 }
 
+// The calling thread waits for the first run. No weight's gradient changes before
+// WeightBackward::run().
 InputBackward backward_of_input(const at::Tensor& output,
                                 const at::Tensor& gradient,
                                 const at::Tensor& input) {
@@ -192,6 +201,7 @@ InputBackward backward_of_input(const at::Tensor& output,
   const std::vector<Edge> shared = take_shared(crossings);
   if (!shared.empty())
     result.left.parts.push_back({.from = {root}, .gradients = {gradient}, .weights = shared});
+  // One run finds the input's gradient and those at all crossings.
   std::vector<Edge> wanted{to_input};
   for (const Crossing& crossing : crossings)
     wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());

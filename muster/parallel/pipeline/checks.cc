@@ -27,6 +27,8 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 
 }  // namespace
 
+// All ranks call it together. Those without a problem give an empty text, and throw with the
+// others.
 void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
   std::vector<std::string> all = group.all_gather_bytes(problem, "problems of a pipeline");
   std::erase(all, "");
@@ -35,6 +37,7 @@ void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
   throw Error(ErrorCode::invalid_argument, cat("pipeline: ", join_first(all, "; ", 4)));
 }
 
+// It asks no other rank: the caller hands its text to refuse_on_all_stages().
 std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
                                 const ProcessGroup& group,
                                 const PipelineOptions& options) {
@@ -73,6 +76,7 @@ std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
   return {};
 }
 
+// All ranks call it together. A schedule's text names every action, so one comparison covers it.
 void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
   std::string mine = to_text(options.schedule);
   mine += options.recompute ? "recompute" : "no recompute";

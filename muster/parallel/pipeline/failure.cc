@@ -15,6 +15,8 @@
 
 namespace muster {
 
+// All ranks make their pipelines in one order, so the count gives a pipeline one key on all of
+// them.
 PipelineFailure::PipelineFailure(ProcessGroup group) : group_(std::move(group)) {
   const int64_t number = group_.store()->add(cat("pipelines/", group_.rank()), 1);
   key_ = cat("pipeline_failure/", number);
@@ -33,6 +35,8 @@ std::string PipelineFailure::first_cause(const std::string& ours) {
   }
 }
 
+// A catch block calls it, and it always throws. The cause is written before the error goes on, so
+// that neighbours find it.
 void PipelineFailure::rethrow_explained() {
   const std::string here = cat("pipeline: step ",
                                step_,
@@ -57,6 +61,7 @@ void PipelineFailure::rethrow_explained() {
       throw Error(error.code(), ours);
     throw Error(ErrorCode::peer_failed, cat(here, ": a rank failed; first: ", first));
   } catch (const std::exception& error) {
+    // An exception that is not muster's is a cause of this rank's own.
     first_cause(cat(here, ": ", first_line(error)));
     throw;
   }

@@ -30,6 +30,8 @@ std::string form_of_tied(const at::Tensor& parameter) {
 
 }  // namespace
 
+// All replicas construct it together. They start from rank 0's values, so that equal gradients keep
+// them equal.
 StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas)
     : replicas_(std::move(replicas)) {
   const at::NoGradGuard no_grad;
@@ -37,6 +39,7 @@ StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGro
     replicas_.broadcast(parameter, 0);
     if (!parameter.requires_grad())
       continue;
+    // A flat buffer has one type, so parameters of each type have a bucket.
     auto bucket = std::ranges::find_if(buckets_, [&](const Bucket& other) {
       return other.parameters[0].scalar_type() == parameter.scalar_type();
     });
@@ -61,6 +64,7 @@ void StageAverage::start() {
   }
 }
 
+// It waits for the collectives that start() has begun, and puts the means into the gradients.
 void StageAverage::finish() {
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
@@ -76,6 +80,8 @@ void StageAverage::finish() {
   }
 }
 
+// All ranks of the pipeline construct it together; one without the weight gives an undefined
+// tensor.
 TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group)
     : parameter_(std::move(parameter)) {
   const std::vector<std::string> forms =
@@ -104,6 +110,7 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
                     group.job_rank(rank),
                     "; tie copies of one weight"));
   }
+  // Every rank sees all names in the ranks' order, so all agree on the first.
   for (const std::string& other : group.all_gather_bytes(name, "a tied weight's name"))
     if (!other.empty() && std::find(names_.begin(), names_.end(), other) == names_.end())
       names_.push_back(other);
@@ -117,11 +124,13 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
   holders_->broadcast(parameter_, 0);
 }
 
+// A frozen weight has no gradients, and one with a single holder has nothing to sum.
 void TiedWeight::begin_step() {
   if (holders_ && parameter_.requires_grad())
     before_ = std::exchange(parameter_.mutable_grad(), {});
 }
 
+// All holders call it together; a holder without a gradient adds zeros.
 void TiedWeight::sum_gradients() {
   if (!holders_ || !parameter_.requires_grad())
     return;

@@ -23,6 +23,7 @@ namespace {
 
 using MessageKind = PipelineAction::Kind;
 
+// A form's message has a fixed length, so its receiver can wait for it without knowing the form.
 constexpr int64_t kMostDimensions = 14;
 
 // A backend that matches sends and receives by their order alone needs a group for each direction;
@@ -37,6 +38,7 @@ ProcessGroup one_way(ProcessGroup& group) {
 
 }  // namespace
 
+// It returns the message that must come before the action, or nothing where none is needed.
 std::optional<PipelineMessage> needed_by(const PipelineAction& action,
                                          const PipelineSchedule& schedule) {
   if (action.kind == MessageKind::forward) {
@@ -49,6 +51,8 @@ std::optional<PipelineMessage> needed_by(const PipelineAction& action,
   return PipelineMessage{true, action.stage + 1, action.micro_batch};
 }
 
+// A message is named by the later of its two stages, as in needed_by(), so both sides name it
+// alike.
 std::optional<PipelineMessage> made_by(const PipelineAction& action,
                                        const PipelineSchedule& schedule) {
   if (action.kind == MessageKind::forward) {
@@ -69,6 +73,7 @@ std::string to_text(const TensorForm& form) {
   return cat(c10::toString(form.type), " [", join(form.sizes, ", "), "]");
 }
 
+// All ranks construct it together, since a group may be made for one of the directions.
 PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& schedule)
     : group_(std::move(group)),
       up_(group_),
@@ -90,6 +95,7 @@ PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& s
   }
 }
 
+// A gradient comes from its stage itself, and an activation from the stage before.
 int PipelineMessages::sender(const PipelineMessage& message) const {
   return (message.is_gradient ? message.stage : message.stage - 1) % ranks_;
 }
@@ -104,12 +110,14 @@ int PipelineMessages::tag_of(const PipelineMessage& message) const {
          message.micro_batch;
 }
 
+// The forms stay, since shapes are the same in every step.
 void PipelineMessages::begin_step() {
   begun_.assign(begun_.size(), 0);
   bytes_sent_ = sent_ = 0;
   waited_ = 0;
 }
 
+// It waits for no receiver, and keeps the tensor until its message has left.
 void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& tensor) {
   auto& known = forms_[message.stage];
   const TensorForm form = form_of(tensor);
@@ -145,12 +153,14 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
       {channel(group_.rank(), to).send_async(content, to, tag_of(message)), content});
   bytes_sent_ += bytes_of_tensor(content);
   ++sent_;
+  // Finished sends give back their memory here, and show their errors.
   while (!sending_.empty() && sending_.front().work.done()) {
     sending_.front().work.wait();
     sending_.pop_front();
   }
 }
 
+// The receiver calls receive_form() for the same stage, before its first activation.
 void PipelineMessages::send_form(const PipelineMessage& message, const TensorForm& form) {
   const auto dimensions = std::ssize(form.sizes);
   if (dimensions > kMostDimensions) {
@@ -173,6 +183,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   sending_.push_back({channel(group_.rank(), to).send_async(header, to, tag), header});
 }
 
+// It blocks until the sender has its first output, whose form it sends.
 TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
   const at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong);
   const int from = sender(message);
@@ -200,6 +211,7 @@ bool PipelineMessages::begin_next(int from, bool may_wait) {
   return true;
 }
 
+// It only starts receives and never waits: what cannot start yet is left to receive().
 void PipelineMessages::expect(const PipelineMessage& message) {
   const int from = sender(message);
   if (from == group_.rank())
@@ -209,6 +221,7 @@ void PipelineMessages::expect(const PipelineMessage& message) {
       return;
 }
 
+// Receives are started in the sender's order until the wanted one is under way.
 at::Tensor PipelineMessages::receive(const PipelineMessage& message) {
   const int from = sender(message);
   if (from == group_.rank())
@@ -222,6 +235,7 @@ at::Tensor PipelineMessages::receive(const PipelineMessage& message) {
   return transfer.tensor;
 }
 
+// All sends end with their step, so the next one starts with nothing on its way.
 void PipelineMessages::finish_sends() {
   const auto start = Clock::now();
   for (; !sending_.empty(); sending_.pop_front())

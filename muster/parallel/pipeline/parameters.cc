@@ -77,6 +77,7 @@ struct StageParameter {
   std::vector<int64_t> sizes;
 };
 
+// parameter_of_line() reads the fields back in this order.
 std::string line_of(const std::string& name, const at::Tensor& value, bool is_copy) {
   return cat(is_copy ? 1 : 0,
              '\t',
@@ -92,6 +93,7 @@ int64_t number_in_line(const std::string& text) {
   return parse_int(text).value_or(0);  // another rank's line_of() wrote it
 }
 
+// The line comes from line_of() of another rank, so its fields are not checked.
 std::pair<std::string, StageParameter> parameter_of_line(const std::string& line, int owner) {
   const std::vector<std::string> fields = split(line, '\t');
   StageParameter parameter{.owner = owner,
@@ -144,6 +146,7 @@ void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
 
 }  // namespace
 
+// It returns an empty text where no stage of this rank has the parameter.
 std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter) {
   if (!parameter.defined())
     return {};
@@ -154,6 +157,8 @@ std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::T
   return {};
 }
 
+// All ranks call it together, since the squares are summed over the group. The factor stays on the
+// device, so that the host need not wait for it.
 at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
                        const std::deque<TiedWeight>& tied,
                        double max_norm,
@@ -180,6 +185,7 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
     divided += sum_of_squares(without_seen(parameters.divided, counted), group.device());
     replicated += sum_of_squares(without_seen(parameters.replicated, counted), group.device());
   }
+  // Divided parameters lie in parts on these ranks, so their squares are summed there first.
   if (divided_over)
     ProcessGroup(*divided_over).all_reduce(divided);
   at::Tensor squares = divided + replicated;
@@ -192,6 +198,7 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   return norm.to(all.empty() ? at::kFloat : all[0].scalar_type());
 }
 
+// It exchanges nothing. A parameter that two stages share under one name comes once.
 TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
                               const std::deque<TiedWeight>& tied,
                               const ProcessGroup& group) {
@@ -222,6 +229,8 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
   return all;
 }
 
+// All ranks call it together, and each gets all parameters. The map of names is sorted, so the
+// broadcasts have one order.
 WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
                               const std::deque<TiedWeight>& tied,
                               ProcessGroup& group) {

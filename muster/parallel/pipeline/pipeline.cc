@@ -54,6 +54,7 @@ bool is_needed_by_next(const PipelineAction& action, const PipelineAction* next)
 
 }  // namespace
 
+// Nothing here is locked, so one thread at a time may call a pipeline.
 struct Pipeline::State {
   State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
 
@@ -112,6 +113,7 @@ struct Pipeline::State {
   int held = 0;
 };
 
+// The runners call compute() by `this`, so the state must not move.
 Pipeline::State::State(std::vector<PipelineStage> of_rank,
                        ProcessGroup of_stages,
                        PipelineOptions given)
@@ -237,6 +239,7 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
                   "); let both ranks read the same batch"));
 }
 
+// Every rank has the same words, so all throw or none.
 void Pipeline::State::check_same_reduce(const at::Tensor& by_rank) const {
   const int64_t reducing = by_rank.sum().item<int64_t>();
   if (reducing == 0 || reducing == group.size())
@@ -253,6 +256,7 @@ void Pipeline::State::check_same_reduce(const at::Tensor& by_rank) const {
                   "); give true in the last of the steps that add up, on all ranks"));
 }
 
+// The output of the last stage stays here as a part of the loss; any other becomes a message.
 void Pipeline::State::forward(const PipelineAction& action,
                               PipelineMessages& by,
                               bool trains,
@@ -277,6 +281,7 @@ void Pipeline::State::forward(const PipelineAction& action,
   loss_sum = loss_sum.defined() ? loss_sum + output : output.to(wide);
 }
 
+// The last stage begins with a share of the mean over the micro-batches, times the step's scale.
 void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& by) {
   StageRunner& runner = runners[chunk_of(action.stage)];
   at::Tensor gradient;
@@ -308,6 +313,7 @@ void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
     averages[chunk].start();
 }
 
+// Only the actions that complete a micro-batch's gradients count for the end of a stage.
 void Pipeline::State::act(const PipelineAction& action,
                           PipelineMessages& by,
                           bool trains,
@@ -326,6 +332,7 @@ void Pipeline::State::act(const PipelineAction& action,
   }
 }
 
+// All ranks call it at the end of a step, in one order, since every part of it is collective.
 void Pipeline::State::reduce_gradients() {
   if (shared_average)
     shared_average->start();
@@ -337,6 +344,7 @@ void Pipeline::State::reduce_gradients() {
     weight.sum_gradients();
 }
 
+// Ranks other than the last get an undefined tensor unless the loss is shared.
 at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
   at::Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
   if (!share)
@@ -361,6 +369,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
+  // Gradients that add up were set aside before the first of these steps, so they stay there.
   if (trains && !adds_up)
     for (TiedWeight& weight : tied)
       weight.begin_step();
@@ -380,6 +389,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   if (trains)
     adds_up = !of_step.reduce;
   const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
+  // The batch is not held beyond the step.
   whole_input.reset();
   whole_target.reset();
   last_loss.reset();
@@ -403,6 +413,7 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
   }
 }
 
+// All ranks construct it together: wrong stages or options on one are refused on all.
 Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, PipelineOptions options) {
   refuse_on_all_stages(group, problem_of_pipeline(stages, group, options));
   check_same_schedules(group, options);
@@ -411,6 +422,7 @@ Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, Pipeli
 
 Pipeline::~Pipeline() = default;
 
+// All ranks call it together. A step that throws is not counted.
 at::Tensor Pipeline::step(const at::Tensor& input,
                           const at::Tensor& target,
                           const PipelineStepOptions& options) {
@@ -420,6 +432,7 @@ at::Tensor Pipeline::step(const at::Tensor& input,
   return loss;
 }
 
+// All ranks call it together. Training's forms and statistics are put back also after an error.
 at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target) {
   State& state = *state_;
   if (!state.evaluation)
@@ -438,6 +451,7 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
   return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
 }
 
+// All ranks call it together, in one order, also those that do not have the weight.
 void Pipeline::tie(const at::Tensor& parameter) {
   state_->tied.emplace_back(parameter, name_in_stages(state_->stages, parameter), state_->group);
 }
@@ -472,6 +486,7 @@ void Pipeline::average_over(ProcessGroup replicas) {
     state_->shared_average.emplace(shared, replicas);
 }
 
+// A parameter that several stages share comes once, so an optimizer steps it once.
 std::vector<at::Tensor> Pipeline::parameters() const {
   std::vector<at::Tensor> all;
   std::set<const void*> seen;
@@ -482,19 +497,23 @@ std::vector<at::Tensor> Pipeline::parameters() const {
   return all;
 }
 
+// All ranks of the pipeline call it together.
 at::Tensor Pipeline::clip_grad_norm(double max_norm,
                                     const std::optional<ProcessGroup>& divided_over) {
   return clip_stages(state_->stages, state_->tied, max_norm, state_->group, divided_over);
 }
 
+// All ranks of the pipeline call it together.
 WholeParameters Pipeline::gather_parameters() const {
   return gather_stages(state_->stages, state_->tied, state_->group);
 }
 
+// It exchanges nothing, so a rank may call it alone.
 TensorPieces Pipeline::pieces() const {
   return pieces_of_stages(state_->stages, state_->tied, state_->group);
 }
 
+// The statistics are those of the last training step, since an evaluation puts them back.
 const PipelineStats& Pipeline::last_step() const {
   return state_->stats;
 }

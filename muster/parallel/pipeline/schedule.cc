@@ -59,6 +59,7 @@ PipelineAction interleaved_backward(const PipelineSchedule& schedule, int rank, 
 
 }  // namespace
 
+// Every rank runs all forwards and then all backwards, so it holds all micro-batches at once.
 PipelineSchedule gpipe(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("gpipe", ranks, micro_batches, 1);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -70,6 +71,7 @@ PipelineSchedule gpipe(int ranks, int micro_batches) {
   return schedule;
 }
 
+// A rank holds at most one micro-batch more than the forwards that it runs ahead.
 PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("one_f_one_b", ranks, micro_batches, 1);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -86,6 +88,7 @@ PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
   return schedule;
 }
 
+// The forwards ahead fill all stages but the last of this rank, and twice the way to the last rank.
 PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) {
   PipelineSchedule schedule = empty_schedule("interleaved", ranks, micro_batches, stages_per_rank);
   if (micro_batches % ranks != 0) {
@@ -112,6 +115,7 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
   return schedule;
 }
 
+// Backwards are divided: the input's gradient goes on at once, and those of the weights fill gaps.
 PipelineSchedule zero_bubble(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("zero_bubble", ranks, micro_batches, 1);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -134,11 +138,13 @@ PipelineSchedule zero_bubble(int ranks, int micro_batches) {
   return schedule;
 }
 
+// A stage is named only where a rank has several.
 std::string to_text(const PipelineAction& action, const PipelineSchedule& schedule) {
   const std::string text = cat(action.letter(), action.micro_batch);
   return schedule.stages == schedule.ranks ? text : cat(text, "/", action.stage);
 }
 
+// Ranks compare these texts, so a text names all actions.
 std::string to_text(const PipelineSchedule& schedule) {
   std::string text = cat(schedule.name,
                          ": ",

@@ -72,10 +72,13 @@ std::optional<double> ready(const PipelineSchedule& schedule,
     const auto end = results.get(kind, stage, action.micro_batch);
     if (!end)
       return false;
+    // Messages between stages of one rank take no time.
     const bool travels = schedule.rank_of(stage) != schedule.rank_of(action.stage);
     at = std::max(at, *end + (travels ? times.message : 0));
     return true;
   };
+  // A forward needs the stage before, a weight's gradient its own input's, and a backward its own
+  // forward and the stage behind.
   bool there = true;
   if (action.kind == StepKind::forward) {
     if (action.stage > 0)
@@ -90,6 +93,7 @@ std::optional<double> ready(const PipelineSchedule& schedule,
   return there ? std::optional<double>(at) : std::nullopt;
 }
 
+// It must come first, since the other checks index by these numbers.
 void check_sizes(const PipelineSchedule& schedule) {
   const bool all_positive =
       schedule.ranks >= 1 && schedule.micro_batches >= 1 && schedule.stages >= 1;
@@ -173,10 +177,12 @@ std::string stuck_actions(const PipelineSchedule& schedule, const PipelineTimeli
 
 }  // namespace
 
+// It is the idle time of the rank that idles most.
 double PipelineTimeline::bubble() const {
   return idle.empty() ? 0 : *std::max_element(idle.begin(), idle.end());
 }
 
+// The times do not matter here: an order that ends, ends with any times.
 void check(const PipelineSchedule& schedule) {
   simulate(schedule);
 }
@@ -193,6 +199,7 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
   size_t left = 0;    // actions that have not begun
   for (const auto& actions : schedule.actions)
     left += actions.size();
+  // A pass runs each rank as far as its inputs allow. A pass in which nothing moves is a deadlock.
   while (left > 0 && moved) {
     moved = false;
     for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
@@ -222,6 +229,7 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
   return timeline;
 }
 
+// It counts in the order of the rank's actions, whatever their times.
 int peak_held(const PipelineSchedule& schedule, int rank) {
   int held = 0;
   int peak = 0;
@@ -234,6 +242,7 @@ int peak_held(const PipelineSchedule& schedule, int rank) {
   return peak;
 }
 
+// A column is one unit of time, so whole numbers are drawn best.
 std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times) {
   const PipelineTimeline timeline = simulate(schedule, times);
   size_t width = 1;

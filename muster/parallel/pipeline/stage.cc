@@ -68,6 +68,7 @@ at::Tensor gradient_of(const at::Tensor& input, const at::Tensor& found) {
 
 }  // namespace
 
+// Both generators count: a stage on a GPU may still draw on the CPU.
 RandomStates RandomStates::now(c10::Device device) {
   return {.on_cpu = state_of(at::kCPU),
           .on_device = device.is_cpu() ? at::Tensor() : state_of(device)};
@@ -79,6 +80,7 @@ void RandomStates::restore(c10::Device device) const {
     set_state(device, on_device);
 }
 
+// The output is detached, since its graph stays with the stage.
 at::Tensor StageRunner::forward(int micro_batch,
                                 const at::Tensor& input,
                                 bool takes_gradient,
@@ -107,6 +109,7 @@ void StageRunner::compute_again(Held& held, int micro_batch) {
   after.restore(device_);
 }
 
+// The micro-batch is no longer held afterwards, also when this throws.
 at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
   Held held = std::move(held_.extract(micro_batch).mapped());
   compute_again(held, micro_batch);
@@ -116,6 +119,7 @@ at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
   return gradient_of(held.input, held.input.grad());
 }
 
+// The micro-batch stays held until weight_backward() has run.
 at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradient) {
   Held& held = held_.at(micro_batch);
   compute_again(held, micro_batch);
@@ -126,6 +130,7 @@ at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradie
   return gradient_of(held.input, done.gradient);
 }
 
+// It must follow input_backward() of the same micro-batch.
 void StageRunner::weight_backward(int micro_batch) {
   Held held = std::move(held_.extract(micro_batch).mapped());
   held.left.run();

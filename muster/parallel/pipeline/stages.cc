@@ -40,6 +40,7 @@ void wait_for_device(c10::Device device) {
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+// The error names the child, which LibTorch's own may not.
 at::Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, const at::Tensor& x) {
   try {
     return child.forward<at::Tensor>(x);
@@ -77,6 +78,7 @@ class StateBefore {
   std::vector<at::Tensor> parameters_, gradients_, buffers_, values_;
 };
 
+// `x` becomes the layer's output, which is the input of the next one.
 LayerCost cost_of(torch::nn::AnyModule& child,
                   const std::string& name,
                   at::Tensor& x,
@@ -116,6 +118,7 @@ StageCost sum_of(const std::vector<LayerCost>& costs, size_t begin, size_t end) 
   return sum;
 }
 
+// Time and bytes are compared separately, so they may come from different stages.
 StageCost larger_of_both(const StageCost& a, const StageCost& b) {
   return {std::max(a.first, b.first), std::max(a.second, b.second)};
 }
@@ -143,6 +146,7 @@ size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
 
 }  // namespace
 
+// It runs on this rank alone, and takes gradients even under NoGradGuard.
 std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
                                      const at::Tensor& sample,
                                      int repeats) {
@@ -159,6 +163,7 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
   return costs;
 }
 
+// All ranks call it together, so that all cut the model in the same place.
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
   at::Tensor seconds = at::empty({std::ssize(costs)}, at::kDouble);
   for (int64_t i = 0; i < std::ssize(costs); ++i)
@@ -186,6 +191,7 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
   std::vector<std::vector<size_t>> begin_of_last(stages, std::vector<size_t>(layers + 1, 0));
   for (size_t stage = 0; stage < stages; ++stage) {
     for (size_t end = stage + 1; end <= layers; ++end) {
+      // Each stage before has a layer at least, so this one cannot begin earlier.
       const size_t earliest = stage;
       const size_t latest = stage == 0 ? 0 : end - 1;
       for (size_t begin = earliest; begin <= latest; ++begin) {
@@ -213,6 +219,7 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
   return cut;
 }
 
+// The first stage always begins at 0, so the caller names only the later ones.
 StageCut cut_at(size_t layers, std::vector<size_t> later_begins) {
   later_begins.insert(later_begins.begin(), 0);
   StageCut cut{.begins = std::move(later_begins)};
@@ -258,6 +265,7 @@ std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs) {
                     " ms\n");
 }
 
+// The stages share the model's layers, and the layers keep their names.
 std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
                                                    const StageCut& cut) {
   check_cut(cut, model->size());
@@ -273,6 +281,7 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
   return stages;
 }
 
+// Layers are registered under their names in the model, so that its checkpoints fit.
 StagesImpl::StagesImpl(torch::nn::Sequential model,
                        const StageCut& cut,
                        std::vector<c10::Device> devices)
@@ -292,6 +301,7 @@ StagesImpl::StagesImpl(torch::nn::Sequential model,
 
 at::Tensor StagesImpl::forward(at::Tensor x) {
   for (size_t i = 0; i < stages_.size(); ++i)
+    // The host need not wait for copies to a GPU.
     x = stages_[i]->forward(x.to(devices_[i], /*non_blocking=*/devices_[i].is_cuda()));
   return x;
 }

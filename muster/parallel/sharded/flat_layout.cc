@@ -58,6 +58,7 @@ std::string flat_problem(const std::string& owner,
 
 }  // namespace
 
+// A part has at least one element, so that no collective is empty.
 FlatLayout::FlatLayout(const std::vector<at::Tensor>& parameters, int ranks_) : ranks(ranks_) {
   int64_t total = 0;
   for (const at::Tensor& parameter : parameters) {
@@ -69,10 +70,12 @@ FlatLayout::FlatLayout(const std::vector<at::Tensor>& parameters, int ranks_) : 
   part = std::max<int64_t>(1, (total + ranks - 1) / ranks);
 }
 
+// It returns a view: what is written into it lies in the flat buffer.
 at::Tensor FlatLayout::place(const at::Tensor& flat, size_t parameter) const {
   return flat.narrow(0, offsets[parameter], counts[parameter]).view(shapes[parameter]);
 }
 
+// It follows from the layout alone, so a rank may compute another's pieces.
 std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
   const int64_t first = part * rank;
   const int64_t last = first + part;
@@ -89,6 +92,7 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
   return found;
 }
 
+// All ranks of the group call it together, and all throw or none.
 void agree_on_parameters(const std::string& owner,
                          const std::vector<at::Tensor>& parameters,
                          std::string wrong,
@@ -100,6 +104,7 @@ void agree_on_parameters(const std::string& owner,
   for (const at::Tensor& parameter : parameters)
     trained += parameter.requires_grad() ? '1' : '0';
   terms.push_back({.name = "trained parameters", .value = trained});
+  // Parameters that this rank refuses may have no memory to hash.
   if (wrong.empty()) {
     const std::vector<Term> of_parameters = terms_of("parameter", parameters);
     terms.insert(terms.end(), of_parameters.begin(), of_parameters.end());
@@ -115,6 +120,7 @@ bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
          parameter.scalar_type() == place.scalar_type();
 }
 
+// Values may lie in other memory, but shape and device must be those of the layout.
 void require_same_place(const std::string& owner,
                         const at::Tensor& parameter,
                         const at::Tensor& place,
@@ -139,6 +145,8 @@ void require_same_place(const std::string& owner,
                   "); load values of the same shape, and move the model before it is sharded"));
 }
 
+// The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits
+// on all ranks.
 at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   at::Tensor flat = at::empty({layout.length()}, parameters[0].options().requires_grad(false));

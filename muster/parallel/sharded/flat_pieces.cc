@@ -7,11 +7,13 @@
 
 namespace muster {
 
+// Names are kept by tensor, since a tied weight has several.
 ParameterNames::ParameterNames(const torch::nn::Module& model) {
   for (const auto& item : model.named_parameters())
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
 }
 
+// It throws where the model does not have the parameter.
 const std::vector<std::string>& ParameterNames::of(const std::string& owner,
                                                    const at::Tensor& parameter) const {
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
@@ -26,6 +28,7 @@ const std::vector<std::string>& ParameterNames::of(const std::string& owner,
           "]; give the outermost module"));
 }
 
+// It exchanges nothing: each rank adds what it has.
 void add_flat_pieces(TensorPieces& to,
                      const std::string& owner,
                      const ParameterNames& names,

@@ -18,12 +18,15 @@ namespace muster {
 
 namespace detail {
 
+// The object lives as long as one forward of the module. Its first node tells which nodes are of
+// this forward.
 FullyShardedForward::FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit)
     : unit_(std::move(unit)) {
   unit_->before_forward();
   first_node_ = at::sequence_number::peek();
 }
 
+// The depth goes down also when the forward throws.
 FullyShardedForward::~FullyShardedForward() {
   if (const auto set = unit_->owner.lock())
     --set->depth;
@@ -42,6 +45,7 @@ using torch::optim::OptimizerParamGroup;
 FullySharded::FullySharded(ProcessGroup group, const FullyShardedOptions& options)
     : set_(std::make_shared<FullyShardedSet>(std::move(group), options)) {}
 
+// All ranks add their modules in one order, inner ones first.
 std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   detail::FullyShardedModuleView view = detail::view_of_module(*set_, module);
   const std::vector<at::Tensor>& parameters = view.parameters;
@@ -82,6 +86,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   return {set_, &unit};  // whoever has the module keeps the set
 }
 
+// Frozen parameters are left out, since an optimizer has nothing to step.
 std::vector<at::Tensor> FullySharded::parameters() const {
   std::vector<at::Tensor> all;
   for (const auto& unit : set_->units) {
@@ -92,6 +97,7 @@ std::vector<at::Tensor> FullySharded::parameters() const {
   return all;
 }
 
+// Groups keep their options; only their parameters become this rank's parts.
 std::vector<OptimizerParamGroup> FullySharded::parameters(
     const std::vector<OptimizerParamGroup>& groups) const {
   std::vector<OptimizerParamGroup> divided;
@@ -123,6 +129,7 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
   return divided;
 }
 
+// All ranks call it together. Gradients that the program has cleared must not count.
 at::Tensor FullySharded::clip_grad_norm(double max_norm) {
   for (const auto& unit : set_->units)
     unit->clear_parts();
@@ -136,6 +143,7 @@ std::shared_ptr<void> FullySharded::no_sync() {
   return {nullptr, [set = set_, before](void*) { set->reduces = before; }};
 }
 
+// All ranks call it together, since it gathers. The end of the guard exchanges nothing.
 std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
     throw Error(ErrorCode::failed_precondition,
@@ -154,6 +162,7 @@ std::shared_ptr<void> FullySharded::whole_parameters() {
           }};
 }
 
+// All ranks call it together. `plain` gets the state of whole parameters on every rank.
 void FullySharded::gather_state(torch::optim::Optimizer& optimizer,
                                 torch::optim::Optimizer& plain) {
   for (const auto& unit : set_->units)
@@ -165,6 +174,7 @@ void FullySharded::gather_state(torch::optim::Optimizer& optimizer,
   copy_group_options(optimizer, plain);
 }
 
+// It exchanges nothing: every rank has the whole state, and takes its parts.
 void FullySharded::divide_state(torch::optim::Optimizer& optimizer,
                                 torch::optim::Optimizer& plain) {
   for (const auto& unit : set_->units)
@@ -178,6 +188,7 @@ void FullySharded::divide_state(torch::optim::Optimizer& optimizer,
 TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
   const ParameterNames names(model);
   TensorPieces pieces;
+  // Values that were loaded beside the flat buffers are taken over first.
   for (const auto& unit : set_->units)
     if (!set_->whole)
       unit->take_replaced();

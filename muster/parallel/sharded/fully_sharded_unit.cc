@@ -28,6 +28,7 @@ namespace muster::detail {
 
 namespace {
 
+// Whoever reads a gradient that lies in the parts gets this text as an error.
 std::string look_at_gradient(const ProcessGroup& group) {
   return cat(
       "fully sharded: expected gradients to be read from sharded.parameters(), got a look at that "
@@ -51,6 +52,7 @@ std::string look_at_parameter(const std::string& name, const ProcessGroup& group
       "whole_parameters() lives");
 }
 
+// The storage calls it on a write, without a context, so the message names no rank.
 void refuse_write(c10::StorageImpl*) {
   throw Error(ErrorCode::failed_precondition,
               "fully sharded: expected a module's own parameters to be changed while "
@@ -102,6 +104,7 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
   return view;
 }
 
+// The parameters are divided at the end of it: only the part has memory then.
 FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
                                    int64_t number_,
                                    FullyShardedModuleView module)
@@ -160,6 +163,7 @@ void FullyShardedUnit::allocate_memory() {
   allow_writes(storage);
 }
 
+// The storage stays, since autograd's views of it do.
 void FullyShardedUnit::release_memory() {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
   storage.reset();
@@ -169,6 +173,7 @@ void FullyShardedUnit::release_memory() {
     refuse_reads(storage, look_at_parameter(names[0], group));
 }
 
+// Memory that is there may always be read, so only an empty storage is guarded.
 void FullyShardedUnit::guard_memory(bool guarded) {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
   if (storage.nbytes() > 0)
@@ -221,6 +226,7 @@ void FullyShardedUnit::prefetch(FullyShardedUnit* next) {
     next->start_gather();
 }
 
+// A forward may lie inside another; only the outermost one begins the set's.
 void FullyShardedUnit::before_forward() {
   const auto set = owner.lock();
   if (set->whole) {
@@ -312,6 +318,7 @@ void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs,
     release();
 }
 
+// The hooks hold the unit weakly, since a graph may outlive it.
 void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs,
                                       uint64_t first_node) {
   const std::weak_ptr<FullyShardedUnit> weak = weak_from_this();
@@ -332,6 +339,7 @@ void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs,
   });
 }
 
+// The thread of the backward runs it. Several outputs of one use count once in a backward.
 void FullyShardedUnit::on_output(FullyShardedUse& use) {
   const auto set = owner.lock();
   if (!set)
@@ -354,6 +362,7 @@ void FullyShardedUnit::on_exit(FullyShardedUse& use) {
   release_when_done();
 }
 
+// The thread of the backward runs it, from whichever hook comes first.
 void FullyShardedUnit::before_backward() {
   const auto set = owner.lock();
   if (!set)
@@ -387,6 +396,7 @@ size_t FullyShardedUnit::gradients_of_graph() const {
   return std::ranges::count_if(parameters, is_added_to);
 }
 
+// The thread of the backward runs it once a gradient has been added to the parameter's.
 void FullyShardedUnit::on_gradient(size_t index) {
   const auto set = owner.lock();
   if (!set)
@@ -428,6 +438,7 @@ void FullyShardedUnit::clear_parts() {
   }
 }
 
+// Frozen parameters get no gradient, and so no hook.
 void FullyShardedUnit::hang_hooks() {
   std::vector<at::Tensor> wanted;
   std::vector<size_t> places;
@@ -440,6 +451,7 @@ void FullyShardedUnit::hang_hooks() {
   hooks.hang(wanted, [this, places](size_t i) { on_gradient(places[i]); });
 }
 
+// All ranks call it together. The versions tell at the end whether a value was changed.
 void FullyShardedUnit::make_whole() {
   const at::NoGradGuard no_grad;
   kept = false;
@@ -557,6 +569,7 @@ void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
   }
 }
 
+// It asks for gradients that were added up without a reduction.
 bool FullyShardedUnit::holds_whole_gradients() const {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].requires_grad() && gradients->holds(i))

@@ -25,6 +25,7 @@ at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& erro
 
 }  // namespace
 
+// The thread of the backward runs `on_backward` whenever a gradient comes to a parameter.
 GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
                                    const std::string& error,
                                    const std::function<void()>& on_backward) {
@@ -38,6 +39,7 @@ GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
   }
 }
 
+// The parameters outlive this object, and must keep neither stand-ins nor hooks.
 GradientStandIns::~GradientStandIns() {
   lift();
   for (const Place& place : places_)
@@ -54,10 +56,12 @@ bool GradientStandIns::has_stand_in(const Place& place) {
              place.stand_in.storage().unsafeGetStorageImpl();
 }
 
+// It only notes the parameter: put() gives it the stand-in after the backward.
 void GradientStandIns::stand_for(size_t parameter) {
   places_[parameter].stands = true;
 }
 
+// Gradients that the program has set itself stay.
 void GradientStandIns::lift() {
   lifted_ = true;
   for (Place& place : places_) {
@@ -77,6 +81,7 @@ void GradientStandIns::put() {
   }
 }
 
+// It returns nothing during a backward, since the stand-ins are lifted then.
 std::vector<size_t> GradientStandIns::take_cleared() {
   std::vector<size_t> cleared;
   if (lifted_)

@@ -15,6 +15,7 @@ namespace {
 
 using torch::autograd::Node;
 
+// A post hook runs after its node, so the node has read all that it needed.
 class ExitHook : public torch::autograd::FunctionPostHook {
  public:
   explicit ExitHook(std::function<void()> body) : body_(std::move(body)) {}
@@ -36,6 +37,7 @@ bool is_of_the_forward(const Node& node, uint64_t first) {
 
 }  // namespace
 
+// It returns the number of exits, so that the caller knows when all have run.
 size_t watch_graph_exits(const std::vector<at::Tensor>& outputs,
                          uint64_t first,
                          const std::function<void()>& on_exit) {

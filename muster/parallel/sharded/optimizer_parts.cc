@@ -36,6 +36,7 @@ struct PartFields {
   std::vector<at::Tensor*> tensors;
 };
 
+// part_fields() has looked at the optimizer's kind, so a given state is of this type.
 template <class State>
 State& part_state(OptimizerParamState* given, PartFields& fields) {
   if (given != nullptr)
@@ -87,6 +88,7 @@ PartFields part_fields(Optimizer& optimizer, OptimizerParamState* given) {
   return fields;
 }
 
+// Fields are matched by their order, so both optimizers must be of one kind.
 void part_check_kinds(Optimizer& part, Optimizer& whole) {
   if (typeid(part) == typeid(whole))
     return;
@@ -98,6 +100,7 @@ void part_check_kinds(Optimizer& part, Optimizer& whole) {
                   " of the whole; make them alike"));
 }
 
+// It returns null where the optimizer has no state of the tensor yet.
 OptimizerParamState* part_found(Optimizer& optimizer, const at::Tensor& tensor) {
   const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
   return found == optimizer.state().end() ? nullptr : found->second.get();
@@ -188,6 +191,8 @@ void part_gather_field(const OptimizerParts& parts,
 
 }  // namespace
 
+// All ranks call it together. Entries of all ranks decide which fields there are, so all gather the
+// same.
 void gather_optimizer_state(const OptimizerParts& parts,
                             Optimizer& part,
                             Optimizer& whole,
@@ -205,6 +210,7 @@ void gather_optimizer_state(const OptimizerParts& parts,
       part_gather_field(parts, f, entries, part, whole, group);
 }
 
+// It exchanges nothing, since every rank has the whole state.
 void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimizer& whole) {
   part_check_kinds(part, whole);
   const at::NoGradGuard no_grad;
@@ -229,6 +235,7 @@ void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimi
   }
 }
 
+// Optimizers with another number of groups keep their own options.
 void copy_group_options(Optimizer& from, Optimizer& to) {
   part_check_kinds(from, to);
   auto& groups = from.param_groups();

@@ -15,6 +15,7 @@
 
 namespace muster {
 
+// The factor makes a sum over the group and its replicas a mean over both.
 ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
                                        FlatLayout layout,
                                        ProcessGroup group,
@@ -70,6 +71,7 @@ void ScatteredGradients::take(size_t parameter) {
   ++taken_;
 }
 
+// It returns whether it took the gradient away; one that has the type already stays.
 bool ScatteredGradients::keep(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided)
@@ -93,6 +95,7 @@ bool ScatteredGradients::holds(size_t parameter) const {
   return parameters_[parameter].grad().defined() || kept_[parameter].defined();
 }
 
+// All ranks call it together for the same bucket. Parameters without a gradient count as zeros.
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
   // Gradients may have been gathered without a reduction, and not be reached by this backward.
@@ -120,6 +123,7 @@ at::Tensor ScatteredGradients::finish() {
   return part;
 }
 
+// It also removes what a failed backward has left. Gradients that are kept for later stay.
 void ScatteredGradients::drop() {
   work_.reset();
   flat_.reset();
@@ -132,6 +136,7 @@ int64_t ScatteredGradients::bytes() const {
   return layout_.length() * static_cast<int64_t>(c10::elementSize(dtype_));
 }
 
+// Gradients add up over backwards until the program clears them.
 void add_to_pieces(const at::Tensor& part,
                    const std::vector<FlatPiece>& pieces,
                    const std::vector<at::Tensor>& parameters,
@@ -167,6 +172,7 @@ at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGrou
   return squares.sqrt();
 }
 
+// All ranks call it together, and get the norm from before the clipping.
 at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
                               double max_norm,
                               ProcessGroup& group) {

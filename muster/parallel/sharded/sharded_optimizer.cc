@@ -179,6 +179,7 @@ ShardsState::~State() {
       unmark_divided_gradients(bucket.parameters);
 }
 
+// Every rank makes the same buckets, since the parameters were compared before.
 void ShardsState::make_buckets(const Groups& groups) {
   buckets = shard_buckets(groups, options.bucket_mb);
   for (ShardBucket& bucket : buckets) {
@@ -218,6 +219,7 @@ ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
   return parts;
 }
 
+// The order is that of the buckets, not that of the model.
 std::vector<at::Tensor> ShardsState::tensors() const {
   std::vector<at::Tensor> all;
   for (const ShardBucket& bucket : buckets)
@@ -242,6 +244,7 @@ void ShardsState::hang_hooks() {
   });
 }
 
+// Only sharded gradients have stand-ins; whole ones stay readable.
 void ShardsState::make_stand_ins() {
   const std::string error =
       cat("sharded optimizer: expected the gradients in the ranks' parts to be left to "
@@ -283,6 +286,8 @@ void ShardsState::begin_graph() {
   graph = at_graph_end(weak_from_this(), &ShardsState::after_graph, &ShardsState::end_graph);
 }
 
+// The thread of the backward runs it. Buckets are reduced in order, though they may complete in
+// another.
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
   const std::lock_guard lock(mutex);
   if (!reduces)
@@ -365,6 +370,7 @@ void ShardsState::lend_whole_gradients() {
   }
 }
 
+// The views go after the step, so that the model alone holds its gradients.
 void ShardsState::return_whole_gradients() {
   for (ShardBucket& bucket : buckets)
     for (at::Tensor& tensor : bucket.tensors)
@@ -397,6 +403,7 @@ void ShardsState::take_replaced() {
   }
 }
 
+// A group that was added later has no part in the inner optimizer.
 void ShardsState::require_same_groups(size_t groups) const {
   const size_t expected = inner->param_groups().size();
   if (groups == expected)
@@ -432,6 +439,7 @@ void ShardsState::require_same_trained() const {
   }
 }
 
+// All ranks call it together. All gathers are started before the first is waited for.
 void ShardsState::gather() {
   std::vector<Work> works;
   for (ShardBucket& bucket : buckets) {
@@ -448,6 +456,7 @@ void ShardsState::gather() {
       parameter.unsafeGetTensorImpl()->bump_version();
 }
 
+// All ranks construct it together. `kind` is null for an optimizer that cannot step parts.
 ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
                                            Groups groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
@@ -493,6 +502,7 @@ ShardedOptimizerBase::~ShardedOptimizerBase() = default;
 
 at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   at::Tensor loss;
+  // The closure runs a backward, so it needs gradients although the step does not.
   if (closure) {
     const at::AutoGradMode with_grad(true);
     loss = closure();
@@ -516,11 +526,13 @@ void ShardedOptimizerBase::zero_grad(bool set_to_none) {
   Optimizer::zero_grad(set_to_none);
   if (!state_of_shards_->options.gradients)
     return;
+  // The model's own parameters hold stand-ins, which are cleared too.
   for (ShardBucket& bucket : state_of_shards_->buckets)
     for (at::Tensor& parameter : bucket.parameters)
       parameter.mutable_grad().reset();
 }
 
+// The guard puts back what was before, so guards may nest.
 std::shared_ptr<void> ShardedOptimizerBase::no_sync() {
   const std::shared_ptr<State> state = state_of_shards_;
   const bool before = state->reduces;
@@ -528,6 +540,7 @@ std::shared_ptr<void> ShardedOptimizerBase::no_sync() {
   return {nullptr, [state, before](void*) { state->reduces = before; }};
 }
 
+// All ranks call it together, since the norm is one over all parts.
 at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   State& state = *state_of_shards_;
   if (!state.options.gradients) {
@@ -544,6 +557,7 @@ torch::optim::Optimizer& ShardedOptimizerBase::part() {
   return *state_of_shards_->inner;
 }
 
+// All ranks call it together. `plain` gets the state of whole parameters on every rank.
 void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
@@ -556,6 +570,7 @@ void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
   copy_group_options(*state.inner, plain);
 }
 
+// It exchanges nothing. An optimizer with another number of groups keeps its options.
 void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
@@ -589,6 +604,7 @@ void ShardedOptimizerBase::options_to_part() {
     state_of_shards_->inner->param_groups()[g].set_options(param_groups_[g].options().clone());
 }
 
+// It is the reverse of options_to_part().
 void ShardedOptimizerBase::options_from_part() {
   for (size_t g = 0; g < param_groups_.size(); ++g)
     param_groups_[g].set_options(state_of_shards_->inner->param_groups()[g].options().clone());

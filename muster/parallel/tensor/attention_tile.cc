@@ -52,10 +52,12 @@ at::Tensor scores_of(const at::Tensor& q,
 
 }  // namespace
 
+// Halves are too narrow for sums over a whole sequence.
 at::ScalarType attention_type(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
+// A sum of nothing has the logarithm -infinity, so the first tile counts alone.
 Attended nothing_attended(const at::Tensor& q) {
   const auto options = q.options().dtype(attention_type(q.scalar_type()));
   return {

@@ -51,16 +51,19 @@ at::Tensor joined_along(const at::Tensor& parts, int64_t dim) {
 
 }  // namespace
 
+// The graph keeps `backward`, and the thread of the backward calls it.
 at::Tensor with_backward(const at::Tensor& x, const TensorMap& forward, TensorMap backward) {
   return CollectiveFunction::apply(x, forward, std::move(backward));
 }
 
+// All ranks of the group call it together, with tensors of one shape. The input stays as it is.
 at::Tensor summed(const at::Tensor& x, ProcessGroup& group) {
   at::Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
   group.all_reduce(sum);
   return sum;
 }
 
+// All ranks of the group call it together, with tensors of one shape.
 at::Tensor gathered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
@@ -69,6 +72,7 @@ at::Tensor gathered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
   return joined_along(parts, dim);
 }
 
+// All ranks of the group call it together, with a dimension that the ranks divide.
 at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
   const at::Tensor parts = parts_first(x, group, dim);
   at::Tensor mine = at::empty(parts.sizes().slice(1), x.options());
@@ -76,11 +80,13 @@ at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim) 
   return mine;
 }
 
+// It exchanges nothing: each rank has the whole tensor.
 at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t length = x.size(dim) / group.size();
   return x.narrow(dim, group.rank() * length, length).clone(at::MemoryFormat::Contiguous);
 }
 
+// All ranks of the group call it together, and each sends a part to every other.
 at::Tensor exchanged(const at::Tensor& x,
                      ProcessGroup& group,
                      int64_t scatter_dim,
@@ -114,6 +120,7 @@ at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& gr
   return at::cat(parts);
 }
 
+// A backward with create_graph runs with gradients enabled, which is how it is noticed.
 void refuse_second_derivative(const char* call) {
   if (!at::GradMode::is_enabled())
     return;
@@ -123,6 +130,7 @@ void refuse_second_derivative(const char* call) {
           ": expected a backward without create_graph, got one with it; leave create_graph out"));
 }
 
+// It returns the dimension counted from 0.
 int64_t existing_dim(const char* call,
                      const at::Tensor& x,
                      const ProcessGroup& group,
@@ -142,6 +150,7 @@ int64_t existing_dim(const char* call,
   return counted;
 }
 
+// It looks at this rank's tensor alone, and returns the dimension counted from 0.
 int64_t divisible_dim(const char* call,
                       const at::Tensor& x,
                       const ProcessGroup& group,

@@ -8,6 +8,7 @@
 
 namespace muster {
 
+// The forward exchanges nothing; the ranks meet in the backward.
 at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group) {
   return with_backward(
       x,
@@ -15,6 +16,7 @@ at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group) {
       [group](const at::Tensor& gradient) { return reduce_from_group(gradient, group); });
 }
 
+// The ranks meet in the forward; the backward exchanges nothing.
 at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group) {
   return with_backward(
       x,
@@ -22,6 +24,7 @@ at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group) {
       [group](const at::Tensor& gradient) { return copy_to_group(gradient, group); });
 }
 
+// Every rank has the same gradient of the whole, so the backward takes this rank's part of it.
 at::Tensor gather_from_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_from_group", x, group, dim);
   return with_backward(
@@ -38,6 +41,7 @@ at::Tensor scatter_to_group(const at::Tensor& x, ProcessGroup group, int64_t dim
       [group, dim](const at::Tensor& gradient) { return gather_from_group(gradient, group, dim); });
 }
 
+// The ranks use the whole differently, so their gradients are summed before they are divided.
 at::Tensor gather_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_sequence", x, group, dim);
   return with_backward(
@@ -48,6 +52,7 @@ at::Tensor gather_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim)
       });
 }
 
+// Each rank keeps the sum of its own part.
 at::Tensor reduce_scatter_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("reduce_scatter_sequence", x, group, dim);
   return with_backward(

@@ -19,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// It returns null for a layer that is whole on every rank.
 const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module) {
   return dynamic_cast<const DividedLayer*>(module.get());
 }
@@ -39,6 +40,7 @@ at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters,
                        : at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
+// A model without parameters has a norm of type float.
 at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   const auto& some = a.empty() ? b : a;
   return some.empty() ? at::kFloat : some[0].scalar_type();
@@ -46,6 +48,7 @@ at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<
 
 }  // namespace
 
+// A shared parameter counts once, and as divided if any layer divides it.
 ParallelParameters parallel_parameters(const torch::nn::Module& model) {
   std::set<const at::TensorImpl*> divided;
   std::set<const at::TensorImpl*> seen;
@@ -66,6 +69,7 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model) {
   return sorted;
 }
 
+// All ranks call it together. Replicated gradients are the same on all, so they are not summed.
 at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
                               const std::vector<at::Tensor>& replicated,
                               ProcessGroup group,
@@ -89,6 +93,7 @@ at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
   return (sum + common.pow(norm_type)).pow(1 / norm_type).to(type);
 }
 
+// It exchanges nothing: each rank tells its own pieces.
 TensorPieces parallel_pieces(const torch::nn::Module& model) {
   TensorPieces all;
   for (const auto& named : model.named_modules("", /*include_self=*/true)) {
@@ -108,6 +113,7 @@ TensorPieces parallel_pieces(const torch::nn::Module& model) {
   return all;
 }
 
+// All ranks call it together, since divided layers gather their parts in the modules' order.
 WholeParameters gather_parameters(const torch::nn::Module& model) {
   WholeParameters all;
   for (const auto& named : model.named_modules("", /*include_self=*/true)) {

@@ -35,6 +35,7 @@ int64_t number_of_pieces(int64_t ranks, SequenceOrder order) {
   return order == SequenceOrder::contiguous ? ranks : 2 * ranks;
 }
 
+// It looks at this rank's tensors alone, and compares nothing with other ranks.
 void check_attention(const char* call,
                      const at::Tensor& q,
                      const at::Tensor& k,
@@ -65,6 +66,7 @@ void check_attention(const char* call,
     fail("a tile of at least 1", cat(options.tile), "leave it as it is");
 }
 
+// Autograd saves the group and the options in it for the backward.
 struct RingKept : torch::CustomClassHolder {
   RingKept(ProcessGroup kept_group, ContextOptions kept_options)
       : group(std::move(kept_group)), options(kept_options) {}
@@ -141,6 +143,7 @@ Attended go_round(const at::Tensor& q,
   at::Tensor come = at::empty_like(keys);
   for (int64_t step = 0; step < group.size(); ++step) {
     std::optional<Work> moving;
+    // The last block need not move on.
     if (step + 1 < group.size())
       moving = ring.shift(come, keys);
     each_pair(
@@ -192,6 +195,7 @@ AttentionGradients go_round_backward(const at::Tensor& q,
     if (moving)
       moving->wait();
     std::swap(keys, come);
+    // The gradients leave after this block's share is added, so they cannot travel during it.
     if (group.size() > 1) {
       ring.shift(come_of_keys, of_keys).wait();
       std::swap(of_keys, come_of_keys);
@@ -207,6 +211,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                             const at::Tensor& v,
                             ProcessGroup& group,
                             const ContextOptions& options) {
+    // Autocast must not touch the tiles, which choose their own types.
     const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const Attended attended = go_round(q, at::stack({k, v}), group, options);
     context->saved_data["kept"] =
@@ -265,6 +270,7 @@ at::Tensor joined_positions(int64_t length,
 
 }  // namespace
 
+// It exchanges nothing: positions follow from rank and order.
 at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, SequenceOrder order) {
   const int64_t pieces = number_of_pieces(group.size(), order);
   if (length < 1 || length % pieces != 0) {
@@ -281,6 +287,7 @@ at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, Sequenc
   return all.view({group.size(), -1})[group.rank()].clone();
 }
 
+// All ranks of the group call it together, and run its backward together.
 at::Tensor ring_attention(const at::Tensor& q,
                           const at::Tensor& k,
                           const at::Tensor& v,
@@ -290,6 +297,7 @@ at::Tensor ring_attention(const at::Tensor& q,
   return RingAttention::apply(q, k, v, group, options);
 }
 
+// All ranks of the group call it together, with heads that the ranks divide.
 at::Tensor all_to_all_attention(const at::Tensor& q,
                                 const at::Tensor& k,
                                 const at::Tensor& v,
@@ -303,6 +311,7 @@ at::Tensor all_to_all_attention(const at::Tensor& q,
       joined_positions(q.size(2) * group.size(), group, options.order, q.device());
   const auto whole = [&](const at::Tensor& x) {
     const at::Tensor tokens = tokens_for_heads(x, group, 1, 2);
+    // A causal mask needs the tokens in their order, so zigzag is undone here and made again after.
     return zigzag ? tokens.index_select(2, order.argsort()) : tokens;
   };
   const at::Tensor seen = at::scaled_dot_product_attention(whole(q),

@@ -44,6 +44,7 @@ at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm,
   return at::layer_norm(x, norm->options.normalized_shape(), weight, bias, norm->options.eps());
 }
 
+// The generator is a copy, so the model's own draws stay alike on all ranks.
 SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup& group)
     : probability_(probability),
       rank_(group.rank()),
@@ -58,6 +59,7 @@ SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup&
                   "); 0.1 is a common choice"));
 }
 
+// An evaluation returns its input, and draws nothing.
 at::Tensor SequenceDropoutImpl::forward(const at::Tensor& x) {
   if (!is_training() || probability_ == 0)
     return x;

@@ -46,6 +46,7 @@ std::string wrong_division(const char* call,
              "); change the layer, or the group's size");
 }
 
+// It returns what is wrong with the options, or nothing.
 std::string wrong_column(const at::Tensor& weight,
                          const ColumnOptions& options,
                          const ProcessGroup& group) {
@@ -76,6 +77,7 @@ std::string wrong_column(const at::Tensor& weight,
              "); use a smaller group");
 }
 
+// Ranks compare these terms, so another layer on one of them is refused on all.
 std::vector<Term> layer_terms(const torch::nn::Linear& layer,
                               const std::optional<int64_t>& sequence_dim) {
   std::vector<at::Tensor> tensors{layer->weight};
@@ -88,6 +90,7 @@ std::vector<Term> layer_terms(const torch::nn::Linear& layer,
 
 }  // namespace
 
+// All ranks construct it together, from the same whole layer.
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whole,
                                                    ProcessGroup group,
                                                    ColumnOptions options)
@@ -105,6 +108,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
                             whole->bias.defined() && whole->bias.requires_grad());
 }
 
+// All ranks call it together where the tokens are sharded, since it gathers them.
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
   const at::Tensor input = options_.sequence_dim
                                ? gather_sequence(x, group_, *options_.sequence_dim)
@@ -112,6 +116,7 @@ at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
   return at::linear(input, weight, bias);
 }
 
+// All ranks call it together, since it gathers the parts.
 WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   const auto whole = [&](const at::Tensor& mine) {
     if (options_.stacks == 1)
@@ -143,6 +148,7 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
   return all;
 }
 
+// All ranks construct it together, from the same whole layer.
 RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
                                              ProcessGroup group,
                                              RowOptions options)
@@ -171,6 +177,7 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
   return bias.defined() ? sum + copy_to_group(bias, group_) : sum;
 }
 
+// All ranks call it together. The bias is whole on every rank, so it needs no gather.
 WholeParameters RowParallelLinearImpl::gather_parameters() const {
   WholeParameters all{{"weight", gathered(weight.detach(), group_, 1)}};
   if (bias.defined())

@@ -111,6 +111,7 @@ bool is_half(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16;
 }
 
+// The forward returns the mean over the targets that are not ignored.
 struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* context,
                             const at::Tensor& logits,
@@ -122,8 +123,10 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
     const at::Tensor ignored = targets == ignore_index;
     const OwnIds own = own_ids(targets.masked_fill(ignored, 0), vocabulary, group);
 
+    // The largest logit of all ranks is subtracted, so that no exponential overflows.
     at::Tensor largest = rows.amax(-1);
     group.all_reduce(largest, ReduceOp::max);
+    // Both sums go in one collective.
     at::Tensor sums = at::empty({2, targets.size(0)}, rows.options());
     sums[0].copy_((rows - largest.unsqueeze(-1)).exp_().sum(-1));
     const at::Tensor picked = rows.gather(-1, own.index.unsqueeze(-1)).squeeze(-1) - largest;
@@ -157,6 +160,7 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
 
 }  // namespace
 
+// All ranks construct it together, from the same whole embedding.
 ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
                                              ProcessGroup group,
                                              EmbeddingOptions options)
@@ -169,6 +173,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
   const OwnRows rows = own_rows(vocabulary_, group_);
   const at::Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
   weight = register_parameter("weight", own, whole->weight.requires_grad());
+  // Only the rank that has the padding token's row keeps its index.
   int64_t padding = whole->options.padding_idx().value_or(-1);
   if (whole->options.padding_idx() && padding < 0)
     padding += vocabulary_;
@@ -176,6 +181,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
     padding_ = padding - rows.begin;
 }
 
+// All ranks call it together, with the same tokens.
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
   expect_ids("ParallelEmbedding", "tokens", tokens, vocabulary_, group_);
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
@@ -201,6 +207,7 @@ ParallelEmbedding parallel_embedding(const torch::nn::Embedding& whole,
   return ParallelEmbedding(whole, std::move(group), options);
 }
 
+// All ranks call it together, with the same targets and each its part of the logits.
 at::Tensor parallel_cross_entropy(const at::Tensor& logits,
                                   const at::Tensor& targets,
                                   ProcessGroup group,
@@ -233,6 +240,7 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits,
                     group.job_rank(),
                     "); give the head's part"));
   }
+  // An ignored target may be any number, so it is not checked.
   expect_ids(
       kCall, "targets", targets.masked_fill(targets == options.ignore_index, 0), vocabulary, group);
   return ParallelCrossEntropy::apply(
