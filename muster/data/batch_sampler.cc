@@ -53,6 +53,7 @@ class EvenCut {
       return left_ / global_ + (sampler_.gives_all_the_rest() ? 1 : 0);
     return batches_of(left_ / identity_.num_replicas);
   }
+  // A number behind the last batch counts 0 samples, since other ranks may have more batches.
   int64_t count(int64_t batch) const {
     return batch < size() ? std::min(used_ - batch * batch_size_, batch_size_) : 0;
   }
@@ -64,6 +65,7 @@ class EvenCut {
     return identity_.pad ? count(batch) * identity_.num_replicas
                          : std::min(left_ - batch * global_, global_);
   }
+  // Samples count up to the epoch's end, and those that padding repeats do not.
   int64_t consumed_after(int64_t batch) const {
     return identity_.consumed + std::min(left_, (batch + 1) * global_);
   }
@@ -85,6 +87,8 @@ class EvenCut {
               cat("batch shares: expected ", expected, ", got ", got));
 }
 
+// The caller may move the sampler by set_epoch() at any time, so every epoch that is handed out
+// reads copies of it.
 class EvenBatches : public BatchSampler {
  public:
   EvenBatches(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size, bool drop_last)
@@ -99,6 +103,7 @@ class EvenBatches : public BatchSampler {
 
   EpochBatches start() override { return started(*sampler_, batch_size_, drop_last_); }
 
+  // A copy is moved to the epoch's beginning, so the running epoch keeps its place.
   EpochBatches whole_epoch() const override {
     DistributedSampler whole = *sampler_;
     whole.set_epoch(whole.identity().epoch, 0);
@@ -116,6 +121,8 @@ class EvenBatches : public BatchSampler {
     return number_of_order(sampler_->order(), sampler_->identity().seed);
   }
 
+  // The sum of the shares must stay the global batch, so that a step keeps its size when ranks
+  // trade samples.
   void set_shares(const std::vector<int64_t>& shares) override {
     const SamplerIdentity identity = sampler_->identity();
     if (drop_last_)
@@ -197,6 +204,7 @@ std::optional<SamplerIdentity> BatchSampler::uncompared() const {
   return std::nullopt;
 }
 
+// All arguments are checked here, so that cutting an epoch needs no checks.
 std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler,
                                          int64_t batch_size,
                                          bool drop_last) {

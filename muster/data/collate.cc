@@ -67,6 +67,7 @@ std::vector<at::Tensor> values_of(const auto& examples) {
 
 namespace collation {
 
+// Numbers keep their width, whatever LibTorch's default type is.
 at::Tensor tensor_of(const std::vector<int64_t>& numbers) {
   return at::tensor(numbers, at::kLong);
 }
@@ -84,6 +85,7 @@ at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
   return at::stack(tensors);
 }
 
+// The lengths are kept, since the padded tensor no longer shows them. The filling is 0.
 Padded Padded::collate(const std::vector<Padded>& examples) {
   const auto values = values_of(examples);
   std::vector<int64_t> lengths;
@@ -93,6 +95,7 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
           .lengths = at::tensor(lengths, at::kLong)};
 }
 
+// Example i lies from offsets[i] to offsets[i + 1], so there is one offset more than examples.
 Packed Packed::collate(const std::vector<Packed>& examples) {
   const auto values = values_of(examples);
   std::vector<int64_t> offsets{0};

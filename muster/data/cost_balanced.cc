@@ -46,6 +46,7 @@ std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks,
   return mine;
 }
 
+// All copies share the costs, since every epoch holds a copy of the sampler or of its parts.
 class CostBalanced : public BatchSampler {
  public:
   CostBalanced(SampleOrder order, std::vector<double> costs, const CostBalancedOptions& options)
@@ -53,6 +54,7 @@ class CostBalanced : public BatchSampler {
         costs_(std::make_shared<std::vector<double>>(std::move(costs))),
         options_(options) {}
 
+  // A position in a data set of another size is refused, as it would leave out other samples.
   void set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of) override {
     const bool is_other_data =
         consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size;
@@ -122,6 +124,8 @@ class CostBalanced : public BatchSampler {
   }
 
  private:
+  // The costs and the global batch are part of the order's name: ranks that differ in them would
+  // divide a batch differently.
   SamplerIdentity identity() const {
     return {.num_replicas = options_.num_replicas,
             .rank = options_.rank,
@@ -202,6 +206,7 @@ class CostBalanced : public BatchSampler {
 
 }  // namespace
 
+// An infinite cost is refused, since it would hide all other costs of its rank.
 std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
                                             std::vector<double> costs,
                                             const CostBalancedOptions& options) {

@@ -1,4 +1,6 @@
-// A data set of two tensors: an example is a row of each.
+// A data set of two tensors: an example is a row of each. A batch gathers its rows by one call a
+// tensor, so no example is made on its own. The constructor checks shapes and devices, so that
+// get_batch() need not.
 #include "muster/data/dataset.h"
 
 #include <ATen/ops/empty.h>

@@ -15,6 +15,8 @@ DeviceCopy::DeviceCopy(c10::Device device, bool pin_memory)
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
+// The result is null where there is nothing to wait for: on the CPU, where the tensors stay as they
+// are, and on devices without a stream of their own.
 DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
   if (device_.is_cpu())
     return nullptr;
@@ -22,6 +24,7 @@ DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
   if (stream_)
     guard.emplace(*stream_);
   for_each([&](at::Tensor& tensor) {
+    // A copy runs beside the host only out of page-locked memory.
     if (pin_ && tensor.is_cpu() && !tensor.is_pinned())
       tensor = tensor.pin_memory();
     tensor = tensor.to(device_, /*non_blocking=*/pin_);

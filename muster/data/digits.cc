@@ -24,6 +24,7 @@ constexpr int64_t kSide = 8;
 constexpr size_t kPixels = kSide * kSide;
 constexpr int64_t kMaxPixel = 16;
 constexpr int64_t kMaxLabel = 9;
+// The real file unpacks to far less; the bound stops one that is something else.
 constexpr uint64_t kMaxBytes = 64 << 20;
 
 struct Samples {
@@ -74,6 +75,7 @@ void read_line(std::string_view text, const std::string& path, size_t line, Samp
   into.labels.push_back(number(fields[kPixels], kMaxLabel, path, line, kPixels + 1));
 }
 
+// Images get a channel dimension, as convolutions expect it.
 TensorDataset to_dataset(const Samples& samples) {
   const auto count = std::ssize(samples.labels);
   return {at::tensor(samples.pixels, at::kFloat).view({count, 1, kSide, kSide}),
@@ -82,6 +84,7 @@ TensorDataset to_dataset(const Samples& samples) {
 
 }  // namespace
 
+// The last line may lack a line break. Fewer than five lines would leave the test split empty.
 DatasetSplit read_digits(const std::string& path) {
   const std::string text = read_data_file(path, kMaxBytes);
   Samples train;

@@ -83,6 +83,7 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
   }
 }
 
+// Shares that are refused change nothing.
 void DistributedSampler::take_shares(std::vector<int64_t> shares) {
   const bool right = std::all_of(shares.begin(), shares.end(), [](int64_t n) { return n >= 1; });
   if (!shares.empty() && (!right || std::ssize(shares) != options_.num_replicas)) {
@@ -97,11 +98,14 @@ void DistributedSampler::take_shares(std::vector<int64_t> shares) {
   options_.shares = std::move(shares);
 }
 
+// The epoch is set again at its place, since the parts of its last batch depend on the shares.
 void DistributedSampler::set_shares(std::vector<int64_t> shares) {
   take_shares(std::move(shares));
   set_epoch(epoch_, consumed_);
 }
 
+// Padding may take a position beyond the end, by less than a batch of all ranks; more than that is
+// worth a warning.
 void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const {
   if (epoch < 0 || consumed < 0 || consumed_of < 0) {
     throw Error(ErrorCode::invalid_argument,
@@ -138,6 +142,8 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
   }
 }
 
+// A restored position survives a call with its own epoch, so a training loop may call this before
+// each epoch without losing it.
 void DistributedSampler::set_epoch(int64_t epoch) {
   const bool goes_on = epoch == epoch_ && consumed_ > 0 && !epoch_started_;
   if (!goes_on)
@@ -193,10 +199,13 @@ int64_t DistributedSampler::global_samples(int64_t batch) const {
   return std::accumulate(parts.begin(), parts.end(), int64_t{0});
 }
 
+// A rank whose part of the last batch is 0 has a batch less than the others.
 bool DistributedSampler::gives_all_the_rest() const {
   return !last_parts_.empty() && std::ranges::find(last_parts_, 0) == last_parts_.end();
 }
 
+// Shares divide the last batch apart. The rest goes to the first ranks without them, or by padding
+// to all.
 int64_t DistributedSampler::num_samples() const {
   if (global_batch_ > 0) {
     return full_batches() * options_.shares[options_.rank] + batch_samples(full_batches());
@@ -223,6 +232,7 @@ int64_t DistributedSampler::position(int64_t i) const {
 EpochSamples DistributedSampler::start() {
   if (check_)
     std::exchange(check_, nullptr)(identity());
+  // One warning is enough: a shuffled epoch that repeats itself is rarely meant.
   if (epoch_started_ && order_.changes && !epoch_repeated_) {
     epoch_repeated_ = true;
     log(LogLevel::warn,
@@ -240,6 +250,7 @@ EpochSamples DistributedSampler::start() {
           .position = [places](int64_t i) { return places->position(i); }};
 }
 
+// The call counts as a start of the epoch, and holds all of this rank's samples in memory.
 std::vector<int64_t> DistributedSampler::indices() {
   const EpochSamples epoch = start();
   std::vector<int64_t> mine(epoch.size);
@@ -264,6 +275,8 @@ SamplerIdentity DistributedSampler::identity() const {
 
     identity.global_batch = global_batch_;
     identity.share = options_.shares[rank];
+    // The sum of the earlier ranks' shares shows whether all parts lie end to end, without sending
+    // the whole list.
     identity.share_begin =
         std::accumulate(options_.shares.begin(), options_.shares.begin() + rank, int64_t{0});
   }

@@ -9,6 +9,7 @@
 
 namespace muster {
 
+// A line without a number of steps has one epoch, and ends with it.
 EpochLine::EpochLine(EpochBatches first, int64_t steps, int64_t accumulate)
     : accumulate_(accumulate) {
   if (steps < 0)
@@ -38,6 +39,7 @@ bool EpochLine::grow() {
   return true;
 }
 
+// Any worker may call this. The lock is held while an epoch is made, so each is made once.
 EpochLine::Place EpochLine::at(int64_t number) {
   const std::lock_guard lock(mutex_);
   while (number >= parts_.back().end)
@@ -48,6 +50,7 @@ EpochLine::Place EpochLine::at(int64_t number) {
   return {part->epoch, number - part->begin};
 }
 
+// The last epoch stays, since the next one is made from it.
 void EpochLine::forget_before(int64_t number) {
   const std::lock_guard lock(mutex_);
   while (parts_.size() > 1 && parts_.front().end <= number)

@@ -45,6 +45,7 @@ int64_t Generator::integer(int64_t count) {
   }
   const uint64_t n = count;
   using Product = unsigned __int128;
+  // This is 2^64 modulo n, since 0 - n wraps around.
   const uint64_t unfair = (0 - n) % n;
   while (true) {
     const uint64_t high = engine_();
@@ -56,10 +57,13 @@ int64_t Generator::integer(int64_t count) {
   }
 }
 
+// A probability of 0 never holds, and one of 1 always does, since uniform() is below 1.
 bool Generator::chance(double probability) {
   return uniform() < probability;
 }
 
+// LibTorch's generator is seeded by seed, epoch and index alone, so earlier draws do not change its
+// numbers.
 at::Generator& Generator::torch() {
   if (!torch_)
     torch_ = at::detail::createCPUGenerator(torch_seed_);

@@ -47,6 +47,7 @@ void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
 
 }  // namespace
 
+// Names do not decide: a file that was unpacked may still be called .gz.
 bool is_gzip(std::string_view bytes) {
   return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b';
 }
@@ -62,6 +63,7 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
   std::string buffer(1 << 16, '\0');
   size_t fed = 0;
   for (;;) {
+    // zlib counts its input in 32 bits, so it gets pieces.
     if (stream.avail_in == 0 && fed < bytes.size()) {
       const size_t piece = std::min<size_t>(bytes.size() - fed, 1 << 20);
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + fed));
@@ -83,6 +85,7 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
       inflateReset(&stream);
       continue;
     }
+    // zlib asks for more where there is none: the file ended before its last member did.
     const bool is_used_up = stream.avail_in == 0 && fed == bytes.size() && got == 0;
     if (result == Z_BUF_ERROR || (result == Z_OK && is_used_up))
       refuse_gzip(name, cat("one cut short after ", bytes.size(), " bytes"));
@@ -104,6 +107,8 @@ std::string read_data_file(const std::string& path, uint64_t max_bytes) {
                     S_ISDIR(info.st_mode) ? "a folder" : "a special file",
                     "; correct the path"));
   }
+  // The file's own size is checked before it is read; a compressed text is checked again as it
+  // grows.
   check_bound(path, info.st_size, max_bytes);
   std::string bytes = read_file(path);
   return is_gzip(bytes) ? gunzip(bytes, max_bytes, path) : bytes;

@@ -26,6 +26,7 @@ namespace muster {
 
 namespace {
 
+// The text is empty without workers: the training thread has read the sample itself.
 std::string worker_text(const WorkerPlace& place) {
   return place.worker < 0 ? "" : cat(" (worker ", place.worker, ")");
 }
@@ -48,6 +49,8 @@ int64_t checked(const char* what, int64_t value, int64_t least) {
 
 }  // namespace
 
+// Several workers may call this. Only the first sample after a report keeps its reason; the others
+// are counted.
 void BadSamples::add(int64_t sample, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (count_++ == reported_)
@@ -59,6 +62,7 @@ int64_t BadSamples::count() const {
   return count_;
 }
 
+// One warning speaks for all samples since the last one, so damaged data does not flood the log.
 void BadSamples::report() {
   const std::lock_guard lock(mutex_);
   if (count_ == reported_)
@@ -102,6 +106,7 @@ LoaderCore::LoaderCore(int64_t dataset_size,
                     sampler_->dataset_size(),
                     "; make it with the data set's size"));
   }
+  // A checkpoint holds both, so that a resumed run can notice other data and another order.
   position_.dataset_size = dataset_size;
   position_.order = sampler_->order_number();
 }
@@ -115,6 +120,7 @@ void LoaderCore::compare_with_ranks() {
     OwnLoaders::check(*identity);
 }
 
+// A sampler that has started was not moved since, so the next epoch is meant.
 EpochBatches LoaderCore::start() {
   if (sampler_->started())
     sampler_->set_epoch(sampler_->epoch() + 1);
@@ -139,6 +145,8 @@ int64_t LoaderCore::samples_of_step(const EpochBatches& epoch, int64_t batch) co
   return samples;
 }
 
+// A batch's loss is a mean. The weight turns the ranks' average into the mean over all samples of
+// the step.
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
@@ -167,6 +175,8 @@ void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
   stats_.seconds_stalled += std::chrono::duration<double>(stall).count();
 }
 
+// An epoch without batches is refused only where it is whole: behind a restored position nothing
+// may be left of it.
 void LoaderCore::end_epoch(const EpochBatches& epoch) {
   if (epoch.size == 0 && position_.consumed == 0) {
     throw Error(
@@ -201,6 +211,8 @@ void LoaderCore::check_even(const EpochBatches& epoch, int64_t steps) const {
                   "DistributedDataParallel::join(), or evaluate under torch::NoGradGuard"));
 }
 
+// A loop over steps() may end in the middle of an epoch; a loop over one epoch then continues
+// there.
 void LoaderCore::begin_epoch() {
   if (std::exchange(within_steps_, false))
     go_on();
@@ -211,6 +223,8 @@ void LoaderCore::begin_steps() {
   go_on();
 }
 
+// A job that stops keeps its place, since it is to resume there. A sampler that was moved keeps its
+// own place too.
 void LoaderCore::leave_epoch(const EpochBatches& epoch) {
   const bool is_elsewhere = !sampler_->started() || sampler_->epoch() != epoch.epoch;
   if (is_elsewhere || OwnLoaders::job_stops())
@@ -219,6 +233,8 @@ void LoaderCore::leave_epoch(const EpochBatches& epoch) {
   position_.consumed = 0;
 }
 
+// A sampler that has not started is where it was set. The training position decides after a start
+// within steps(), and the next epoch follows otherwise.
 int64_t LoaderCore::epoch() const {
   if (!sampler_->started())
     return sampler_->epoch();
@@ -266,6 +282,7 @@ LoaderStats LoaderCore::stats() const {
   return stats;
 }
 
+// A weight of 1 changes nothing, and without gradients nobody trains, so neither must be read.
 void check_weight_read(const StepWeight& weight, int64_t batch) {
   if (weight.is_read() || weight.unread() == 1 || !c10::GradMode::is_enabled())
     return;
@@ -326,6 +343,8 @@ void fail_empty_batch(const std::vector<int64_t>& samples,
                   " from there on; turn skip_bad off to see the error of the first one"));
 }
 
+// The caller is in a handler. A LibTorch error may have several lines, of which the first says what
+// is wrong.
 std::string text_of_current_exception() {
   try {
     throw;

@@ -50,6 +50,7 @@ void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t class
     refuse_mix("images [B, channels, height, width] float32", tensor_text(images));
   if (!is_of(labels, 1, at::kLong) || labels.size(0) != images.size(0))
     refuse_mix(cat("int64 labels [", images.size(0), "]"), tensor_text(labels));
+  // The negated comparison refuses NaN too.
   if (!(alpha > 0) || !std::isfinite(alpha))
     refuse_mix("an alpha above 0", cat(alpha));
   check_mix_labels(labels, classes);
@@ -74,6 +75,7 @@ at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double lambda
 
 }  // namespace
 
+// The caller's images stay as they are: roll() makes a copy, and the blending happens there.
 SoftBatch mix_up(const at::Tensor& images,
                  const at::Tensor& labels,
                  int64_t classes,
@@ -98,6 +100,7 @@ SoftBatch cut_mix(const at::Tensor& images,
     refuse_mix("images with pixels", cat(height, "x", width));
   const int64_t x = rng.integer(width);
   const int64_t y = rng.integer(height);
+  // The box has the share 1 - lambda of the area, so its sides have the root of that share.
   const double half = 0.5 * std::sqrt(1 - lambda);
   const auto half_width = static_cast<int64_t>(half * as_double(width));
   const auto half_height = static_cast<int64_t>(half * as_double(height));

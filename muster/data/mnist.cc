@@ -20,6 +20,7 @@ namespace muster {
 
 namespace {
 
+// The bound keeps the product of all extents within 64 bits.
 constexpr int64_t kMaxSide = 4096;
 
 // An IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each dimension
@@ -44,6 +45,7 @@ struct Idx {
                   "; fetch the file again, or correct the folder"));
 }
 
+// Callers have checked that four bytes follow.
 uint32_t big_endian(const std::string& bytes, size_t at) {
   uint32_t value = 0;
   for (size_t i = 0; i < 4; ++i)
@@ -104,6 +106,7 @@ Idx read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
   return idx;
 }
 
+// read_idx() has made sure that the data fills the shape exactly.
 at::Tensor bytes_of(const Idx& idx) {
   auto tensor = at::empty(idx.shape, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(),
@@ -124,6 +127,7 @@ TensorDataset read_part(const std::string& folder,
                cat(labels.shape[0]));
   }
   const auto classes = bytes_of(labels).to(at::kLong);
+  // The largest label alone decides, and argmax also says where it is.
   const auto worst = classes.argmax().item<int64_t>();
   if (const auto label = classes[worst].item<int64_t>(); label >= options.num_classes)
     refuse_idx(labels.path,

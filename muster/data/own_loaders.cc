@@ -13,6 +13,7 @@ OwnLoaders::~OwnLoaders() {
   here() = before_;
 }
 
+// Nothing is checked without rules, since there is no job whose ranks could differ.
 void OwnLoaders::check(const SamplerIdentity& identity) {
   if (here() != nullptr)
     here()->check_(identity);
@@ -27,6 +28,7 @@ bool OwnLoaders::job_stops() {
   return here() != nullptr && here()->stops_;
 }
 
+// Each thread has its own rules; a thread that a job starts sees none of the job's.
 OwnLoaders*& OwnLoaders::here() {
   thread_local OwnLoaders* rules = nullptr;
   return rules;

@@ -28,6 +28,7 @@
 
 namespace muster {
 
+// This holds what a worker has made, or else the exception that making it threw.
 struct MadeThing {
   Prefetch::Thing thing;
   std::exception_ptr error;
@@ -35,6 +36,7 @@ struct MadeThing {
 
 namespace {
 
+// A wait this long is worth a warning where the caller gave no timeout.
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::chrono::seconds kPatienceAtEnd{2};
 
@@ -85,6 +87,7 @@ struct Prefetch::State {
   std::exception_ptr broken;  // what ended one of them, as for lack of memory
   std::condition_variable ended;
 
+  // Workers finish the thing that they are at, and take no other.
   void tell_to_stop() {
     const std::lock_guard lock(mutex);
     stop = true;
@@ -150,6 +153,7 @@ class WorkersOfProcess {
     return *workers;
   }
 
+  // States are held weakly, so this list keeps nothing alive that workers have made.
   void add(const std::shared_ptr<Prefetch::State>& state) {
     static std::once_flag once;
     std::call_once(once, call_at_end);
@@ -168,6 +172,8 @@ class WorkersOfProcess {
   bool process_ends() const { return process_ends_; }
 
  private:
+  // Functions of atexit() and static destructors run in reverse order, so the moment of this call
+  // decides what still lives when the workers end.
   static void call_at_end() {
     std::atexit([] { get().end(); });
   }
@@ -212,6 +218,7 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
     : make_(std::move(make)), next_(begin), end_(end), options_(options) {
   if (options.ahead == 0)
     options_.ahead = int64_t{2} * options.workers;
+  // There is no state without workers, or with nothing to make: next() then makes things itself.
   if (options.workers == 0 || begin >= end)
     return;
   state_ = std::make_shared<State>();
@@ -245,7 +252,10 @@ void Prefetch::start_workers() {
   for (int worker = 0; worker < options_.workers; ++worker) {
     WorkerPlace& place = *state_->places.emplace_back(std::make_unique<WorkerPlace>());
     place.worker = worker;
+    // Room is made first, so that no thread that has begun is lost for lack of memory.
     state_->threads.reserve(state_->places.size());
+    // The thread holds the state alive and touches nothing of the Prefetch, which may be gone
+    // before it.
     state_->threads.emplace_back([state = state_, &place] {
       ::pthread_setname_np(::pthread_self(), "muster-loader");
       const c10::AutoGradMode no_gradients(false);
@@ -305,6 +315,7 @@ Prefetch::Thing Prefetch::next() {
   return take();
 }
 
+// Nothing is ever ready without workers, since next() itself makes the things.
 std::optional<Prefetch::Thing> Prefetch::next_if_ready() {
   if (!state_)
     return {};
@@ -338,6 +349,7 @@ Prefetch::Thing Prefetch::take() {
   return result.thing;
 }
 
+// The workers go on while this reads their samples, which are atomic for that reason.
 std::string Prefetch::places_text() const {
   std::vector<std::string> at;
   for (const auto& place : state_->places)
@@ -346,6 +358,7 @@ std::string Prefetch::places_text() const {
   return at.empty() ? "no sample" : join(at, ", ");
 }
 
+// The worker that is late may never come back, so the destructor must not wait for it.
 void Prefetch::fail_late() {
   left_behind_ = true;
   throw Error(ErrorCode::timeout,

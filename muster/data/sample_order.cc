@@ -48,6 +48,7 @@ EpochOrder in_order_of(const at::Tensor& samples) {
 // A permutation of 0 … size - 1 that is computed for one number at a time.
 class Permutation {
  public:
+  // The halves are as small as the size allows, so that few numbers fall outside.
   Permutation(int64_t size, uint64_t key) : size_(size), key_(key) {
     while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_)
       ++half_bits_;
@@ -68,6 +69,8 @@ class Permutation {
   // number can be anywhere.
   uint64_t rounds() const { return half_bits_ < 8 ? 24 : 6; }
 
+  // This is a Feistel network: each round can be undone, whatever mixed() gives, so no two numbers
+  // become one.
   uint64_t once(uint64_t number) const {
     const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
     uint64_t left = number >> half_bits_;
@@ -144,6 +147,7 @@ at::Tensor drawn(const at::Tensor& weights,
                      : drawn_by_keys(weights, samples, generator);
 }
 
+// The sort is stable, so every rank gets one order out of equal lengths.
 void sort_by_length(std::span<int64_t> samples, const std::vector<int64_t>& lengths) {
   std::ranges::stable_sort(samples, [&](int64_t a, int64_t b) { return lengths[a] < lengths[b]; });
 }
@@ -161,6 +165,8 @@ void shuffle_groups(std::span<int64_t> samples, int64_t group, Generator& rng) {
 
 }  // namespace
 
+// An order may cost time and memory for the whole data set, so an epoch that is never read does not
+// make it. Workers that ask at once wait for the first of them.
 EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epoch) {
   // Copies of the order share one result, which the first of them computes.
   struct Needed {
@@ -210,6 +216,7 @@ SampleOrder pseudo_shuffled(int64_t dataset_size) {
           }};
 }
 
+// The fingerprint stands for the weights in the name, by which ranks compare their orders.
 SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement) {
   const int64_t possible = check_weights(weights);
   if (samples < 1 || (!replacement && samples > possible)) {
@@ -237,6 +244,7 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
           .repeats = replacement};
 }
 
+// Labels may lie on a GPU; counting and drawing happen on the CPU.
 SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
   if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
       labels.size(0) == 0 || labels.min().item<int64_t>() < 0) {
@@ -251,6 +259,8 @@ SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
   return weighted({first, first + weights.numel()}, samples == 0 ? mine.size(0) : samples);
 }
 
+// Sorting within a window keeps the order's randomness across windows. Shuffled groups keep
+// training from always seeing short samples first.
 SampleOrder bucketed(const SampleOrder& order,
                      const std::vector<int64_t>& lengths,
                      int64_t group,
@@ -279,6 +289,7 @@ SampleOrder bucketed(const SampleOrder& order,
     auto samples = std::make_shared<std::vector<int64_t>>(order.samples);
     for (int64_t i = 0; i < order.samples; ++i)
       (*samples)[i] = before(i);
+    // No sample has the index -1, so these draws are no sample's.
     Generator rng(seed, epoch, /*index=*/-1);
     for (int64_t begin = 0; begin < order.samples; begin += window) {
       const int64_t end = std::min(order.samples, begin + window);

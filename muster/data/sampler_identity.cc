@@ -16,6 +16,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kSamplerNumbers = 12;
+// The numbers from this field on speak of shares.
 constexpr size_t kFirstOfShares = 9;
 using SamplerNumbers = std::array<int64_t, kSamplerNumbers>;
 
@@ -97,6 +98,7 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
   return table;
 }
 
+// Each message ends with all samplers, since the one that differs is not always the wrong one.
 [[noreturn]] void refuse_samplers(const std::vector<SamplerIdentity>& by_rank,
                                   const std::string& what) {
   throw Error(ErrorCode::invalid_argument, cat("sampler: expected ", what, sampler_table(by_rank)));
@@ -135,11 +137,13 @@ void check_sampler_fields(const std::vector<SamplerIdentity>& by_rank, size_t ra
 
 }  // namespace
 
+// The numbers travel in this machine's byte order, which all ranks are taken to have.
 std::string SamplerIdentity::to_bytes() const {
   const SamplerNumbers numbers = sampler_numbers(*this);
   return std::string(reinterpret_cast<const char*>(numbers.data()), sizeof(numbers)) + order;
 }
 
+// The order's name is all that follows the numbers, so no text is too long.
 SamplerIdentity SamplerIdentity::from_bytes(const std::string& bytes) {
   SamplerNumbers of{};
   if (bytes.size() < sizeof(of)) {
@@ -205,6 +209,7 @@ void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
                         by_rank[0].num_replicas,
                         "; pass the group's size"));
   }
+  // Both are 0 without shares.
   if (taken != by_rank[0].global_batch) {
     refuse_samplers(by_rank,
                     cat("shares that sum to the global batch of ",

@@ -1,4 +1,5 @@
-// The parts of stream_loader.h that do not depend on the type of example: texts and errors.
+// The parts of stream_loader.h that do not depend on the type of example: texts and errors. An
+// example of a stream has no number in a data set, so messages name its part and its place there.
 #include "muster/data/stream_loader.h"
 
 #include <string>
@@ -15,6 +16,7 @@ std::string place_in_stream(const StreamRemainder& left) {
   return cat("part ", left.part, " of ", left.parts, ", at example ", left.next);
 }
 
+// The caller is in a handler, whose exception is counted, or else thrown on.
 void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row) {
   if (!shared.options.skip_bad || ++*in_a_row > kMostBadInARow)
     throw;

@@ -33,6 +33,7 @@ class PositionNumbers {
  public:
   explicit PositionNumbers(const std::vector<int64_t>& values) : values_(values) {}
 
+  // A seed may be any number, so no bound holds for it.
   int64_t any() {
     if (at_ == values_.size())
       refuse();
@@ -85,6 +86,7 @@ int64_t workers_of(const StreamLoaderOptions& options) {
   return std::max(options.workers, 1);
 }
 
+// Parts count through the ranks: those of rank 0 come first, then those of rank 1.
 std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch,
                                                       int64_t rank,
                                                       int64_t ranks,
@@ -133,6 +135,7 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
   }
 }
 
+// The bound keeps a damaged position from asking for millions of whole parts.
 int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
   const auto by_epoch = [](const auto& a, const auto& b) {
     return a.epoch < b.epoch;
@@ -180,6 +183,7 @@ std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<Stream
   std::vector<std::vector<StreamRemainder>> divided(workers);
   const int64_t rest = std::ssize(all) % workers;
   const int64_t whole = std::ssize(all) - rest;
+  // These are the fewest cuts with which the pieces go round evenly.
   const int64_t cuts = workers / std::gcd(rest, workers);
   size_t next = 0;
   const auto deal = [&](const StreamRemainder& left) {
@@ -203,6 +207,8 @@ std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<Stream
 
 }  // namespace
 
+// from_values() reads the numbers in this order. A count stands before each list, since lists
+// differ in length.
 std::vector<int64_t> StreamPosition::values() const {
   std::vector<int64_t> all{epoch, step, batch, seed, rank, ranks, examples, std::ssize(left)};
   for (const auto& of_worker : left) {
@@ -213,6 +219,8 @@ std::vector<int64_t> StreamPosition::values() const {
   return all;
 }
 
+// The numbers may come from a damaged checkpoint, so counts are compared with what follows before
+// memory is taken.
 StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
   PositionNumbers numbers(values);
   StreamPosition position{.epoch = numbers.at_least(0),
@@ -309,10 +317,12 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
     examples += position.examples;
     begun = begun || position.batch > 0 || position.epoch != mine.epoch;
   }
+  // Nobody has read anything of the epoch, so it has its new whole parts.
   if (!begun)
     return mine;
   // Rounded up to a whole turn of the workers, so that worker 0 is next.
   mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;
+  // The examples are shared out so that their sum over the ranks stays.
   mine.examples = examples / options.ranks + (options.rank < examples % options.ranks ? 1 : 0);
   const auto divided = divide_evenly(all_that_is_left(saved), options.ranks * workers);
   const auto first = divided.begin() + options.rank * workers;

@@ -94,6 +94,7 @@ int64_t rounded(double value) {
   return static_cast<int64_t>(std::nearbyint(value));
 }
 
+// An odd difference puts the middle on half a pixel, which is rounded as in torchvision.
 ImagePart middle_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
   return {.top = rounded(as_double(image_height - height) / 2),
           .left = rounded(as_double(image_width - width) / 2),
@@ -126,6 +127,7 @@ at::Tensor blend_bytes(const at::Tensor& image, float factor, float offset) {
   return out;
 }
 
+// Bytes reach from 0 to 255 and floats from 0 to 1; both are cut off at the ends.
 at::Tensor blend(const at::Tensor& image, double factor, double offset) {
   if (is_bytes(image))
     return blend_bytes(image, static_cast<float>(factor), static_cast<float>(offset));
@@ -161,6 +163,8 @@ ImagePart random_part(int64_t image_height,
   const auto columns = as_double(image_width);
   for (int i = 0; i < kTries; ++i) {
     const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
+    // Shapes are drawn on a logarithmic scale, where twice as wide is as far from square as twice
+    // as tall.
     const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
     const int64_t w = rounded(std::sqrt(area * ratio));
     const int64_t h = rounded(std::sqrt(area / ratio));
@@ -208,6 +212,7 @@ void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, 
 
 }  // namespace
 
+// The result shares the image's memory: nothing is copied.
 at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   check_image("crop", image);
   check_crop(
@@ -261,6 +266,7 @@ at::Tensor random_crop(
   return out;
 }
 
+// An image that has the size already is returned as it is, and shares its memory.
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
   check_image("resize", image);
   check_image_size("resize", height, width);
@@ -276,6 +282,7 @@ at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
       .squeeze(0);
 }
 
+// The longer side is cut to a whole number, not rounded, as in torchvision.
 at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
   check_image("resize_shorter", image);
   check_image_size("resize_shorter", side, side);
@@ -312,11 +319,13 @@ at::Tensor flip(const at::Tensor& image) {
   return image.flip(2);
 }
 
+// Each image costs one draw, flipped or not, so later draws do not depend on the outcome.
 at::Tensor random_flip(const at::Tensor& image, Generator& rng, double probability) {
   check_image("random_flip", image);
   return rng.chance(probability) ? image.flip(2) : image;
 }
 
+// Floats are taken to lie between 0 and 1 already, and are returned as they are.
 at::Tensor to_float(const at::Tensor& image) {
   check_image("to_float", image);
   return is_bytes(image) ? image.to(at::kFloat).div_(255) : image;
@@ -352,6 +361,7 @@ at::Tensor brightness(const at::Tensor& image, double factor) {
   return blend(image, factor, 0);
 }
 
+// The offset pulls towards the mean of grey, so a factor of 0 leaves an even grey.
 at::Tensor contrast(const at::Tensor& image, double factor) {
   check_image("contrast", image);
   if (!(factor >= 0))
@@ -366,6 +376,7 @@ at::Tensor color_jitter(const at::Tensor& image,
   if (!(options.brightness >= 0) || !(options.contrast >= 0))
     refuse_transform(
         "color_jitter", "ranges of 0 or more", cat(options.brightness, " and ", options.contrast));
+  // The two changes make another picture in the other order, so chance decides which comes first.
   const bool contrast_first = rng.chance(0.5);
   at::Tensor changed = image;
   for (const bool is_contrast : {contrast_first, !contrast_first}) {

@@ -23,6 +23,7 @@ namespace {
 
 }  // namespace
 
+// dlsym() gives an untyped address, so the member's type alone decides how it is called.
 template <class Function>
 void ArchiveLibrary::find(Function& function, const char* symbol) {
   function = reinterpret_cast<Function>(::dlsym(library_, symbol));
@@ -60,6 +61,7 @@ ArchiveLibrary::ArchiveLibrary(const std::string& name)
   find(entry_size, "archive_entry_size");
 }
 
+// The first call loads the library. A load that failed is tried again by the next call.
 const ArchiveLibrary& archive_library() {
   static const ArchiveLibrary library("libarchive.so.13");  // every libarchive 3
   return library;

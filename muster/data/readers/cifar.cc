@@ -22,6 +22,7 @@ namespace {
 
 constexpr uint64_t kMaxCifarBytes = uint64_t{1} << 30;
 
+// A plain file is preferred, since it needs no unpacking.
 std::optional<std::string> find_cifar(const std::string& folder, const std::string& name) {
   for (const char* ending : {"", ".gz"}) {
     std::string path = cat(folder, "/", name, ending);
@@ -68,6 +69,7 @@ TensorDataset read_files(const std::vector<std::string>& paths,
 
 }  // namespace
 
+// Only the first training file must exist, so a shortened copy of the data set can be read too.
 DatasetSplit read_cifar10(const std::string& folder, const CifarOptions& options) {
   std::vector<std::string> train{need_cifar(folder, "data_batch_1.bin")};
   for (int batch = 2; batch <= 5; ++batch)
@@ -78,6 +80,7 @@ DatasetSplit read_cifar10(const std::string& folder, const CifarOptions& options
           read_files({need_cifar(folder, "test_batch.bin")}, kind, options.bytes)};
 }
 
+// A record begins with the coarse label, and the fine one follows.
 DatasetSplit read_cifar100(const std::string& folder, const CifarOptions& options) {
   const CifarKind kind{.labels = 2,
                        .label = options.coarse_labels ? 0U : 1U,

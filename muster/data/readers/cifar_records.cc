@@ -37,6 +37,7 @@ int64_t count_cifar_records(std::string_view bytes,
   return static_cast<int64_t>(bytes.size() / kind.size());
 }
 
+// `pixels` and `labels` need room for as many records as count_cifar_records() counts.
 void read_cifar_records(std::string_view bytes,
                         const CifarKind& kind,
                         const std::string& name,

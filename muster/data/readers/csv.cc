@@ -43,6 +43,7 @@ bool asks_by_name(const CsvOptions& options) {
          std::any_of(options.features.begin(), options.features.end(), is_name);
 }
 
+// The last column is the label where none is asked for.
 int64_t label_column(const CsvText& text, const CsvOptions& options) {
   return options.label ? text.find(*options.label) : text.columns() - 1;
 }
@@ -92,6 +93,7 @@ void check_rows(const std::vector<double>& values, const std::string& path) {
 
 }  // namespace
 
+// The label's column is left out, unless the features name it.
 at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
@@ -119,6 +121,7 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
                           : floats_of(values, width, features, 1).flatten()};
 }
 
+// The list is sorted, so a class has one number in every file with these classes.
 std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));

@@ -28,6 +28,7 @@ std::optional<double> csv_number(std::string_view text) {
   return value;
 }
 
+// A missing field is neither number nor text, so it does not decide about a header.
 bool is_number(std::string_view text) {
   return !is_missing_in_csv(text) && csv_number(text);
 }
@@ -74,6 +75,7 @@ bool is_missing_in_csv(std::string_view text) {
   return std::find(kMissing.begin(), kMissing.end(), text) != kMissing.end();
 }
 
+// Only a quoted field can have doubled quotes to undo.
 std::string CsvText::Field::value() const {
   std::string out(text);
   if (!is_quoted)
@@ -83,6 +85,7 @@ std::string CsvText::Field::value() const {
   return out;
 }
 
+// The views point into `text`, which the caller keeps alive.
 CsvText::CsvText(std::string_view text,
                  const std::string& name,
                  const CsvFormat& format,
@@ -124,6 +127,7 @@ bool CsvText::find_header() const {
   refuse(1, kExpected, "numbers and texts");
 }
 
+// A number is a place from 0. A name needs a header that has it once.
 int64_t CsvText::find(const CsvColumn& column) const {
   if (const auto* number = std::get_if<int64_t>(&column)) {
     if (*number >= 0 && *number < columns())
@@ -240,6 +244,7 @@ std::string CsvText::column_text(int64_t column) const {
   return cat("column ", column, has_header_ ? cat(" (", escaped(first_[column]), ")") : "");
 }
 
+// A missing field takes the value of CsvFormat::missing, and is refused without one.
 double CsvText::value_of(const Row& row, int64_t column) const {
   const std::string field = row.fields[column].value();
   if (is_missing_in_csv(field) && format_.missing)
@@ -257,6 +262,7 @@ double CsvText::value_of(const Row& row, int64_t column) const {
          got);
 }
 
+// The last of the columns holds names of classes where there are classes; the others hold numbers.
 std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
                                     const std::vector<std::string>& classes) const {
   ClassNumbers numbers;
@@ -273,6 +279,7 @@ std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
   return found;
 }
 
+// A class is the place of its name in the caller's list, so its number does not depend on the file.
 double CsvText::class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const {
   const std::string name = row.fields[column].value();
   const auto number = numbers.find(name);

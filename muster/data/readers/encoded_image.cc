@@ -1,4 +1,5 @@
 // An image that is decoded when a transform has chosen the part. Only the header is read at first.
+// The pixels are channels last in memory, as in images.cc.
 #include "muster/data/readers/encoded_image.h"
 
 #include <ATen/ops/empty.h>

@@ -20,6 +20,7 @@ void refuse_image(const std::string& name, const std::string& got) {
                   "; replace the file, or leave it out"));
 }
 
+// A small file can claim a huge picture, so decoders call this before they take memory.
 void check_pixels(int64_t height,
                   int64_t width,
                   const std::string& name,
@@ -64,6 +65,7 @@ void check_part(const ImagePart& part, const ImageSize& whole, const std::string
                   "; look at what chooses it"));
 }
 
+// Both have three bytes a pixel and rows without gaps. The part must lie within the whole.
 void copy_part(const uint8_t* whole, int64_t width, const ImagePart& part, uint8_t* to) {
   const uint8_t* from = whole + 3 * (part.top * width + part.left);
   for (int64_t y = 0; y < part.height; ++y, from += 3 * width, to += 3 * part.width)
@@ -85,6 +87,7 @@ ImageKind kind_of_image(std::string_view file, const std::string& name) {
                             : cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
 }
 
+// `part` is null for the whole picture. The decoder asks `place` for memory once it knows the size.
 void decode_any(std::string_view file,
                 const std::string& name,
                 const ImageOptions& options,

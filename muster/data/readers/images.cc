@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostImageBytes = size_t{1} << 30;
 
+// The ending selects files; their content is checked when they are decoded.
 bool is_picture(const fs::path& path) {
   const std::string ending = lower_case(path.extension().string());
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
@@ -40,6 +41,7 @@ std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& 
   return found;
 }
 
+// Classes are numbered by sorted names, as in torchvision.
 std::vector<std::string> folders_in(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(path))
@@ -88,6 +90,7 @@ at::Tensor read_image(const std::string& path, const ImageOptions& options) {
   return decode_image(bytes_of_picture(path), path, options);
 }
 
+// The tree is walked once; a picture is read only when it is asked for.
 ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& options)
     : options_(options) {
   try {
@@ -116,6 +119,7 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
     refuse_folder(path, "a sub-folder for each class", "none");
 }
 
+// Workers call this at once: each call opens the file anew, and the folder itself does not change.
 ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= size())
     throw Error(ErrorCode::invalid_argument,

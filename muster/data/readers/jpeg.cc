@@ -43,6 +43,7 @@ class JpegDecoder {
     errors_.emit_message = [](j_common_ptr jpeg, int level) {
       judge(jpeg, level);
     };
+    // libjpeg's own function would print to stderr.
     errors_.output_message = [](j_common_ptr) {
     };
     progress_.progress_monitor = [](j_common_ptr jpeg) {
@@ -54,6 +55,8 @@ class JpegDecoder {
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
+  // EXIF lies in the marker APP1, so libjpeg must keep it. libjpeg makes no RGB of four colours, so
+  // to_rgb() does.
   bool read_header() {
     if (!created_ || setjmp(jump_) != 0)
       return false;
@@ -133,6 +136,7 @@ class JpegDecoder {
   int64_t height() const { return jpeg_.output_height; }
   int64_t width() const { return jpeg_.output_width; }
   std::string failure() const { return message_; }
+  // A file may have several APP1 markers; the first that turns the picture counts.
   int orientation() const {
     for (auto marker = jpeg_.marker_list; marker != nullptr; marker = marker->next) {
       const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
@@ -153,6 +157,7 @@ class JpegDecoder {
     return true;
   }
 
+  // libjpeg calls this for an error, and must not get control back.
   [[noreturn]] static void fail(j_common_ptr jpeg) {
     auto* const self = static_cast<JpegDecoder*>(jpeg->client_data);
     jpeg->err->format_message(jpeg, self->message_);
@@ -242,6 +247,7 @@ void decode_stored(JpegDecoder& decoder,
 
 }  // namespace
 
+// The header gives scale and orientation, so no pixel is decoded.
 ImageSize size_of_jpeg(std::string_view file,
                        const std::string& name,
                        const ImageOptions& options) {

@@ -14,6 +14,7 @@
 
 namespace muster {
 
+// The mapping outlives the descriptor, which is closed at the end of the constructor.
 MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid())
@@ -32,6 +33,7 @@ MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   size_ = info.st_size;
   if (size_ == 0)
     return;
+  // Writes go to pages of this process alone, by MAP_PRIVATE, and never to the file.
   const int protection = access == Access::own_copy ? PROT_READ | PROT_WRITE : PROT_READ;
   // Without a reserve: a file larger than memory and swap may be mapped for writing too.
   void* const memory =

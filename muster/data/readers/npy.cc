@@ -75,6 +75,7 @@ at::Tensor read_npy(const std::string& path) {
   auto file = std::make_shared<MappedFile>(path, MappedFile::Access::own_copy);
   const NpyHeader header = parse_npy_header(file->bytes(), path);
   const auto type = scalar_type_of(header);
+  // An array without elements has no data to point at.
   if (std::find(header.shape.begin(), header.shape.end(), 0) != header.shape.end())
     return at::empty(header.shape, type);
   char* const data = file->data() + header.data_begin;
@@ -86,6 +87,8 @@ at::Tensor read_npy(const std::string& path) {
   return copy;
 }
 
+// Losses take classes as int64, so integers of any width become that. Other labels stay as they
+// are.
 TensorDataset read_npy_dataset(const std::string& features, const std::string& labels) {
   auto classes = read_npy(labels);
   if (at::isIntegralType(classes.scalar_type(), /*includeBool=*/true))

@@ -64,6 +64,7 @@ class HeaderText {
     while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\n'))
       rest_.remove_prefix(1);
   }
+  // The result says whether the next character is `c`, which is passed over only then.
   bool takes(char c) {
     skip_blanks();
     if (rest_.empty() || rest_[0] != c)
@@ -102,6 +103,7 @@ class HeaderText {
     refuse_npy(name_, "True or False for fortran_order", cat("'", escaped(rest_), "'"));
   }
 
+  // Python writes one extent as (3,), so a comma may stand before the end.
   std::vector<int64_t> shape() {
     std::vector<int64_t> found;
     expect('(');
@@ -146,6 +148,7 @@ class HeaderText {
                  "convert it with astype(x.dtype.newbyteorder('<'))");
   }
 
+  // Each of these has a type in LibTorch, on which npy.cc relies.
   static bool is_known(char kind, int64_t size) {
     switch (kind) {
       case 'b':
@@ -198,6 +201,7 @@ NpyHeader parse_npy_header(std::string_view file, const std::string& name) {
     return static_cast<unsigned char>(file[at]);
   };
   const size_t version = file.size() > 7 ? byte(6) : 0;
+  // Version 1 has a length of 2 bytes, the later ones have 4, and all are little-endian.
   const size_t text_begin = version == 1 ? 10 : 12;
   if (version < 1 || version > 3 || file.size() < text_begin)
     refuse_npy(name,

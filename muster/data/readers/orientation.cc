@@ -66,6 +66,7 @@ Pixel stored_pixel(Pixel at, const ImageSize& stored, int orientation) {
   }
 }
 
+// Orientations from 5 on swap rows and columns.
 bool lies_on_its_side(int orientation) {
   return orientation >= 5;
 }
@@ -85,6 +86,7 @@ int exif_orientation(std::string_view app1) {
       continue;
     if (tiff.at(entry + 2, 2) != kShort)
       return 1;
+    // A value this short lies in the entry itself, from its ninth byte on.
     const uint64_t value = tiff.at(entry + 8, 2).value_or(1);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
@@ -97,6 +99,7 @@ ImageSize upright_size(const ImageSize& stored, int orientation) {
   return {.height = stored.width, .width = stored.height};
 }
 
+// Turning takes opposite corners to opposite corners, so two pixels give the part.
 ImagePart stored_part(const ImagePart& upright, const ImageSize& stored, int orientation) {
   const Pixel a = stored_pixel({upright.top, upright.left}, stored, orientation);
   const Pixel b = stored_pixel(
@@ -107,6 +110,7 @@ ImagePart stored_part(const ImagePart& upright, const ImageSize& stored, int ori
           .width = std::abs(a.x - b.x) + 1};
 }
 
+// `from` and `to` must not overlap, as pixels move across rows.
 void turn_upright(const uint8_t* from, const ImageSize& stored, int orientation, uint8_t* to) {
   const ImageSize size = upright_size(stored, orientation);
   for (int64_t y = 0; y < size.height; ++y) {

@@ -41,6 +41,8 @@ class PngDecoder {
     ::png_set_read_fn(png_, this, read);
     ::png_set_user_limits(png_, kMostSide, kMostSide);
     ::png_read_info(png_, info_);
+    // The depth is noted before libpng is told to strip 16 bits, so that the caller can refuse
+    // them.
     is_wide_ = ::png_get_bit_depth(png_, info_) == 16;
     ::png_set_expand(png_);
     ::png_set_strip_16(png_);
@@ -72,6 +74,7 @@ class PngDecoder {
     std::longjmp(self->jump_, 1);
   }
 
+  // libpng asks for its bytes here. png_error() does not return.
   static void read(png_structp png, png_bytep into, size_t size) {
     auto* const self = static_cast<PngDecoder*>(::png_get_io_ptr(png));
     if (size > self->rest_.size())
@@ -123,6 +126,7 @@ void decode_png(std::string_view file,
                 const PlaceForPixels& place) {
   PngDecoder decoder(file);
   const auto [height, width] = header_of_png(decoder, name, options);
+  // The rows below have room for three bytes a pixel, whatever libpng makes of the file.
   if (std::cmp_not_equal(decoder.row_bytes(), 3 * width))
     refuse_png(name, "rows of an unknown kind");
   if (part != nullptr)

@@ -53,6 +53,7 @@ struct TarReader::Archive {
   }
 };
 
+// A missing library shows here, before any archive is opened.
 void TarReader::need_library() {
   archive_library();
 }
@@ -69,11 +70,13 @@ TarReader::TarReader(const std::string& path)
                     "', got ",
                     S_ISDIR(info.st_mode) ? "a folder" : "a special file",
                     "; correct the path"));
+  // The size is kept, since libarchive does not notice every end that comes too early.
   file_size_ = info.st_size;
   if (archive_->lib.open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
     fail(archive_->failure());
 }
 
+// The bytes must outlive the reader, since libarchive does not copy them.
 TarReader::TarReader(std::string_view bytes, const std::string& name)
     : name_(name), is_file_(false), archive_(std::make_unique<Archive>()) {
   if (archive_->lib.open_memory(archive_->handle, bytes.data(), bytes.size()) != ARCHIVE_OK)
@@ -82,6 +85,7 @@ TarReader::TarReader(std::string_view bytes, const std::string& name)
 
 TarReader::~TarReader() = default;
 
+// Folders, links and special files are passed over. A warning leaves an entry usable.
 std::optional<std::string> TarReader::next() {
   const ArchiveLibrary& lib = archive_->lib;
   archive_entry* entry = nullptr;
@@ -106,6 +110,7 @@ std::optional<std::string> TarReader::next() {
   return std::nullopt;
 }
 
+// The bound is checked before the content grows, so an entry cannot claim all memory.
 std::string TarReader::read(uint64_t most) {
   std::string content;
   for (;;) {
@@ -124,6 +129,7 @@ std::string TarReader::read(uint64_t most) {
   }
 }
 
+// The entry's header gives the size, so nothing is read for it.
 uint64_t TarReader::size(uint64_t most) const {
   if (entry_size_ > most)
     fail_too_large(most);

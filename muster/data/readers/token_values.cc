@@ -57,6 +57,7 @@ void check_token_part(int64_t all, int64_t begin, int64_t count, const std::stri
                   "; ask for tokens that exist"));
 }
 
+// The result is the largest token, or 0 where there are none.
 int64_t read_tokens(std::string_view bytes,
                     TokenType type,
                     const std::string& name,

@@ -35,10 +35,12 @@ TokenFile::TokenFile(const std::string& path,
                   cat("more than ", context, " tokens, one window and its targets"),
                   cat(tokens_),
                   "pass a smaller context");
+  // The last token can only be a target, so it begins no window.
   const int64_t consecutive = (tokens_ - 1) / context;
   windows_ = options.random && options.windows > 0 ? options.windows : consecutive;
 }
 
+// The result is a copy, so it outlives the file.
 at::Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
   check_token_part(tokens_, begin, count, file_->path());
   auto found = at::empty({count}, at::kLong);
@@ -52,6 +54,7 @@ at::Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
   return found;
 }
 
+// The sample's generator chooses the place of a random window, and the index does not.
 TokenWindow TokenFile::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= windows_)
     refuse_tokens(file_->path(),

@@ -105,6 +105,7 @@ std::vector<std::string> expanded(const std::string& pattern) {
   return names;
 }
 
+// The names are sorted, since a folder lists them in any order and all ranks must agree.
 std::vector<std::string> tars_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -121,6 +122,7 @@ std::vector<std::string> tars_in(const std::string& folder) {
 
 }  // namespace
 
+// The caller is in a handler, whose error becomes the cause.
 void fail_web_sample(const WebSample& sample) {
   ErrorCode code = ErrorCode::invalid_argument;
   std::string why;
@@ -160,6 +162,7 @@ std::string WebSample::place() const {
   return cat("'", escaped(key), "' of '", shard, "'");
 }
 
+// A missing shard is refused here, before training begins, and not when its turn comes.
 std::vector<std::string> shards_of(const std::string& pattern) {
   if (std::filesystem::is_directory(pattern))
     return tars_in(pattern);
@@ -204,6 +207,8 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards,
                     "; use fewer workers, or make smaller shards"));
   std::vector<int64_t> order(count);
   std::iota(order.begin(), order.end(), 0);
+  // Every part draws one order of all shards and takes its own out of it, so no shard is read
+  // twice.
   if (options.shuffle_shards) {
     Generator rng = generator_of(part, kShardOrder, 0);
     for (int64_t i = count; i > 1; --i)
@@ -230,6 +235,7 @@ void WebSampleReader::skip(int64_t count) {
   }
 }
 
+// The buffer is filled up before each draw, and drained when the shards have ended.
 std::optional<WebSample> WebSampleReader::take(bool with_bytes) {
   State& state = *state_;
   if (state.options.shuffle_buffer <= 0)
@@ -275,6 +281,8 @@ std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
   }
 }
 
+// The result is nothing at the shard's end. The file that ends a sample is the next one's first, so
+// its name is kept.
 std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
   State& state = *state_;
   const int64_t shard = state.mine[state.next_shard - 1];
