@@ -1,7 +1,8 @@
 // The peak memory of a process that loads a checkpoint, beside what stays:
-//   muster run -n 2 --run-dir R build/release/benchmarks/load_memory_bench [MIB]    saves
-//   muster run -n 2 --run-dir R build/release/benchmarks/load_memory_bench [MIB]    loads that, and
-//   measures
+//   # saves
+//   muster run -n 2 --run-dir R build/release/benchmarks/load_memory_bench [MIB]
+//   # loads that, and measures
+//   muster run -n 2 --run-dir R build/release/benchmarks/load_memory_bench [MIB]
 // The ratio is what the process needs at its peak beyond what it had before the model ÷ (model and
 // state).
 #include <muster/muster.h>

@@ -1,8 +1,8 @@
 // How many samples a second loaders give: muster's, and LibTorch's own (torch::data). Started by
 // loader_bench.py, which has PyTorch's DataLoader take its turns between.
 //
-//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER, each with --workers, --batch-size,
-//   --seconds
+//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER,
+//                each with --workers, --batch-size, --seconds
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>

@@ -1,11 +1,10 @@
 // Pipelines of 4 ranks over shared memory.
 //
 //   pipeline_bench bubble [MS]  stages that sleep MS (20) instead of computing: the idle time by
-//   theory's,
-//                               for sleeps of MS, and of what they took: the kernel wakes a sleeper
-//                               late
+//                               theory's, for sleeps of MS, and of what they took: the kernel wakes
+//                               a sleeper late
 //   pipeline_bench steps [N]    a step of 4 stages of two layers each; pipeline_bench.py has
-//   PyTorch's beside it
+//                               PyTorch's beside it
 #include <muster/muster.h>
 #include <muster/parallel/pipeline/simulation.h>
 #include <torch/torch.h>

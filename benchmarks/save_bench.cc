@@ -2,8 +2,7 @@
 // meanwhile.
 //
 //   save_bench [MIB] [FOLDER]    a model of so many MiB (256) with its Adam state, three times as
-//   much in all;
-//                                prints one JSON line, of medians of 5 turns
+//                                much in all; prints one JSON line, of medians of 5 turns
 #include <muster/muster.h>
 #include <torch/torch.h>
 

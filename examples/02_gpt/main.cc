@@ -1,12 +1,15 @@
 // A character-level GPT, trained data-parallel on a text; at the end it writes some more of it.
 //
-//   gpt                                                        on every device: the text in data/,
-//   a minute muster run -n 2 gpt --steps 2000 --prompt "ROMEO:"         two ranks gpt --shard full
-//   model and optimizer divided over the ranks gpt --mesh dp=2,tp=2 each layer divided over two
-//   ranks, twice gpt --mesh dp=2,pp=2 --pipeline-schedule zero-bubble       the layers in two
-//   stages, twice gpt --run-dir runs/gpt --steps 4000 --resume               goes on from the last
-//   checkpoint there gpt --text my.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64
-//   --lr 1e-3 --steps 5000
+//   gpt                                           on every device: the text in data/, a minute
+//   muster run -n 2 gpt --steps 2000 --prompt "ROMEO:"
+//                                                 two ranks
+//   gpt --shard full                              model and optimizer divided over the ranks
+//   gpt --mesh dp=2,tp=2                          each layer divided over two ranks, twice
+//   gpt --mesh dp=2,pp=2 --pipeline-schedule zero-bubble
+//                                                 the layers in two stages, twice
+//   gpt --run-dir runs/gpt --steps 4000 --resume  goes on from the last checkpoint there
+//   gpt --text my.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --lr 1e-3
+//       --steps 5000
 //
 // The model is in gpt.h, the text in text.h, the command line in command_line.h, and each way of
 // sharing the work over the ranks is a file in ways/. README.md tells them apart. On CPUs the same

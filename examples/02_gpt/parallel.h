@@ -2,9 +2,9 @@
 // layers, and the vocabulary. The same seed gives the same model, and the same losses but for how
 // sums are rounded.
 //
-//   Gpt whole(options);                                                    // after one seed on
-//   every rank ParallelGpt model = ParallelGpt(whole, mesh.group("tp"), {.sequence = true}); loss =
-//   model->loss(model(tokens), targets);
+//   Gpt whole(options);  // after one seed on every rank
+//   ParallelGpt model = ParallelGpt(whole, mesh.group("tp"), {.sequence = true});
+//   loss = model->loss(model(tokens), targets);
 //
 // Knows nothing of text, of training or of data parallelism.
 #pragma once

@@ -2,8 +2,8 @@
 // itself, while it computes.
 //
 //   muster::FullySharded sharded(group);
-//   auto model = sharded.wrap(ShardedGpt(whole, sharded, device));   // what remains beside the
-//   blocks
+//   // What remains beside the blocks:
+//   auto model = sharded.wrap(ShardedGpt(whole, sharded, device));
 #pragma once
 
 #include <muster/parallel/sharded/fully_sharded.h>

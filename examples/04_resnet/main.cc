@@ -2,9 +2,9 @@
 // warm-up, averaged weights, and going on in the middle of an epoch, with another number of ranks
 // too.
 //
-//   muster run resnet                              the digits as 32×32 pictures, half a minute
-//   muster run resnet --cifar cifar-10-batches-bin --depth 3 --width 16 --epochs 150 --batch-size
-//   128
+//   muster run resnet    the digits as 32×32 pictures, half a minute
+//   muster run resnet --cifar cifar-10-batches-bin --depth 3 --width 16 --epochs 150
+//                     --batch-size 128
 //
 // The second is ResNet-20. The model is in resnet.h, the pictures in pictures.h, the command line
 // in options.h.

@@ -1,7 +1,8 @@
 // Loads weights into a model by name, from a safetensors file, a folder as model hubs have it, or a
 // checkpoint.
 //
-//   muster::load_weights(*net, "llama/", {.name = [](std::string name) { return name.substr(6);
+//   muster::load_weights(*net, "llama/", {.name = [](std::string name) {
+//     return name.substr(6);
 //   }});
 //   // A backbone with a head of its own:
 //   auto loaded = muster::load_weights(*backbone, "resnet.safetensors", {.partial = true});

@@ -1,8 +1,7 @@
 // How long the hosts of a job bear it when one of them cannot be heard. A host that is cut off
 // gives itself up first, and has ended its ranks before the others go on without it.
 //
-//   last sign of life ──limit──▶ it gives itself up ──grace──▶ its ranks have ended ──▶ the others
-//   go on
+//   last sign of life ─limit─▶ it gives itself up ─grace─▶ its ranks have ended ─▶ the others go on
 #pragma once
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 // StreamLoader (stream_loader.h) reads them; each worker of each rank reads its own part.
 //
 //   struct Lines : muster::Stream<at::Tensor> {
-//     std::unique_ptr<muster::StreamReader<at::Tensor>> open(const muster::StreamPart& part) const
-//     override;
+//     std::unique_ptr<muster::StreamReader<at::Tensor>> open(
+//         const muster::StreamPart& part) const override;
 //   };
 #pragma once
 

@@ -2,8 +2,9 @@
 // the part rank × workers + k, and batches are taken from the workers in turn, so the order is the
 // same in every run.
 //
-//   muster::StreamLoader loader(shards, {.batch_size = 64, .workers = 4, .rank = rank, .ranks =
-//   ranks}); for (const auto& batch : loader.steps(1000)) …
+//   muster::StreamLoader loader(shards,
+//                               {.batch_size = 64, .workers = 4, .rank = rank, .ranks = ranks});
+//   for (const auto& batch : loader.steps(1000)) …
 //
 // Each worker's part is its own; after a resume with other numbers of ranks or workers, the rest of
 // that epoch is divided over the new ones. Parts end at different times. A worker at its end is

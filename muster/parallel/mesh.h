@@ -1,8 +1,8 @@
 // The job's ranks as a grid with named axes, and the process groups along them.
 //
-//   muster::Mesh mesh = ctx.mesh({{"dp", 2}, {"pp", 2}, {"tp", 2}});     // 8 ranks; tp varies
-//   fastest muster::DistributedDataParallel model(stage, mesh.group("dp")); if (mesh.rank("pp") ==
-//   0) …
+//   muster::Mesh mesh = ctx.mesh({{"dp", 2}, {"pp", 2}, {"tp", 2}});  // 8 ranks; tp varies fastest
+//   muster::DistributedDataParallel model(stage, mesh.group("dp"));
+//   if (mesh.rank("pp") == 0) …
 //
 // The mesh gives axes no meaning: each kind of parallelism takes a group. `muster run --mesh
 // dp=2,pp=2,tp=2` orders the GPUs so that neighbours on the last axes have the best links.

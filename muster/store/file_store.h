@@ -4,15 +4,14 @@
 // Leftovers and strangers. A member holds a lock that the kernel releases with it, so who lives is
 // proven, never guessed:
 // - no member lives: what the file holds is of an earlier run. It is started anew, with a warning
-// (a run that
-//   ends in order leaves an empty file, and none);
+//   (a run that ends in order leaves an empty file, and none);
 // - members live and belong to another job, or to one of another size: refused, naming both;
 // - the rank is taken, or was taken by a process that has ended while others of its run live (their
-// run failed,
-//   its keys are stale): refused, naming both processes;
+//   run failed, its keys are stale): refused, naming both processes;
 // - the file is something else, another user's, or of another host or boot (whose locks prove
-// nothing): refused. Two runs that start at the same moment with the same path, job and size cannot
-// be told apart until a rank comes twice: give each its own job name.
+//   nothing): refused.
+// Two runs that start at the same moment with the same path, job and size cannot be told apart
+// until a rank comes twice: give each its own job name.
 #pragma once
 
 #include <sys/types.h>

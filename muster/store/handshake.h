@@ -2,9 +2,10 @@
 // anything is parsed. Pure functions of bytes, called by tcp_server.cc and tcp_store.cc; they know
 // nothing of sockets.
 //
-//   server → client   greeting (8 bytes), server nonce (32)
-//   client → server   client nonce (32), client's proof (32)        all that a server reads from a
-//   stranger server → client   server's proof (32), or kRefusal
+//   server → client    greeting (8 bytes), server nonce (32)
+//   client → server    client nonce (32), client's proof (32): all that a server reads from a
+//                      stranger
+//   server → client    server's proof (32), or kRefusal
 //
 // proof = HMAC-SHA256(secret, protocol ‖ role ‖ job ‖ address ‖ client nonce ‖ server nonce). The
 // address is the server's, as each side sees its end of the connection. Session keys, one a

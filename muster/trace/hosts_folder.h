@@ -8,7 +8,7 @@
 //   late.<rank>    ranks that others wait for, which their own host is to describe
 //   <n>.sample     the last sample of host n
 //   <n>/<rank>     copies of other hosts' activity files of attempt n, at the end of the job
-//   (activity_copy.h)
+//                  (activity_copy.h)
 #pragma once
 
 #include <optional>

@@ -5,8 +5,8 @@
 //   … metrics.mean("loss", loss, batch.size());
 //   … metrics.accuracy("top1", logits, batch.labels);
 //   … metrics.write_every(50, step, {{"lr", schedule.lr()}});
-//   checkpoints.add("metrics", metrics);  // a run that stops between two lines loses none of their
-//   numbers
+//   // A run that stops between two lines loses none of their numbers:
+//   checkpoints.add("metrics", metrics);
 //
 // Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the
 // numbers. If ranks have activity files, each line also shows where the time since the previous

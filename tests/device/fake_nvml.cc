@@ -4,13 +4,11 @@
 // key=value joined by ','. Codes are NVML's return codes.
 //   driver:  version, init (code), count (code)
 //   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util,
-//   temp,
-//            power, power_limit, cc (9.0), ecc, retiring, remapping, pcie_gen, pcie_width, affinity
-//            (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0, 1), migs (instances
-//            joined by
-//            ';', each uuid:name:MiB:GPU slices:compute slices, or nothing for a hole), links
-//            (NVLinks joined by '/':
-//            @N to GPU N, s to a switch, - not active), topo (levels to each GPU joined by ':')
+//            temp, power, power_limit, cc (9.0), ecc, retiring, remapping, pcie_gen, pcie_width,
+//            affinity (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0, 1), migs
+//            (instances joined by ';', each uuid:name:MiB:GPU slices:compute slices, or nothing for
+//            a hole), links (NVLinks joined by '/': @N to GPU N, s to a switch, - not active), topo
+//            (levels to each GPU joined by ':')
 // The declarations are independent of nvml_api.h: a wrong layout there shows here.
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // Trains a model that is divided over ranks, or whose optimizer's state is, with averages of its
 // weights, and kills a rank after a step.
 //
-//   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]… [--kill-keeping
-//   RANK@STEP]
+//   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]…
+//                         [--kill-keeping RANK@STEP]
 //
 // --kill-keeping: while the others keep the step. Prints as elastic_probe does.
 #include <muster/muster.h>

@@ -7,10 +7,9 @@
 //                 [--slow RANK@STEP]
 //
 // --crash is a kill by SIGSEGV, in a function of that name; --slow takes 5 s to tell what is to be
-// kept.
-// --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks
-// meet again and again after the step, until they are interrupted; with the place `go` until the
-// file `go` is there.
+// kept. --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the
+// ranks meet again and again after the step, until they are interrupted; with the place `go` until
+// the file `go` is there.
 //
 // PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep
 // it), save (while rank 0 writes), restore (before the ranks compare what they have), join (before

@@ -1,10 +1,9 @@
 // A training with models divided over four ranks, of which failures_test.py has one killed in
 // mid-step.
 //
-//   parallel_probe pipeline|stages|sharded|tensor VICTIM    the victim kills itself in the forward
-//   of step 3;
-//                                                           the others say what they were told:
-//                                                           "rank <n> told: <error>"
+//   parallel_probe pipeline|stages|sharded|tensor VICTIM
+//       the victim kills itself in the forward of step 3; the others say what they were told:
+//       "rank <n> told: <error>"
 #include <signal.h>
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 // A training with a parameter server, for failures_test.py to kill parts of.
 //
 //   server_probe STEPS SERVERS STALENESS    says "worker <rank> pid <pid> step <n> loss <loss>"
-//   every 10 steps
+//                                           every 10 steps
 #include <torch/torch.h>
 #include <unistd.h>
 

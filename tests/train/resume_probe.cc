@@ -2,8 +2,7 @@
 //
 //   resume_probe --kill-at N          in its first attempt rank 1 dies at once after step N
 //   resume_probe --stop-at N SIGNAL   after step N rank 1 sends its launcher the signal, and waits
-//   until it
-//                                     has come here
+//                                     until it has come here
 //   resume_probe --resume             goes on from the newest checkpoint
 #include <muster/muster.h>
 #include <torch/torch.h>

@@ -2,9 +2,9 @@
 // step, removes old ones and leftovers of killed writers. Called by checkpoint.h on rank 0; knows
 // nothing of their contents.
 //
-//   step-120/                   a checkpoint
-//   step-130.tmp-1f0c…/         one being written (its writer holds a lock on it), or left by a
-//   dead writer
+//   step-120/              a checkpoint
+//   step-130.tmp-1f0c…/    one being written (its writer holds a lock on it), or left by a dead
+//                          writer
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,13 @@
 //     server.serve();
 //   } else {
 //     muster::ParameterClient client(net->parameters(), group, options);
-//     for (…) { client.pull(); optimizer.zero_grad(); loss_of(net, batch).backward();
-//     client.push(); } client.finish();
+//     for (…) {
+//       client.pull();
+//       optimizer.zero_grad();
+//       loss_of(net, batch).backward();
+//       client.push();
+//     }
+//     client.finish();
 //   }
 //
 // The group's first ranks are the servers; each keeps whole parameters, about the same number of

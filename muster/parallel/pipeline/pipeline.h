@@ -4,8 +4,9 @@
 //   muster::Pipeline pipeline({my_stage}, mesh.group("pp"),
 //                             {.schedule = muster::one_f_one_b(4, 8), .loss = torch::mse_loss…});
 //   optimizer.zero_grad();
-//   auto loss = pipeline.step(x, y);   // x is read on the first stage's rank, y on the last
-//   stage's optimizer.step();                  // of pipeline.parameters()
+//   // x is read on the first stage's rank, y on the last stage's:
+//   auto loss = pipeline.step(x, y);
+//   optimizer.step();  // of pipeline.parameters()
 //
 // Gradients are those of the mean over the whole batch, as one process would compute them.
 // docs/parallel/pipeline.md

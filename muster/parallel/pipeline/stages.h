@@ -2,9 +2,11 @@
 // process. Pipeline (pipeline.h) takes the pieces, one on each rank.
 //
 //   const auto costs = muster::average_costs(muster::measure_costs(model, sample),
-//   ctx.process_group()); const auto cut = muster::balanced_cut(costs, 4); std::cout <<
-//   muster::to_text(cut, costs); auto pieces = muster::cut_into_stages(model, cut);       // 4
-//   Sequentials that share the model's layers
+//                                            ctx.process_group());
+//   const auto cut = muster::balanced_cut(costs, 4);
+//   std::cout << muster::to_text(cut, costs);
+//   // 4 Sequentials that share the model's layers:
+//   auto pieces = muster::cut_into_stages(model, cut);
 #pragma once
 
 #include <ATen/core/Tensor.h>

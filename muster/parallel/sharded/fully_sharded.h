@@ -3,10 +3,11 @@
 // again before its backward. Gradients are reduced to their owners while the backward goes on.
 //
 //   muster::FullySharded sharded(group);
-//   std::vector<muster::FullyShardedModule<GptBlock>> blocks;    // the units of gathering
+//   std::vector<muster::FullyShardedModule<GptBlock>> blocks;  // the units of gathering
 //   for (auto& block : gpt_blocks) blocks.push_back(sharded.wrap(block));
-//   auto model = sharded.wrap(gpt);                              // the rest: its forward calls
-//   `blocks` torch::optim::AdamW optimizer(sharded.parameters(), 1e-3);   // on this rank's parts
+//   // The rest: its forward calls `blocks`.
+//   auto model = sharded.wrap(gpt);
+//   torch::optim::AdamW optimizer(sharded.parameters(), 1e-3);  // on this rank's parts
 //   … model(batch); loss.backward(); sharded.clip_grad_norm(1.0); optimizer.step();
 //
 // Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 16/N, plus two whole

@@ -3,8 +3,10 @@
 // values.
 //
 //   muster::DistributedDataParallel model(net, group);
-//   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(), AdamWOptions(1e-3),
-//   group); … loss.backward(); optimizer.step();
+//   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(),
+//                                                           AdamWOptions(1e-3),
+//                                                           group);
+//   … loss.backward(); optimizer.step();
 //
 // For ZeRO-2 do not wrap the model: `{.gradients = true}` reduces each gradient to its owner in
 // backward. Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 4 + 4 + 8/N, or

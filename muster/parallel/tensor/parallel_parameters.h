@@ -3,8 +3,8 @@
 //
 //   const muster::ParallelParameters parameters = muster::parallel_parameters(*model);
 //   const auto norm = muster::parallel_grad_norm(parameters.divided, parameters.replicated, tp);
-//   muster::clip_grads_with_norm(model->parameters(), 1.0, norm);     // train/clip.h: alike on
-//   every rank
+//   // train/clip.h: alike on every rank
+//   muster::clip_grads_with_norm(model->parameters(), 1.0, norm);
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,9 +1,10 @@
 // Context parallelism: scaled dot-product attention over a sequence divided among the ranks of a
 // group, for contexts that do not fit one device. Two forms, with the same result:
 //
-//   out = muster::ring_attention(q, k, v, cp, {.causal = true});        // keys and values go round
-//   out = muster::all_to_all_attention(q, k, v, cp, {.causal = true});  // heads are divided
-//   instead
+//   // Keys and values go round:
+//   out = muster::ring_attention(q, k, v, cp, {.causal = true});
+//   // Heads are divided instead:
+//   out = muster::all_to_all_attention(q, k, v, cp, {.causal = true});
 //
 // The ring needs memory for one more block of keys and values, and works for any number of heads;
 // it overlaps communication with computation if the backend allows. The other form calls torch's

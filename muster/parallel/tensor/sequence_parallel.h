@@ -3,8 +3,8 @@
 //
 //   auto up = muster::column_parallel(whole_up, tp, {.sequence_dim = 1});
 //   auto down = muster::row_parallel(whole_down, tp, {.sequence_dim = 1});
-//   x = x + dropout(down(torch::gelu(up(muster::sequence_layer_norm(norm, x, tp)))));  // x: own
-//   tokens
+//   // x: own tokens
+//   x = x + dropout(down(torch::gelu(up(muster::sequence_layer_norm(norm, x, tp)))));
 //
 // A model enters by scatter_to_group (group_functions.h) and leaves by gather_sequence, both along
 // that dimension. Any other parameter that is applied only to a rank's own tokens must go through

@@ -1,11 +1,11 @@
 // Tensor parallelism: layers whose weights are divided over the ranks of a group, all of which
 // compute on the same input.
 //
-//   torch::nn::Linear up(width, 4 * width), down(4 * width, width);       // alike on every rank:
-//   one seed muster::ColumnParallelLinear mine = muster::column_parallel(up, tp);  // its outputs,
-//   divided muster::RowParallelLinear back = muster::row_parallel(down, tp);      // its inputs,
-//   divided y = back(torch::gelu(mine(x)));                                       // as
-//   down(gelu(up(x)))
+//   // Alike on every rank: one seed.
+//   torch::nn::Linear up(width, 4 * width), down(4 * width, width);
+//   muster::ColumnParallelLinear mine = muster::column_parallel(up, tp);  // its outputs, divided
+//   muster::RowParallelLinear back = muster::row_parallel(down, tp);      // its inputs, divided
+//   y = back(torch::gelu(mine(x)));                                       // as down(gelu(up(x)))
 //
 // Outside such a pair every rank has the same values; between its two layers, parts. With
 // `sequence_dim` the ranks have parts of the tokens outside, along that dimension (sequence

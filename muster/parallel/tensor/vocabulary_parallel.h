@@ -2,8 +2,9 @@
 // loss at its end, for which no rank ever has all logits.
 //
 //   muster::ParallelEmbedding token = muster::parallel_embedding(whole, tp);
-//   logits = torch::linear(copy_to_group(x, tp), token->weight);        // tied: this rank's tokens
-//   alone loss = muster::parallel_cross_entropy(logits, targets, tp, {.vocabulary = 50257});
+//   // Tied: this rank's tokens alone.
+//   logits = torch::linear(copy_to_group(x, tp), token->weight);
+//   loss = muster::parallel_cross_entropy(logits, targets, tp, {.vocabulary = 50257});
 //
 // Each rank has consecutive tokens. If they cannot be divided evenly, the first ranks have one
 // more, as in column_parallel with `uneven`.

@@ -18,18 +18,16 @@
 //
 // A part means this on a host, whatever the order of its entries:
 // 1. Filters and exclusions together narrow the devices that can be used. `mem` is all of a
-// device's
-//    memory, `free` what is free now, `model` a piece of the model's name, in capitals or not. A
-//    device that an exclusion names and the host has not is no error.
+//    device's memory, `free` what is free now, `model` a piece of the model's name, in capitals or
+//    not. A device that an exclusion names and the host has not is no error.
 // 2. Picks take from what is left, and the result is in the order of the picks. Without a pick:
-// all.
-//    An index, range or beginning of a UUID must name a device that can be used, and no two entries
-//    the same one; one that is there but was narrowed away is passed over. A GPU that is split by
-//    MIG stands for all of its instances. `idle`: every device with no compute process and (nearly)
-//    no memory used. `free:2`: the two with the least memory used, of those with no compute
-//    process. `fastest:2`: the two with the highest scores. These three pass over what an index,
-//    range or UUID anywhere in the part, or an earlier one of them, takes; too few left for a count
-//    are an error.
+//    all. An index, range or beginning of a UUID must name a device that can be used, and no two
+//    entries the same one; one that is there but was narrowed away is passed over. A GPU that is
+//    split by MIG stands for all of its instances.
+//    `idle`: every device with no compute process and (nearly) no memory used. `free:2`: the two
+//    with the least memory used, of those with no compute process. `fastest:2`: the two with the
+//    highest scores. These three pass over what an index, range or UUID anywhere in the part, or an
+//    earlier one of them, takes; too few left for a count are an error.
 // 3. Nothing left on a host is no error here: the planner says so when no host has any.
 // A text without hosts means the same on every host; one with hosts gives the others nothing.
 //

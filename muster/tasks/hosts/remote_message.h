@@ -3,9 +3,8 @@
 // other side is checked here; a line that is no message is an error. For remote_host.h and
 // server.h.
 //
-//   the run: hello, begin, then start, end, signal and alive      the server: host, then held,
-//   output, ended,
-//                                                                 alive; cannot, as the last
+//   the run:     hello, begin, then start, end, signal and alive
+//   the server:  host, then held, memory, output, ended, alive; cannot, as the last
 #pragma once
 
 #include <chrono>

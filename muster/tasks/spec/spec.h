@@ -6,20 +6,19 @@
 //     [[task]]
 //     name  = "lr-{lr}"
 //     argv  = ["./train", "--lr", "{lr}"]       # executed as it is, never by a shell
-//     each  = { lr = [0.1, 0.01], seed = "1..5" }   # a grid, in order, the last one changing
-//     fastest needs = [{ gpus = 1, memory = "20GiB" }, { cpus = 4 }] after = ["prepare"]
+//     # a grid, in order, the last one changing fastest:
+//     each  = { lr = [0.1, 0.01], seed = "1..5" }
+//     needs = [{ gpus = 1, memory = "20GiB" }, { cpus = 4 }]
+//     after = ["prepare"]
 //
 // - `{lr}` is replaced in name, argv, env's values, dir and after; `{{` and `}}` are braces. A
-// number is
-//   written as in the file (1e-4 stays 1e-4), less its '_'.
+//   number is written as in the file (1e-4 stays 1e-4), less its '_'.
 // - What `after` means: with `{x}` replaced, the task of that name; else, with a `*`, all other
-// tasks whose
-//   names fit (one at least). An entry with a placeholder that its own task has not must be another
-//   [[task]]'s name as it is written there: all tasks that came of that one, of those parameters
-//   that both have only the ones with this task's values.
+//   tasks whose names fit (one at least). An entry with a placeholder that its own task has not
+//   must be another [[task]]'s name as it is written there: all tasks that came of that one, of
+//   those parameters that both have only the ones with this task's values.
 // - `needs` left out is one GPU a rank, or one core a rank: [{ gpus = RANKS }, { cpus = RANKS }].
-// `gpus` and
-//   `cpus` are the whole task's.
+//   `gpus` and `cpus` are the whole task's.
 #pragma once
 
 #include <string>

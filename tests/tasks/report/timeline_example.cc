@@ -1,7 +1,7 @@
 // Prints timelines for timeline_test.py to look at in a browser.
 //
-//   timeline_example NUM_TASKS     that many on eight GPUs, whole, parts and pairs of them, and on
-//   CPUs
+//   timeline_example NUM_TASKS    that many on eight GPUs, whole, parts and pairs of them, and on
+//                                 CPUs
 #include <cstdio>
 #include <cstdlib>
 #include <random>
