@@ -17,7 +17,6 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kAskEvery{200};
-constexpr std::chrono::minutes kLongestSave{5};  // the others wait no longer to come together
 
 }  // namespace
 
@@ -26,8 +25,8 @@ void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
   awaited_.clear();
   for (const int slot : slots)
-    awaited_[slot] = {.until = Clock::now() + limit_,
-                      .latest = Clock::now() + limit_ + kLongestSave};
+    awaited_[slot] = {.until = Clock::now() + limits_.to_come,
+                      .latest = Clock::now() + limits_.to_come + limits_.to_save};
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
@@ -51,10 +50,10 @@ void RejoinWatch::look() {
 // be lost.
 bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
   const auto now = Clock::now();
-  if (now < awaited.until - limit_ / 2)
+  if (now < awaited.until - limits_.to_come / 2)
     return true;
   if (ask_.is_saving && ask_.is_saving(slot)) {
-    awaited.until = std::min(now + limit_, awaited.latest);
+    awaited.until = std::min(now + limits_.to_come, awaited.latest);
     if (!std::exchange(awaited.said, true))
       log(LogLevel::info,
           cat("rank ", starts_.rank_in(slot), " is saving a checkpoint; the others wait for it"));
@@ -71,7 +70,7 @@ void RejoinWatch::end(int slot) {
       cat("rank ",
           starts_.rank_in(slot),
           " has not come back to the others within ",
-          format_duration(limit_),
+          format_duration(limits_.to_come),
           "; ending it"));
   ended_.insert(pid);
   ::kill(pid, SIGKILL);
@@ -82,7 +81,7 @@ void RejoinWatch::explain(std::vector<RankExit>& exits) const {
     if (exit.signal != SIGKILL || !ended_.contains(exit.pid))
       continue;
     exit.cause = cat("ended by muster (SIGKILL): it had not come back to the others within ",
-                     format_duration(limit_));
+                     format_duration(limits_.to_come));
   }
 }
 

@@ -23,13 +23,18 @@ struct RejoinQuestions {
   std::function<bool(int slot)> is_saving = {};  // asked of those whose time is half over
 };
 
+struct RejoinLimits {
+  std::chrono::milliseconds to_come;
+  std::chrono::milliseconds to_save;  // more, for one that is saving
+};
+
 class RejoinWatch {
  public:
   RejoinWatch(ProcessSet& processes,
               const RankStarts& starts,
-              std::chrono::milliseconds limit,
+              RejoinLimits limits,
               RejoinQuestions questions)
-      : processes_(processes), starts_(starts), limit_(limit), ask_(std::move(questions)) {}
+      : processes_(processes), starts_(starts), limits_(limits), ask_(std::move(questions)) {}
   RejoinWatch(const RejoinWatch&) = delete;
   RejoinWatch& operator=(const RejoinWatch&) = delete;
   ~RejoinWatch() { processes_.loop().cancel(timer_); }
@@ -55,7 +60,7 @@ class RejoinWatch {
 
   ProcessSet& processes_;
   const RankStarts& starts_;
-  std::chrono::milliseconds limit_;
+  const RejoinLimits limits_;
   RejoinQuestions ask_;
   std::map<int, Awaited> awaited_;  // by slot
   std::set<pid_t> ended_;

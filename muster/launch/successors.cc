@@ -24,7 +24,7 @@ Successors::Successors(ProcessSet& processes,
       rejoin_(
           processes,
           starts,
-          rules.patience,
+          {.to_come = rules.patience, .to_save = rules.patience_with_saves},
           {.has_come =
                [this](int slot) { return rules_.has_come(starts_.process_in(slot), generation_); },
            .is_saving =

@@ -3,6 +3,9 @@
     with Hosts(["a", "b"]) as hosts:
         hosts["a"].run(["muster", "run", "--hosts", "a,b", ...])
 
+Hosts(…, apart=True) also have disks of their own: /tmp, with muster's folder and the one where programs start
+(/tmp/work), /var/tmp and /dev/shm. Host.disk is /tmp as the test sees it.
+
 Needs root, iproute2 and openssh-server; `missing()` says what is not there. Everything is undone at the end.
 """
 
@@ -17,6 +20,7 @@ import threading
 import time
 import unittest
 
+WORK = "/tmp/work"  # on the disks of hosts that are apart
 SKIPPED = 77  # what a test exits with that could not be run here
 
 
@@ -30,7 +34,7 @@ def missing():
     # All that a host is made of, tried once: a container or a chroot may allow some of it only.
     name = f"mt{os.getpid()}x"
     try:
-        for command in (["netns", "add", name], ["netns", "exec", name, "unshare", "--uts", "true"],
+        for command in (["netns", "add", name], ["netns", "exec", name, "unshare", "--uts", "--mount", "true"],
                         ["-n", name, "link", "add", "switch", "type", "bridge"],
                         ["-n", name, "link", "add", "one", "type", "veth", "peer", "name", "other"]):
             tried = subprocess.run(["ip", *command], capture_output=True, text=True)
@@ -48,11 +52,16 @@ def ip(*args):
 class Host:
     def __init__(self, world, name, address, namespace):
         self.world, self.name, self.address, self.namespace = world, name, address, namespace
+        self.disk = world.folder / f"disk-{name}"
 
-    def command(self, argv):
-        """What runs `argv` on this host, under its name."""
-        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"',
-                self.name, *argv]
+    def command(self, argv, cwd=WORK):
+        """What runs `argv` on this host, under its name; where hosts are apart, in a folder of its disk."""
+        if not self.world.apart:
+            return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"',
+                    self.name, *argv]
+        enter = 'hostname "$0" && mount --bind "$1/shm" /dev/shm && mount --bind "$1/var" /var/tmp && mount --bind "$1" /tmp && cd "$2" && shift 2 && exec "$@"'
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "--mount", "sh", "-c", enter,
+                self.name, str(self.disk), str(cwd), *argv]
 
     def start(self, argv, **more):
         """A process of this host, its output in pipes."""
@@ -60,7 +69,8 @@ class Host:
         more.setdefault("stderr", subprocess.PIPE)
         more.setdefault("stdin", subprocess.DEVNULL)
         env = dict(self.world.environment, **more.pop("env", {}))
-        return subprocess.Popen(self.command(argv), text=True, env=env, cwd=more.pop("cwd", self.world.folder),
+        cwd = more.pop("cwd", WORK if self.world.apart else self.world.folder)
+        return subprocess.Popen(self.command(argv, cwd), text=True, env=env, cwd="/" if self.world.apart else cwd,
                                 start_new_session=True, **more)
 
     def start_for(self, test, argv, seconds=100, **more):
@@ -100,8 +110,9 @@ class Host:
 
 
 class Hosts:
-    def __init__(self, names):
+    def __init__(self, names, apart=False):
         self.names = list(names)
+        self.apart = apart
         self.prefix = f"mt{os.getpid()}"
         self.hosts = {}
         self.daemons = set()
@@ -109,12 +120,17 @@ class Hosts:
         self.switch = self.prefix + "sw"
 
     def __enter__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-hosts-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-hosts-", dir="/var" if self.apart else None))
         self.environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": str(self.folder),
                             "MUSTER_RUNTIME_DIR": str(self.folder / "runtime"), "CUDA_VISIBLE_DEVICES": ""}
         (self.folder / "runtime").mkdir(mode=0o700)
+        if self.apart:
+            self.environment["HOME"] = "/tmp/home"
+            del self.environment["MUSTER_RUNTIME_DIR"]
         try:
             self.make_network()
+            if self.apart:
+                self.make_disks()
             self.start_sshds()
         except BaseException:
             self.__exit__()
@@ -166,6 +182,11 @@ class Hosts:
             os.makedirs(f"/etc/netns/{host.namespace}", exist_ok=True)
             pathlib.Path(f"/etc/netns/{host.namespace}/hosts").write_text(names)
 
+    def make_disks(self):
+        for host in self:
+            for name in ("home", "shm", "var", "work"):
+                (host.disk / name).mkdir(parents=True)
+
     def start_sshds(self):
         os.makedirs("/run/sshd", exist_ok=True)
         for key in ("host_key", "user_key"):
@@ -183,7 +204,7 @@ class Hosts:
         sshd = shutil.which("sshd", path="/usr/sbin:/sbin:" + os.environ["PATH"])
         for host in self:
             server = subprocess.Popen(host.command([sshd, "-D", "-f", str(self.folder / "sshd_config"), "-E",
-                                                    str(self.folder / f"sshd-{host.name}.log")]))
+                                                    str(self.folder / f"sshd-{host.name}.log")]), cwd="/")
             self.servers.append(server)
             self.daemons.add(server.pid)
         for host in self:
@@ -230,10 +251,11 @@ class HostsCase(unittest.TestCase):
     """Test cases that share hosts of these names."""
 
     NAMES = ("a", "b", "c")
+    APART = False  # disks of their own
 
     @classmethod
     def setUpClass(cls):
-        cls.world = Hosts(cls.NAMES).__enter__()
+        cls.world = Hosts(cls.NAMES, cls.APART).__enter__()
         cls.addClassCleanup(cls.world.__exit__)
 
     def nothing_is_left(self, seconds=30):

@@ -16,29 +16,20 @@ from hosts import HostsCase, main, missing, wait_for
 MUSTER = PROBE = ""
 
 
-class Telemetry(HostsCase):
+class OfTwoHosts(HostsCase):
     NAMES = ("a", "b")
-
-    def setUp(self):
-        self.secret = self.world.folder / "secret"
-        self.secret.write_text(os.urandom(32).hex())
-        self.secret.chmod(0o600)
-        for host in self.world:
-            self.folder_of(host.name).mkdir(parents=True)
-            (self.world.folder / f"runtime-{host.name}").mkdir(mode=0o700, exist_ok=True)
-
-    def folder_of(self, name):
-        """Each host has its own."""
-        return self.world.folder / self.id().rsplit(".", 1)[-1] / name
 
     def start(self, *argv):
         """An agent on each host."""
+        secret = os.urandom(32).hex()
+        for host in self.world:
+            path = self.folder_of(host.name) / "secret"
+            path.write_text(secret)
+            path.chmod(0o600)
         return [host.start_for(self, [MUSTER, "run", "-n", "1", "--nnodes", "2", "--node-rank", str(number),
-                                      "--rdzv-endpoint", "10.77.0.1:29450", "--secret-file", str(self.secret),
+                                      "--rdzv-endpoint", "10.77.0.1:29450", "--secret-file", "secret",
                                       "--run-dir", "run", *argv],
-                               cwd=self.folder_of(host.name),
-                               env={"OMP_NUM_THREADS": "1",
-                                    "MUSTER_RUNTIME_DIR": str(self.world.folder / f"runtime-{host.name}")})
+                               cwd=self.cwd_of(host.name), env={"OMP_NUM_THREADS": "1", **self.environment_of(host.name)})
                 for number, host in enumerate(self.world)]
 
     def ended(self, agents):
@@ -51,13 +42,28 @@ class Telemetry(HostsCase):
 
     def top(self, name, *flags):
         code, out, err = self.world[name].run(
-            [MUSTER, "top", *flags], cwd=self.folder_of(name),
-            env={"MUSTER_RUNTIME_DIR": str(self.world.folder / f"runtime-{name}")})
+            [MUSTER, "top", *flags], cwd=self.cwd_of(name), env=self.environment_of(name))
         self.assertEqual(code, 0, err)
         return out
 
     def view(self):
         return json.loads(self.top("a", "--json", "run"))
+
+
+class Telemetry(OfTwoHosts):
+    def setUp(self):
+        for host in self.world:
+            self.folder_of(host.name).mkdir(parents=True)
+            (self.world.folder / f"runtime-{host.name}").mkdir(mode=0o700, exist_ok=True)
+
+    def folder_of(self, name):
+        """Each host has its own."""
+        return self.world.folder / self.id().rsplit(".", 1)[-1] / name
+
+    cwd_of = folder_of
+
+    def environment_of(self, name):
+        return {"MUSTER_RUNTIME_DIR": str(self.world.folder / f"runtime-{name}")}
 
     def test_top_shows_the_ranks_of_all(self):
         agents = self.start(PROBE, "walk")
@@ -100,12 +106,12 @@ class Telemetry(HostsCase):
         self.assertIn("time of 25 steps on 2 ranks", err)
         self.assertRegex(err, r"the others wait for rank 1 \(host b, cpu:0\)")
         self.assertRegex(err, r"info:    1  b     cpu:0 ")
-        self.assertRegex(err, r"trace: \S+/a/run/trace.json, \d+ events of 2 ranks")
+        self.assertRegex(err, r"trace: \S+/run/trace.json, \d+ events of 2 ranks")
         run = self.folder_of("a") / "run"
         self.assertEqual([rank["host"] for rank in json.loads((run / "breakdown.json").read_text())["ranks"]], ["a", "b"])
         pids = {event["pid"] for event in json.loads((run / "trace.json").read_text())["traceEvents"]}
         self.assertEqual(pids, {0, 1})
-        report = json.loads(self.world["a"].run([MUSTER, "report", "--json", "run"], cwd=self.folder_of("a"))[1])
+        report = json.loads(self.world["a"].run([MUSTER, "report", "--json", "run"], cwd=self.cwd_of("a"))[1])
         self.assertEqual([rank["host"] for rank in report["ranks"]], ["a", "b"])
 
     def test_survivors_of_a_replacement_are_told_of_too(self):
@@ -120,20 +126,6 @@ class Telemetry(HostsCase):
         (_, err), _ = self.ended(agents)
         self.assertRegex(err, r"time of \d+ steps on 2 ranks")
         self.assertNotIn("failed first", err, "it was asked to stop")
-
-    def test_hosts_that_share_a_folder(self):
-        self.folder_of("b").rmdir()
-        self.folder_of("b").symlink_to(self.folder_of("a"))
-        agents = self.start(PROBE, "walk")
-        wait_for(lambda: (self.folder_of("a") / "run/activity/0/1").exists())
-        for name in ("a", "b"):
-            wait_for(lambda name=name: [row["state"] for row in json.loads(self.top(name, "--json", "run"))["ranks"]] == ["running"] * 2)
-            table = json.loads(self.top(name, "--json", "run"))["ranks"]
-            self.assertTrue(all(row["memory_bytes"] for row in table), table)
-        agents[0].send_signal(signal.SIGTERM)
-        (_, err), _ = self.ended(agents)
-        self.assertRegex(err, r"time of \d+ steps on 2 ranks")
-        self.assertEqual(list((self.folder_of("a") / "run/activity/hosts").glob("*")), [], "no copies: the files are here")
 
     def test_a_late_rank_is_described_by_its_own_host(self):
         agents = self.start("--collective-timeout", "10s", PROBE, "stay away")
@@ -162,6 +154,32 @@ class Telemetry(HostsCase):
         (code, err), _ = self.ended(self.start("--collective-timeout", "3s", PROBE, "stay away"))
         self.assertNotEqual(code, 0)
         self.assertRegex(err, r"apart +rank 1\b")
+
+
+class SharedFolder(OfTwoHosts):
+    def setUp(self):
+        for name in ("work", "runtime-a", "runtime-b"):
+            (self.world.folder / name).mkdir(mode=0o700)
+
+    def folder_of(self, _):
+        return self.world.folder / "work"
+
+    cwd_of = folder_of
+
+    def environment_of(self, name):
+        return {"MUSTER_RUNTIME_DIR": str(self.world.folder / f"runtime-{name}")}
+
+    def test_hosts_that_share_a_folder(self):
+        agents = self.start(PROBE, "walk")
+        wait_for(lambda: (self.folder_of("a") / "run/activity/0/1").exists())
+        for name in ("a", "b"):
+            wait_for(lambda name=name: [row["state"] for row in json.loads(self.top(name, "--json", "run"))["ranks"]] == ["running"] * 2)
+            table = json.loads(self.top(name, "--json", "run"))["ranks"]
+            self.assertTrue(all(row["memory_bytes"] for row in table), table)
+        agents[0].send_signal(signal.SIGTERM)
+        (_, err), _ = self.ended(agents)
+        self.assertRegex(err, r"time of \d+ steps on 2 ranks")
+        self.assertEqual(list((self.folder_of("a") / "run/activity/hosts").glob("*")), [], "no copies: the files are here")
 
 
 if __name__ == "__main__":

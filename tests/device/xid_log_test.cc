@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <vector>
+
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -39,11 +41,13 @@ TEST(XidLog, OnlyWhatCameSinceThen) {
   EXPECT_THAT(read_xid_errors(0, folder.path() + "/none"), IsEmpty()) << "few may read it";
 }
 
+// docs/faults.md lists these numbers, and no others make a GPU bad.
 TEST(XidLog, WhatAProgramCausesIsNoBadHardware) {
-  EXPECT_TRUE(is_of_hardware({.number = 79}));
-  EXPECT_TRUE(is_of_hardware({.number = 48}));
-  for (const int number : {13, 31, 43, 45})
-    EXPECT_FALSE(is_of_hardware({.number = number}));
+  std::vector<int> of_hardware;
+  for (int number = 0; number < 1000; ++number)
+    if (is_of_hardware({.number = number}))
+      of_hardware.push_back(number);
+  EXPECT_THAT(of_hardware, ElementsAre(48, 64, 74, 79, 92, 95, 119, 120, 140));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ import time
 
 from failures import all_wait_for_one
 from hosts import wait_for
-from place import expect, read_until, sh
+from place import at_once, expect, read_until, sh, within
 from table import row
 
 # No last call; and a host that is only slow is not given up: connections tell of those that die.
@@ -58,6 +58,7 @@ def store_dies(place):
     out, err = second.communicate(timeout=60)
     expect(second.returncode == 1 and b"the host that serves the rendezvous is gone" in err, err)
     took = time.monotonic() - start
+    within(took, 1.1)
     place.gone_after(30)
     return f"exit code 1, said so, after {took:.2f} s; nothing left"
 
@@ -80,6 +81,7 @@ def node_crashes(place):
     err = first.communicate(timeout=60)[1]
     expect(first.returncode == 1 and b"is gone" in err, err)
     took = time.monotonic() - start
+    at_once(took)
     place.gone_after(30)
     return f"the other ended {took:.2f} s later, exit code 1, host named"
 
@@ -121,8 +123,9 @@ def world_sizes(place):
 @row(20, "a host never comes", "the missing one is listed")
 def missing_host(place):
     first, second = two_agents(place, "true", first=["--rdzv-conf", "join_timeout=10"], nnodes="3")
-    out, err = first.communicate(timeout=60)
-    expect(first.returncode == 1 and b"missing: node rank 2" in err, err)
+    for host in (first, second):
+        err = host.communicate(timeout=60)[1]
+        expect(host.returncode == 1 and b"missing: node rank 2" in err, err)
     return "after 10 s: 'got 2 ..., missing: node rank 2'"
 
 

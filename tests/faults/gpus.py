@@ -1,9 +1,11 @@
 """GPUs that go bad while a job runs, by a stand-in for the driver's library."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
+import subprocess
 
 from agents import server_first, two_agents
 from place import Skip, expect, read_until, sh
@@ -56,6 +58,30 @@ def bad_gpu(place):
     code, out, err = run(place, path, env, ("-n", "2", "--no-gpu-check"))
     expect("set aside" not in err and "starting all ranks again" in err, err)
     return f"'{named}': the rank went on with GPU-b; a job that needs both ended with 137"
+
+
+@row(90, "the kernel's log has a hardware Xid of a rank's GPU", "the GPU is set aside; of a program's Xid it is not")
+def bad_by_the_log(place):
+    path, env = machine(place, "gpus", (0, 0))
+    log = place.folder / "kmsg"
+    log.write_text("3,1,1,-;NVRM: Xid (PCI:0000:01:00): 79, before the job began\n")
+    in_front_of = ["--mount", "sh", "-c", 'mount --bind "$0" /dev/kmsg && exec "$@"', str(log)]
+    if os.geteuid() != 0 or subprocess.run(["unshare", *in_front_of, "true"], capture_output=True).returncode != 0:
+        raise Skip("another file in front of /dev/kmsg needs root and a mount namespace")
+    place.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    dies = place.folder / "dies.py"
+    dies.write_text("import os, signal, sys, time\n"
+                    "print('attempt', os.environ['MUSTER_ATTEMPT'], 'on', os.environ['MUSTER_DEVICE'], flush=True)\n"
+                    "if os.environ['MUSTER_ATTEMPT'] == '0':\n"
+                    f"    open('{log}', 'a').write(f'3,2,{{time.monotonic_ns() // 1000}},-;NVRM: Xid (PCI:0000:01:00): {{sys.argv[1]}}, pid=1, told\\n')\n"
+                    "    os.kill(os.getpid(), signal.SIGKILL)\n")
+    for number, device in (("79", "GPU-b"), ("31", "GPU-a")):
+        code, out, err = place.run(*in_front_of, place.muster, "run", "-n", "1", "--gpus", "free:1", "--max-restarts", "1",
+                                   "python3", str(dies), number, program="unshare", env=env)
+        expect(code == 0 and "attempt 0 on GPU-a" in out and f"attempt 1 on {device}" in out, f"Xid {number}: {code} {out}{err}")
+        named = "GPU 0 (GPU-a): Xid 79 in the kernel's log (pid=1, told); muster sets it aside and gives the ranks others"
+        expect((named in err) == (number == "79"), err)
+    return "'Xid 79 in the kernel's log': the rank went on with GPU-b; after Xid 31, and one from before the job, with GPU-a"
 
 
 @row(59, "a GPU of one host of an elastic job gets errors", "the host leaves the job, the other goes on")

@@ -2,12 +2,13 @@
 
 import os
 import pathlib
+import re
 import signal
 import threading
 import time
 
 from hosts import Hosts, cmdline, first_started, missing, wait_for
-from place import Skip, expect
+from place import Skip, at_once, expect
 from table import row
 
 GOES_ON = "echo world $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && exit 0; sleep 1000"
@@ -51,11 +52,16 @@ def partition(place):
         job.stdout.readline(), job.stdout.readline()
         start = time.monotonic()
         hosts["b"].cut()
+        wait_for(lambda: has_ended_its_ranks(hosts["b"]), 60)
+        ended = time.monotonic() - start
         out, err = job.communicate(timeout=60)
         took = time.monotonic() - start
         expect(job.returncode == 0 and "world 1" in out, out + err)
-        wait_for(lambda: has_ended_its_ranks(hosts["b"]), 60)
-        return f"A alone after {took:.1f} s; B has ended its rank"
+        said = re.search(r"no sign of life from host b \(10.77.0.2\) for ([\d.]+)s", err)
+        expect(said and "is gone; going on without it" in err, err)
+        expect(float(said[1]) >= 16, f"{said[0]}: B may not have ended its ranks by then")
+        expect(ended < took, f"B has ended its ranks after {ended:.1f} s, and A went on after {took:.1f} s")
+        return f"B has ended its rank after {ended:.1f} s, A alone after {took:.1f} s"
 
 
 @row(37, "an asymmetric partition: B hears, is not heard", "the same")
@@ -93,6 +99,7 @@ def server_of_tasks_killed(place):
         os.kill(server, signal.SIGKILL)
         wait_for(lambda: has_ended_its_ranks(hosts["b"]), 60)
         gone = time.monotonic() - start
+        at_once(gone)
         out, err = run.communicate(timeout=60)
         expect(run.returncode == 0 and "host b is back" in err and "set aside and tried again" in err, out + err)
         logs = [log.read_text() for log in sorted(hosts.folder.glob("run/logs/*/*.log"))]

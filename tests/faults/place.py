@@ -23,6 +23,16 @@ def expect(condition, seen):
         raise AssertionError(seen)
 
 
+def within(seconds, told):
+    """The page tells how long it took on a quiet machine; a busy one, or a sanitizer, may take so many times longer."""
+    expect(seconds < 20 * told, f"{seconds:.2f} s, and the page tells of {told} s")
+
+
+def at_once(seconds):
+    """No timeout of muster's was waited for: the shortest that could have been is 10 s."""
+    expect(seconds < 8, f"{seconds:.2f} s, and the page says at once")
+
+
 def sh(script):
     return ["sh", "-c", script]
 

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from place import expect, read_until, sh
+from place import at_once, expect, read_until, sh, within
 from table import row
 
 
@@ -19,6 +19,7 @@ def kill_in_all_reduce(place):
     os.kill(int(pids["1"]), signal.SIGKILL)
     again = read_until(job, "reduces")
     took = time.monotonic() - start
+    within(took, 0.7)
     rank0 = int(pids["0"])
     expect(not pathlib.Path(f"/proc/{rank0}").exists(), "the other rank lives on")
     job.terminate()
@@ -55,6 +56,7 @@ def replaced_in_place(place):
     expect(code == 0 and processes == {0: 1, 1: 2, 2: 1}, f"{processes} {out}{err}")
     expect("the others keep their processes (1 of 3 restarts)" in err and "resume: step 3 in memory" in err, err)
     killed, after = (float(re.search(pattern, out)[1]) for pattern in (r"killed at ([\d.]+)", r"step 4 at ([\d.]+)"))
+    within(after - killed, 0.3)
     return f"step 4 was done {after - killed:.2f} s after the kill"
 
 
@@ -88,7 +90,8 @@ def kill_launcher(place):
         "mkfifo gate$RANK; setsid sh -c 'echo up; read never <gate$RANK' & sleep 1000 & sleep 1000"))
     read_until(job, "up"), read_until(job, "up")
     job.kill()
-    took = place.gone_after(30)  # at once, where the machine has nothing else to do
+    took = place.gone_after(30)
+    at_once(took)
     return f"all gone after {took * 1000:.0f} ms"
 
 

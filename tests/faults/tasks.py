@@ -5,7 +5,7 @@ import signal
 
 from gpus import machine
 from hosts import wait_for
-from place import expect
+from place import at_once, expect
 from table import row
 
 SPEC = """
@@ -39,6 +39,7 @@ def runner_killed(place):
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     gone = place.gone_after(10)
+    at_once(gone)
     expect(not place.left(), place.left())
     code, _, err = place.run("tasks", "-q", "--resume", "run")
     expect(code == 0, err)

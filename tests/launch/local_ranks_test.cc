@@ -358,6 +358,40 @@ TEST(RunLocalRanks, AwaitsARankThatIsSaving) {
             "[muster] info: rank 0 is saving a checkpoint; the others wait for it\n");
 }
 
+// A save that never ends is no reason to wait for ever. docs/faults.md tells of 5 minutes.
+TEST(RunLocalRanks, EndsARankWhoseSaveDoesNotEnd) {
+  EXPECT_EQ(Replacing().patience_with_saves, std::chrono::minutes(5));
+  const ScratchFolder folder;
+  int failures = 0;
+  Replacing replacing;
+  replacing.patience = milliseconds(10);
+  replacing.patience_with_saves = milliseconds(500);
+  replacing.replace = [&](const RankFailures&) {
+    if (++failures == 2)
+      return false;
+    replacing.go_on({.number = 1, .specs = shells({"", "exec sleep 100"}, folder)});
+    return true;
+  };
+  replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
+  };
+  replacing.has_come = [](const std::string&, int) {
+    return false;
+  };
+  replacing.is_saving = [](const std::string&) {
+    return true;
+  };
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({"exec sleep 100", "kill -KILL $$"}, folder);
+    run_local_ranks(processes, specs, {}, {.replacing = &replacing});
+  }
+  EXPECT_EQ(failures, 2);
+  EXPECT_EQ(read_file(folder.path() + "/err"),
+            "[muster] info: rank 0 is saving a checkpoint; the others wait for it\n"
+            "[muster] warning: rank 0 has not come back to the others within 10ms; ending it\n");
+}
+
 // Rank 1 dies, and rank 0, which had done all its work, ends well before it hears of a new
 // generation.
 TEST(RunLocalRanks, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {

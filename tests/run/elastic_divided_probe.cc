@@ -2,18 +2,22 @@
 // weights, and kills a rank after a step.
 //
 //   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]…
-//                         [--kill-keeping RANK@STEP]
+//                         [--kill-keeping RANK@STEP] [--kill-host RANK@STEP] [--wait-for-go STEP]
 //
-// --kill-keeping: while the others keep the step. Prints as elastic_probe does.
+// --kill-keeping: while the others keep the step. --kill-host kills the launcher of the rank's
+// host, and so all ranks there. --wait-for-go: in the first generation the ranks wait after the
+// step until the file `go` is there. Prints as elastic_probe does.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,7 +41,8 @@ struct RankKill {
 struct DividedOptions {
   std::string way;
   bool in_memory = false;
-  std::vector<RankKill> kills, kills_keeping;
+  std::vector<RankKill> kills, kills_keeping, host_kills;
+  int64_t waits_after = 0;  // step; 0: never
 };
 
 // "2@7/1"
@@ -53,13 +58,36 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+bool is_now(const std::vector<RankKill>& kills, muster::Context& ctx, int64_t step) {
+  return std::ranges::any_of(kills, [&](const RankKill& kill) {
+    return kill.rank == ctx.rank() && kill.step == step && kill.generation == ctx.env().attempt;
+  });
+}
+
 void die_at(const std::vector<RankKill>& kills, muster::Context& ctx, int64_t step) {
-  for (const RankKill& kill : kills) {
-    if (kill.rank != ctx.rank() || kill.step != step || kill.generation != ctx.env().attempt)
-      continue;
-    std::printf("killed at %.6f\n", seconds_now());
-    std::fflush(stdout);
-    std::raise(SIGKILL);
+  if (!is_now(kills, ctx, step))
+    return;
+  std::printf("killed at %.6f\n", seconds_now());
+  std::fflush(stdout);
+  std::raise(SIGKILL);
+}
+
+// The rank dies with its launcher.
+void kill_host_at(const DividedOptions& options, muster::Context& ctx, int64_t step) {
+  if (!is_now(options.host_kills, ctx, step))
+    return;
+  ::kill(::getppid(), SIGKILL);
+  for (;;)
+    ::pause();
+}
+
+void wait_for_go_after(const DividedOptions& options, muster::Context& ctx, int64_t step) {
+  if (step != options.waits_after || ctx.env().attempt != 0)
+    return;
+  for (std::string is_there; is_there.empty();) {
+    if (ctx.is_main() && std::ifstream("go"))
+      is_there = "yes";
+    ctx.process_group().broadcast_bytes(is_there, 0);
   }
 }
 
@@ -106,11 +134,13 @@ void train_divided(muster::Context& ctx,
     ema.update();
     const int64_t done = dying.step = data.position().step;
     die_at(options.kills, ctx, done);
+    kill_host_at(options, ctx, done);
     if (checkpoints.save_or_stop(done))
       return;
     if (ctx.is_main())
       std::printf("step %ld at %.6f\n", static_cast<long>(done), seconds_now());
     std::fflush(stdout);
+    wait_for_go_after(options, ctx, done);
   }
   checkpoints.finish();
 }
@@ -188,6 +218,10 @@ int main(int argc, char** argv) {
       options.kills.push_back(rank_kill_of(argv[++i]));
     if (flag == "--kill-keeping")
       options.kills_keeping.push_back(rank_kill_of(argv[++i]));
+    if (flag == "--kill-host")
+      options.host_kills.push_back(rank_kill_of(argv[++i]));
+    if (flag == "--wait-for-go")
+      options.waits_after = std::atoll(argv[++i]);
   }
   return muster::run(argc, argv, [&](muster::Context& ctx) { train_one_way(ctx, options); });
 }

@@ -3,13 +3,14 @@ that are killed, hosts that are lost, and hosts that join, while the others keep
 import collections
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import time
 import types
 import unittest
 
-from elastic_test import ELASTIC_PROBE, Elastic
+from elastic_test import ELASTIC_DIVIDED_PROBE, ELASTIC_PROBE, Elastic
 from program_case import MUSTER, processes_of
 from long import some_of
 
@@ -18,6 +19,8 @@ PATIENT = "keep_alive_interval=60,keep_alive_max_attempt=10"
 
 
 class OnHosts(Elastic):
+    PROBE = ELASTIC_PROBE
+
     def setUp(self):
         super().setUp()
         holder = socket.socket()  # holds the port, and never listens
@@ -37,7 +40,7 @@ class OnHosts(Elastic):
         with open(f"{name}.out", "w") as out, open(f"{name}.err", "w") as err:
             agent = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run{self.jobs}", "--nnodes", nnodes, *place, "-n", str(nproc),
                                       "--rdzv-id", f"job{self.jobs}",
-                                      "--rdzv-endpoint", self.endpoint, "--shutdown-timeout", "2", *on_failure, *flags, ELASTIC_PROBE, *argv],
+                                      "--rdzv-endpoint", self.endpoint, "--shutdown-timeout", "2", *on_failure, *flags, self.PROBE, *argv],
                                      cwd=self.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
                                      env=self.environment(MUSTER_HOST_ID=f"host{number}", MUSTER_RUNTIME_DIR=self.folder, **env))
         agent.files = [f"{name}.out", f"{name}.err"]
@@ -160,8 +163,7 @@ class Hosts(OnHosts):
         self.assertIn("(3 of 3 restarts)", done.stderr)
 
 
-class ComingAndGoing(OnHosts):
-    """Against restarts from a checkpoint of every step: the same numbers, by processes that live."""
+class ElasticHosts(OnHosts):
     def elastic(self, *argv, node_ranks=(0, 1), nnodes="1:2", last_call=60, flags=(), **more):
         """The first agent serves the rendezvous."""
         for number, node_rank in enumerate(node_ranks):
@@ -178,6 +180,21 @@ class ComingAndGoing(OnHosts):
             except OSError:
                 self.assertLess(time.monotonic(), deadline, self.said().stderr)
 
+    def train_with_a_spare(self, *argv, waits, spare_argv=(), **more):
+        """A spare host comes while the ranks wait after step 2; then they go on, and a host is killed."""
+        self.elastic(*argv, *waits, MUSTER_LOG_LEVEL="debug", **more)
+        self.wait_until_said("step 2 at")
+        self.agent(2, *spare_argv, nnodes="1:2")
+        self.wait_until_said('(?s)(report .*"join".*){3}')
+        go = pathlib.Path(self.folder, "go")
+        go.touch()
+        done = self.finish()
+        go.unlink()
+        return done
+
+
+class ComingAndGoing(ElasticHosts):
+    """Against restarts from a checkpoint of every step: the same numbers, by processes that live."""
     def test_a_host_is_lost_and_the_others_go_on_with_fewer_ranks(self):
         for node_ranks, kill in (((0, 1), "2@5"), ((1, 0), "0@5")):
             with self.subTest(kill=kill):
@@ -213,14 +230,7 @@ class ComingAndGoing(OnHosts):
         calm = self.ends(self.finish())
         for node_ranks, kill in some_of((((0, 1), "2@5"), ((1, 0), "1@5")), 1):
             with self.subTest(kill=kill):
-                self.elastic("--stay", "all@2/0:go", "--kill-host", kill, node_ranks=node_ranks, MUSTER_LOG_LEVEL="debug")
-                self.wait_until_said("step 2 at")
-                self.agent(2, nnodes="1:2")
-                self.wait_until_said('(?s)(report .*"join".*){3}')
-                go = pathlib.Path(self.folder, "go")
-                go.touch()
-                done = self.finish()
-                go.unlink()
+                done = self.train_with_a_spare("--kill-host", kill, waits=("--stay", "all@2/0:go"), node_ranks=node_ranks)
                 self.assertEqual(self.ends(done, lost=1), calm, done.stdout + done.stderr)
                 self.assertIn("is gone; the others keep their processes: 4 ranks go on in place of 4", done.stderr)
                 self.tell_time(done, f"a host of 2 ranks is killed, and a spare host takes its place, {kill}")
@@ -251,12 +261,84 @@ class ComingAndGoing(OnHosts):
             self.assertEqual(len(re.findall("stopped after step", done.stderr)), 1)
             self.assertNotIn("replacement", done.stderr)
 
+    def processes_of_generations(self):
+        """By generation and rank."""
+        return {(int(generation), int(rank)): int(pid) for rank, pid, generation
+                in re.findall(r"begin rank (\d) pid (\d+) generation (\d+)", self.said().stdout)}
+
+    def test_a_host_leaves_and_all_ranks_stop_as_they_ask(self):
+        self.elastic("--steps", "1000000", flags=("--shutdown-timeout", "100"))  # they save first
+        self.wait_until_said("step 5 at")
+        self.agents[1].terminate()
+        self.wait_until_said(r"begin rank 1 pid \d+ generation [1-9]")
+        self.wait_until_said(r"(?s)generation [1-9].*step \d+ at")
+        processes = self.processes_of_generations()
+        self.agents[0].terminate()
+        done = self.finish()
+        self.assertEqual(done.codes, [75, 75], done.stdout + done.stderr)
+        self.assertEqual(sorted(processes)[:4], [(0, rank) for rank in range(4)])
+        self.assertEqual({rank for generation, rank in processes if generation > 0}, {0, 1})
+        kept = {pid for (generation, _), pid in processes.items() if generation == 0} & \
+               {pid for (generation, _), pid in processes.items() if generation > 0}
+        self.assertEqual(kept, set(), "the ranks of the host that stays have stopped too")
+        stopped = re.findall(r"stopped after step (\d+), which is saved", done.stderr)
+        self.assertEqual(len(stopped), 2, done.stderr)
+        self.assertRegex(done.stderr, rf"resume: .*/step-{stopped[0]}\n")
+        self.assertIn("this host has left the job", done.stderr)
+
+    def test_a_host_leaves_whose_ranks_do_not_ask(self):
+        self.elastic("--deaf", "--stay", "all@5")
+        self.wait_until_said("step 5 at")
+        self.agents[1].terminate()
+        done = self.finish()
+        self.assertEqual(done.codes, [0, 128 + signal.SIGTERM], done.stdout + done.stderr)
+        self.assert_kept(done, 4, {2, 3})
+        self.assertRegex(done.stderr, "host .* leaves; the others keep their processes: 2 ranks go on in place of 4")
+        self.assertIn("resume: step 5 in memory of 4 ranks", done.stderr)
+        self.assertEqual(len(set(re.findall(r"end rank \d .*", done.stdout))), 2)
+
     def test_too_few_hosts_are_left(self):
         self.elastic("--kill-host", "2@5", nnodes="2:3", last_call=0)
         self.wait_until_said("the others do not go on in place: expected 2 hosts at least")
         self.agent(2, nnodes="2:3")
         done = self.finish()
         self.assertEqual(len(self.ends(done, lost=1)), 4)
+
+
+class DividedComingAndGoing(ElasticHosts):
+    """The state of the host that is lost lies in the memory of its neighbours on the other."""
+    PROBE = ELASTIC_DIVIDED_PROBE
+    LOST = (((0, 1), "2@8"), ((1, 0), "0@8"))  # the disk has step 5 by then
+
+    def test_a_spare_host_takes_the_place_of_one_that_is_lost(self):
+        ways = [(way, *lost) for way in ("full", "zero") for lost in self.LOST]
+        for way, node_ranks, kill in some_of(ways, 1):
+            with self.subTest(way=way, kill=kill):
+                self.elastic(way)
+                calm = self.ends(self.finish())
+                self.assertEqual(len(calm), 4)
+                done = self.train_with_a_spare(way, "--in-memory", "--kill-host", kill, waits=("--wait-for-go", "2"), spare_argv=(way, "--in-memory"), node_ranks=node_ranks)
+                self.assertEqual(self.ends(done, lost=1), calm, done.stdout + done.stderr)
+                self.assertIn("is gone; the others keep their processes: 4 ranks go on in place of 4", done.stderr)
+                self.assertIn("resume: step 7 in memory, each rank its part", done.stderr)
+                self.assertNotIn("/step-", done.stderr, "nothing was read from the disk")
+                kept = [pid for pid, count in collections.Counter(re.findall(r"begin rank \d pid (\d+)", done.stdout)).items() if count > 1]
+                self.assertEqual(len(kept), 2, done.stdout)
+
+    def test_without_a_spare_the_others_go_on_from_the_disk(self):
+        for way, (node_ranks, kill) in some_of([(way, lost) for way in ("full", "zero") for lost in self.LOST], 0):
+            with self.subTest(way=way, kill=kill):
+                self.elastic(way, "--kill-host", kill, node_ranks=node_ranks, replace=False)
+                restarted = self.ends(self.finish(), lost=1)
+                self.assertEqual(len(restarted), 2)
+                self.elastic(way, "--in-memory", "--kill-host", kill, node_ranks=node_ranks)
+                done = self.finish()
+                self.assertEqual(self.ends(done, lost=1), restarted, done.stdout + done.stderr)
+                lost = int(kill[0])
+                self.assert_kept(done, 4, {lost, lost + 1})
+                self.assertIn("the parts of the model in memory are those of 4 ranks, and there are 2 now; "
+                              "all go on from the newest checkpoint on the disk", done.stderr)
+                self.assertRegex(done.stderr, "resume: .*/step-5\n")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@
 //   elastic_probe [--steps N] [--every N] [--background] [--keep N] [--samples FOLDER] [--divided]
 //                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP]
 //                 [--hang RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP] [--crash RANK@STEP]
-//                 [--slow RANK@STEP]
+//                 [--slow RANK@STEP] [--deaf]
 //
 // --crash is a kill by SIGSEGV, in a function of that name; --slow takes 5 s to tell what is to be
-// kept. --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the
-// ranks meet again and again after the step, until they are interrupted; with the place `go` until
-// the file `go` is there.
+// kept; --deaf saves as always, but never asks whether it is to stop.
+// --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks
+// meet again and again after the step, until they are interrupted; with the place `go` until the
+// file `go` is there.
 //
 // PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep
 // it), save (while rank 0 writes), restore (before the ranks compare what they have), join (before
@@ -55,6 +56,7 @@ struct Plan {
   std::optional<int64_t> keep;
   bool background = false;
   bool divided = false;
+  bool deaf = false;
   std::string samples;
   std::vector<Kill> kills, throws, hangs, host_kills, stays, crashes, slow;
 };
@@ -208,7 +210,9 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     while (is_here(plan.hangs, ctx, done, "step") && !ctx.stop_requested())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     note_samples(plan, ctx, done, samples);
-    if (checkpoints.save_or_stop(done))
+    if (plan.deaf)
+      checkpoints.save_when_due(done);
+    else if (checkpoints.save_or_stop(done))
       return;
     if (ctx.rank() == 0)
       std::printf("step %ld at %.6f\n", static_cast<long>(done), now());
@@ -267,6 +271,8 @@ int main(int argc, char** argv) {
       plan.background = true;
     if (flag == "--divided")
       plan.divided = true;
+    if (flag == "--deaf")
+      plan.deaf = true;
     if (flag == "--samples")
       plan.samples = value();
     if (flag == "--kill")

@@ -1,6 +1,7 @@
 // What ranks keep of a training in memory: after going back, and of models that are divided over
 // ranks, where each rank's part lies in another one's memory too.
 #include <gmock/gmock.h>
+#include <malloc.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -98,6 +99,34 @@ void expect_part(const std::optional<KeptState>& state, int rank, int64_t step) 
   EXPECT_TRUE(torch::equal(state->image.model.at("mask"), expected.image.model.at("mask")));
   EXPECT_EQ(state->image.optimizer->tensors.at("weight.step").item<int64_t>(), step);
   EXPECT_EQ(state->image.parts.at("numbers/data/epoch").item<double>(), static_cast<double>(step));
+}
+
+// docs/training.md tells of four times the part. What is kept stays, however many steps follow.
+TEST(KeptShards, TakesFourTimesTheRanksPart) {
+  constexpr int64_t kPart = int64_t{16} << 20;
+  const auto bytes_in_use = [] {
+    const struct mallinfo2 use = ::mallinfo2();
+    return static_cast<int64_t>(use.uordblks + use.hblkhd);
+  };
+  if (const at::Tensor probe = at::ones({kPart}, at::kByte); bytes_in_use() < kPart)
+    GTEST_SKIP() << "a sanitizer has the memory";
+  run_ranks(2, [&](ProcessGroup& group) {
+    KeptState state = part_of_rank(group.rank(), 1);
+    state.image.model = {{"weight", at::zeros({kPart}, at::kByte)}};
+    group.barrier();
+    const int64_t before = bytes_in_use();
+    group.barrier();
+    KeptShards kept;
+    for (int64_t step = 1; step <= 5; ++step) {
+      state.image.position.step = step;
+      kept.keep(state, group);
+    }
+    group.barrier();
+    const int64_t of_all = bytes_in_use() - before;
+    EXPECT_GE(of_all, 2 * 4 * kPart);
+    EXPECT_LE(of_all, 2 * 4 * kPart + kPart);
+    group.barrier();
+  });
 }
 
 // Rank 1 is a new process.

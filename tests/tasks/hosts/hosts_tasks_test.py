@@ -306,6 +306,36 @@ class HostsTasks(TasksCase, HostsCase):
         self.assertEqual({a["host"] for task in self.results(out).values() for a in task["attempts"]}, {"c"})
 
 
+class HostsApart(TasksCase, HostsCase):
+    """They have the muster program in common, and nothing else."""
+    NAMES = ("a", "b")
+    APART = True
+
+    def setUp(self):
+        self.folder = self.world["a"].disk / "work"
+
+    def test_they_share_nothing_else(self):
+        there = self.world["b"].disk / "work"
+        (there / "mine").write_text("of b")
+        (self.folder / "only-here").write_text("of a")
+        spec = self.write(task("one", 'cat mine; ls only-here 2>&1; hostname; echo x >"$MUSTER_RUN_DIR/mark"; echo "{\\"seen\\": 1}"'),
+                          task("two", 'echo "$RANK of $WORLD_SIZE on $(hostname)"', "ranks = 2\nneeds = { cpus = 2 }"))
+        code, out, err = self.world["a"].run([MUSTER, "tasks", "--hosts", "b", "--cpus", "2", "--run-dir", "run", "--json", spec])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.results(out)["one"]["result"], {"seen": 1})
+        said = self.log("one")
+        self.assertIn("of b", said)
+        self.assertRegex(said, "only-here.*No such file")
+        self.assertIn("\nb\n", said)
+        self.assertEqual(sorted(line.split("] ")[-1] for line in self.log("two").splitlines()), ["0 of 2 on b", "1 of 2 on b"])
+        self.assertEqual((there / "run" / "mark").read_text(), "x\n", "the same path there, which was made")
+        self.assertFalse((self.folder / "run" / "mark").exists(), "the disks are two")
+        logs = {path.relative_to(there / "run" / "logs").parts[0] for path in (there / "run" / "logs").rglob("*") if path.is_file()}
+        self.assertEqual(logs, {"two"}, "of several ranks; what others print is where the run is")
+        self.assertFalse((there / "run" / "journal").exists())
+        self.nothing_is_left()
+
+
 if __name__ == "__main__":
     MUSTER, FAKE_NVML = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
     main(missing())
