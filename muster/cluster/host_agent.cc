@@ -253,6 +253,9 @@ class HostAgent {
         const char* const lost = cluster_.backend == "etcd"
                                      ? "etcd is gone: "
                                      : "the host that serves the rendezvous is gone: ";
+        // The others may be through, and gone, before they have said that this host is set aside.
+        if (!own_error_.empty())
+          log(LogLevel::error, own_error_);
         log(LogLevel::error, cat(lost, why_lost_));
         return 1;
       }
@@ -337,6 +340,7 @@ class HostAgent {
       member_->report({.kind = Report::Kind::stop, .stopped_by = end.stopped_by});
       end.stopped_by = 0;
     }
+    own_error_ = end.error;
     member_->report(end);
     if (!was_stopped || serves || !cluster_.elastic())
       return std::nullopt;
@@ -596,6 +600,7 @@ class HostAgent {
   int running_round_ = 0;
   std::vector<RankExit> followed_failures_;  // for which the round has begun in place
   bool lost_ = false;
+  std::string own_error_ = {};  // of the last round's end here
   std::string why_lost_;
   bool leaving_ = false;
 };
