@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from hosts import HostsCase, cmdline, main, missing, wait_for
 
 MUSTER = ""
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python"
 SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK, $MASTER_ADDR"'
 
 
@@ -46,6 +47,18 @@ class Ssh(HostsCase):
         code, out, err = self.world["a"].run([MUSTER, "plan", "--hosts", "a:1,10.77.0.99:1"])
         self.assertEqual((code, out), (1, ""))
         self.assertIn("host 10.77.0.99: expected", err)
+
+    def test_python_spawns_a_function_on_several_hosts(self):
+        script = self.world.folder / "spawn.py"
+        script.write_text("import muster, os\n"
+                          "def where(x): return muster.rank(), os.environ['GROUP_RANK'], x\n"
+                          "if __name__ == '__main__':\n"
+                          "    library = {'MUSTER_LIBRARY': os.environ['MUSTER_LIBRARY']}\n"  # as if it were installed there
+                          "    print(muster.spawn(where, args=(7,), hosts={'a': 1, 'b': 2}, env=library, quiet=True))\n")
+        library = pathlib.Path(MUSTER).parents[1] / "lib/libmuster.so.0"
+        code, out, err = self.world["a"].run([sys.executable, "-B", str(script)],
+                                             env={"MUSTER_PROGRAM": MUSTER, "MUSTER_LIBRARY": str(library), "PYTHONPATH": str(PACKAGE)})
+        self.assertEqual((code, out), (0, "[(0, '0', 7), (1, '1', 7), (2, '1', 7)]\n"), err)
 
     def test_the_launcher_need_not_be_one_of_them(self):
         code, out, err = self.run_on("b:1,c:1", "sh", "-c", SAY)
