@@ -17,8 +17,6 @@
 #ifndef MUSTER_C_API_H
 #define MUSTER_C_API_H
 
-#include <cstdint>
-
 #include <stdint.h>
 
 #if defined(__GNUC__)
