@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <filesystem>
 
@@ -253,7 +254,12 @@ TEST(RunLocalRanks, KeepsNothingOfRanksThatWereReplaced) {
   EXPECT_EQ(result.exits.size(), 2U);
   EXPECT_LE(files.back(), files[kSettled]);
   EXPECT_LE(children.back(), children[kSettled]);
-  EXPECT_LE(bytes.back(), bytes[kSettled] + 500'000) << "one has up to 200 kB of output";
+  // Output of some of the last ranks may be on its way, up to 200 kB each, so the least of ten
+  // counts.
+  const auto least_of_ten = [&](size_t first) {
+    return *std::min_element(&bytes[first], &bytes[first] + 10);
+  };
+  EXPECT_LE(least_of_ten(kReplaced - 10), least_of_ten(kSettled) + 500'000);
 }
 
 // The last process has died when it is decided that all go on: as another rank, which is then what
