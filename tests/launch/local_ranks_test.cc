@@ -5,8 +5,8 @@
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "muster/base/env.h"
