@@ -34,6 +34,14 @@ def text_of(cell):
     return "".join(output.get("text", "") + "".join(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
 
 
+def reply_to(client, request):
+    """The content of the reply to this request. Others, such as those to questions whether the kernel is ready, may come before."""
+    while True:
+        reply = client.get_shell_msg(timeout=120)
+        if reply["parent_header"].get("msg_id") == request:
+            return reply["content"]
+
+
 class Notebook(PackageCase):
     def notebook(self, *cells):
         os.environ.update(PYTHONPATH=PATH, MUSTER_CPU_SLOTS="2")
@@ -69,16 +77,14 @@ class Notebook(PackageCase):
         client.start_channels()
         self.addCleanup(client.stop_channels)
         client.wait_for_ready(timeout=120)
-        client.execute(DEFINE)
-        client.get_shell_msg(timeout=120)
-        client.execute("muster.spawn(wait_for_ever, n=2)")
+        self.assertEqual(reply_to(client, client.execute(DEFINE))["status"], "ok")
+        waiting = client.execute("muster.spawn(wait_for_ever, n=2)")
         self.wait_for(lambda: len(self.pids_in()) == 2, "two ranks")
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=120)["content"]
+        reply = reply_to(client, waiting)
         self.assertEqual((reply["status"], reply.get("ename")), ("error", "KeyboardInterrupt"))
         self.wait_for_the_end_of(self.pids_in())
-        client.execute("1 + 1")
-        self.assertEqual(client.get_shell_msg(timeout=120)["content"]["status"], "ok")
+        self.assertEqual(reply_to(client, client.execute("1 + 1"))["status"], "ok")
 
 
 if __name__ == "__main__":
