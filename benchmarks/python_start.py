@@ -31,6 +31,13 @@ def plain():
         process.wait()
 
 
+def import_seconds(rounds):
+    """What importing the package adds to a start of Python."""
+    def start(code):
+        return seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True))
+    return min(start("import muster") for _ in range(rounds)) - min(start("pass") for _ in range(rounds))
+
+
 def tasks_per_second(warm, count):
     with muster.Executor(warm=warm) as pool:
         pool.submit(nothing).result()
@@ -44,6 +51,7 @@ def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     times = [(seconds(plain), seconds(lambda: muster.spawn(nothing, n=2, quiet=True))) for _ in range(rounds)]
     theirs, ours = (statistics.median(column) for column in zip(*times))
+    print(f"import muster:                {1000 * import_seconds(rounds):8.1f} ms")
     print(f"Executor, a process a task:   {tasks_per_second(False, 20):8.1f} tasks/s")
     print(f"Executor, warm:               {tasks_per_second(True, 2000):8.1f} tasks/s")
     print(f"two python -c:                {1000 * theirs:8.1f} ms")

@@ -54,14 +54,8 @@ class PackageTest(unittest.TestCase):
 
 class Package(PackageTest):
     def test_its_import_brings_neither_torch_nor_numpy(self):
-        out, _ = self.python("import sys, muster; print([name for name in ('torch', 'numpy', 'subprocess', 'concurrent.futures') if name in sys.modules])")
+        out, _ = self.python("import sys, muster; print([name for name in ('torch', 'numpy', 'subprocess', 'concurrent.futures', 'multiprocessing', 'socket') if name in sys.modules])")
         self.assertEqual(out, "[]\n")
-
-    def test_its_import_takes_less_than_50_ms(self):
-        script = "import time, gc; gc.disable(); begin = time.process_time(); import muster; print(time.process_time() - begin)"
-        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "pyc")}
-        times = [float(self.python(script, **compiled)[0]) for _ in range(5)]
-        self.assertLess(min(times[1:]), 0.05)
 
     def test_the_version_is_that_of_the_sources(self):
         version = re.search(r"project\(muster VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text()).group(1)
