@@ -13,6 +13,8 @@ from muster.errors import FailedPrecondition, InvalidArgument
 
 # Set while a started process runs the program's main module again, to find the functions in it.
 _importing_main = False
+# The main module, and its name in a process that another one has started.
+_MAIN_NAMES = ("__main__", "__mp_main__")
 
 
 def refuse_while_importing(what: str) -> None:
@@ -30,7 +32,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
     call = (function, tuple(args), dict(kwargs))
     body = _by_value(call, function, what) if _needs_value(function) else _by_name(call, function, what)
-    needs_main = b"__main__" in body
+    needs_main = any(name.encode() in body for name in _MAIN_NAMES)
     return pickle.dumps((_preparation(needs_main), body), protocol=4)
 
 
@@ -44,7 +46,7 @@ def call_packed(packed: bytes) -> Any:
 
 def _needs_value(function: Callable[..., Any]) -> bool:
     """Whether another process could not find the function by its name."""
-    if getattr(function, "__module__", None) != "__main__":
+    if getattr(function, "__module__", None) not in _MAIN_NAMES:
         return "<" in getattr(function, "__qualname__", "")
     return "<" in getattr(function, "__qualname__", "") or _main_file() is None
 

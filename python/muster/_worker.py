@@ -61,9 +61,16 @@ def tell(task: Task, answer: Dict[str, Any]) -> None:
         except Exception as unreadable:  # of a class's own __setstate__, say
             task.future.set_exception(unreadable)
         return
-    raised = unpack_exception(answer["exception"]) or TaskFailed(answer["traceback"], log=task.future.log)
+    raised = unpack_exception(answer["exception"]) or _as_failure(task, answer["traceback"])
     raised.__cause__ = RemoteTraceback(answer["traceback"])
     task.future.set_exception(raised)
+
+
+def _as_failure(task: Task, traceback: str) -> TaskFailed:
+    """For an exception that cannot be sent, or not be made again here."""
+    lines = traceback.strip().splitlines() or ["an exception"]
+    return TaskFailed(f"task '{task.name}' failed: {lines[-1].removeprefix('__mp_main__.')}", devices=task.future.devices,
+                      log=task.future.log)
 
 
 class RemoteTraceback(Exception):

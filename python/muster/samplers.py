@@ -18,9 +18,10 @@ State = Dict[str, int]
 class _Sampler:
     """An epoch's order, the same on every rank, of which each rank takes its part; and a place in it."""
 
-    def __init__(self, dataset_size: int, samples: int, num_replicas: Optional[int], rank: Optional[int], seed: int) -> None:
+    def __init__(self, dataset_size: int, samples: int, num_replicas: Optional[int], rank: Optional[int], shuffle: bool, seed: int) -> None:
         self.num_replicas = world_size() if num_replicas is None else num_replicas
         self.rank = own_rank() if rank is None else rank
+        self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
         self._dataset_size = dataset_size
@@ -58,8 +59,12 @@ class _Sampler:
         return torch.Generator().manual_seed(self.seed + self.epoch)
 
     def _order(self) -> List[int]:
-        """Of the whole epoch."""
-        raise NotImplementedError
+        """Of the whole epoch: a permutation of the data set, or its own order."""
+        if not self.shuffle:
+            return list(range(self._dataset_size))
+        import torch
+        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator()).tolist()
+        return order
 
     def _left(self) -> int:
         return max(0, self._samples - self._consumed)
@@ -79,17 +84,10 @@ class DistributedSampler(_Sampler):
     def __init__(self, dataset: Union[int, Sized], num_replicas: Optional[int] = None, rank: Optional[int] = None, shuffle: bool = True,
                  seed: int = 0, drop_last: bool = False, *, pad: bool = True) -> None:
         size = dataset if isinstance(dataset, int) else len(dataset)
-        super().__init__(size, size, num_replicas, rank, seed)
+        super().__init__(size, size, num_replicas, rank, shuffle, seed)
         if drop_last and not pad:
             raise InvalidArgument("sampler: expected drop_last or pad=False, got both: one cuts the tail, the other keeps it; leave one out")
-        self.shuffle, self.drop_last, self.pad = shuffle, drop_last, pad
-
-    def _order(self) -> List[int]:
-        if not self.shuffle:
-            return list(range(self._dataset_size))
-        import torch
-        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator()).tolist()
-        return order
+        self.drop_last, self.pad = drop_last, pad
 
     def __len__(self) -> int:
         rest = self._left() % self.num_replicas
@@ -141,23 +139,16 @@ class CostBalancedSampler(_Sampler):
     def __init__(self, costs: Sequence[float], global_batch: int, *, num_replicas: Optional[int] = None, rank: Optional[int] = None,
                  shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> None:
         self._costs = [float(cost) for cost in costs]
-        super().__init__(len(self._costs), len(self._costs), num_replicas, rank, seed)
+        super().__init__(len(self._costs), len(self._costs), num_replicas, rank, shuffle, seed)
         if any(not 0 <= cost < float("inf") for cost in self._costs):
             raise InvalidArgument("sampler: expected costs of 0 or more, got one that is negative or not finite; correct it")
         if global_batch < self.num_replicas:
             raise InvalidArgument(f"sampler: expected a global batch of at least {self.num_replicas}, one sample a rank, got {global_batch}; "
                                   "give a larger one")
-        self.global_batch, self.shuffle, self.drop_last = global_batch, shuffle, drop_last
+        self.global_batch, self.drop_last = global_batch, drop_last
 
     def _global_batch(self, batch_size: int) -> int:
         return self.global_batch
-
-    def _order(self) -> List[int]:
-        if not self.shuffle:
-            return list(range(self._dataset_size))
-        import torch
-        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator()).tolist()
-        return order
 
     def __len__(self) -> int:
         return self._left() // self.global_batch + int(not self.drop_last and self._left() % self.global_batch > 0)

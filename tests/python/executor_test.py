@@ -28,6 +28,52 @@ class Tasks(PackageCase):
                     print("in burn" in str(future.exception().__cause__))
             """), "TooHot('90 degrees')\nTrue\n")
 
+    def test_an_exception_that_cannot_be_made_again_is_told(self):
+        self.must_print(script("""
+            class Bad(Exception):
+                def __init__(self, code, why): super().__init__(f"{code}: {why}")
+            def fail(): raise Bad(3, "no")
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    failed = pool.submit(fail).exception()
+                    print(type(failed).__name__, failed)
+                    print("in fail" in str(failed.__cause__))
+            """), "TaskFailed task 'fail' failed: Bad: 3: no\nTrue\n")
+
+    def test_a_task_may_have_an_executor_and_spawn(self):
+        for how in ("script.py", "-m"):
+            if how == "-m":
+                self.environment["PYTHONPATH"] += f":{self.folder}"
+            self.must_print(script("""
+                def double(x): return 2 * x
+                def nested():
+                    with muster.Executor(cpu_slots=1) as pool:
+                        return pool.submit(double, 5).result(), muster.spawn(double, args=(4,), n=2, quiet=True)
+                if __name__ == "__main__":
+                    with muster.Executor() as pool:
+                        print(pool.submit(nested).result())
+                """), "(10, [8, 8])\n", as_module=how == "-m")
+
+    def test_a_task_may_have_threads_and_fork(self):
+        self.must_print(script("""
+            import threading
+            def fork():
+                done = threading.Event()
+                thread = threading.Thread(target=done.wait)
+                thread.start()
+                child = os.fork()
+                if child == 0:
+                    os._exit(7)
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                done.set()
+                thread.join()
+                return code
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    print(pool.submit(fork).result())
+                print(muster.spawn(fork, n=2, quiet=True))
+            """), "7\n[7, 7]\n")
+
     def test_a_process_that_dies_is_told(self):
         self.must_print(script("""
             import signal

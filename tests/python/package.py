@@ -28,15 +28,16 @@ class PackageCase(unittest.TestCase):
         path.write_text(textwrap.dedent(text), encoding="utf-8")
         return path
 
-    def start(self, text, python=sys.executable, **how):
-        """A script, running."""
-        return subprocess.Popen([python, "-B", str(self.write(text))], cwd=self.folder, env={**self.environment, **how},
+    def start(self, text, python=sys.executable, as_module=False, **how):
+        """A script, running; with as_module as `python -m` runs it."""
+        path = self.write(text)
+        return subprocess.Popen([python, "-B", *(["-m", path.stem] if as_module else [str(path)])], cwd=self.folder, env={**self.environment, **how},
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 start_new_session=True)
 
-    def run_script(self, text, python=sys.executable, **how):
+    def run_script(self, text, python=sys.executable, as_module=False, **how):
         """A script to its end: exit code, standard output, standard error."""
-        process = self.start(text, python, **how)
+        process = self.start(text, python, as_module, **how)
         try:
             out, err = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
