@@ -25,7 +25,7 @@ class JobProcess:
         try:
             self._process = subprocess.Popen(
                 [program(), *arguments], env={**environment, END_WITH: str(theirs)}, pass_fds=(theirs,), stdin=subprocess.DEVNULL,
-                stdout=_target(sys.stdout, sys.__stdout__), stderr=_target(sys.stderr, sys.__stderr__),
+                stdout=_target(sys.stdout, sys.__stdout__), stderr=_target_of_errors(),
                 start_new_session=True)  # a Ctrl-C at the terminal reaches it through this process, and once
         except BaseException:
             os.close(ours)
@@ -45,8 +45,9 @@ class JobProcess:
     def _copy(self, pipe: IO[bytes], target: Any) -> None:
         for line in pipe:
             text = line.decode("utf-8", "replace")
-            self.said.append(text.rstrip("\n"))
-            del self.said[:-_MOST_KEPT]
+            if target is sys.stderr:
+                self.said.append(text.rstrip("\n"))
+                del self.said[:-_MOST_KEPT]
             target.write(text)
             target.flush()
 
@@ -77,3 +78,9 @@ class JobProcess:
 def _target(stream: Any, original: Any) -> Optional[int]:
     """Where its output goes: to this process's own, or through a pipe where Python shows it elsewhere, as in a notebook."""
     return None if stream is original and original is not None else subprocess.PIPE
+
+
+def _target_of_errors() -> Optional[int]:
+    """On a terminal the program draws its progress itself. Elsewhere its words are kept too, for the exception."""
+    target = _target(sys.stderr, sys.__stderr__)
+    return target if target is not None or sys.stderr.isatty() else subprocess.PIPE

@@ -48,9 +48,9 @@ class Places:
     def __init__(self, places: Sequence[Place]) -> None:
         self.all = list(places)
 
-    def could_ever(self, need: Need) -> bool:
-        """Whether it fits when nothing else runs."""
-        return sum(not need.memory or not place.memory or place.memory >= need.memory for place in self.all) >= need.devices
+    def num_that_fit(self, need: Need) -> int:
+        """Devices that have what is needed of each when nothing else runs. One whose memory is unknown counts."""
+        return sum(not need.memory or not place.memory or place.memory >= need.memory for place in self.all)
 
     def take(self, need: Need) -> Optional[Share]:
         """A share, or None for now. Shared devices are filled before others are begun."""
@@ -101,5 +101,5 @@ def _devices_of(gpu: Dict[str, Any]) -> List[Place]:
 
 
 def _gpu_place(index: int, device: Dict[str, Any]) -> Place:
-    memory = int(device.get("memory_free_bytes") or device.get("memory_bytes") or 0)
+    memory = int(device.get("memory_free_bytes") or device.get("memory_total_bytes") or 0)  # of a MIG instance all is its own
     return Place(index=index, uuid=str(device["uuid"]), name=str(device["uuid"]), memory=memory, memory_left=memory)

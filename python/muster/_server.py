@@ -32,13 +32,20 @@ class TaskServer:
         self._in, self._out = self._process.stdin, self._process.stdout
         self._say({"muster": "hello", "version": __version__, "name": "this host", "folder": "", "environment": [], "gpus": True,
                    "links": True, "cpu_topology": False, "held": True, "run_id": str(uuid.uuid4())})
-        first = self._read()
-        if first.get("muster") != "host":
-            raise Unavailable(f"muster.Executor: expected the devices of this machine, got {first.get('why') or 'nothing'}")
+        first = self._read_or_fail()
         self.inventory: Dict[str, Any] = json.loads(first["inventory"])
         self.held: List[Dict[str, Any]] = first["held"]
         self._say({"muster": "begin", "run_id": str(uuid.uuid4()), "run_dir": _bytes_text(run_dir), "mark": str(uuid.uuid4()),
                    "earlier": [], "grace": int(1000 * grace_seconds), "lease": lease, "visibility": "job"})
+        while (message := self._read_or_fail())["muster"] == "held":  # then it says that it is ready
+            self.held.append(message)
+
+    def _read_or_fail(self) -> Dict[str, Any]:
+        message = self._read()
+        if message["muster"] in ("gone", "cannot"):
+            self.close()
+            raise Unavailable(f"muster.Executor: expected the program muster to run tasks here, got: {message.get('why', 'its end')}")
+        return message
 
     def follow(self, on_message: Callable[[Dict[str, Any]], None]) -> None:
         """From now on messages are handed over."""

@@ -21,7 +21,7 @@ from muster._python_path import python_path
 from muster._server import TaskServer, text_bytes
 from muster._task import Task, TaskFuture, bytes_of, seconds_of
 from muster._worker import Worker, answer_of, tell
-from muster.errors import FailedPrecondition, InvalidArgument
+from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import TaskFailed
 
 CALL = "MUSTER_CALL_ID"
@@ -56,6 +56,8 @@ class Executor(concurrent.futures.Executor):
     def __init__(self, gpus: Union[None, DeviceName, Iterable[DeviceName]] = None, *, cpu_slots: Optional[int] = None,
                  warm: bool = False, run_dir: Union[None, str, "os.PathLike[str]"] = None, lease: bool = True) -> None:
         refuse_while_importing("muster.Executor")
+        if cpu_slots is not None and cpu_slots < 1:
+            raise InvalidArgument(f"muster.Executor: expected cpu_slots of 1 or more, got {cpu_slots}; correct it")
         wanted = _uuids(gpus)
         self._run_dir = os.path.abspath(run_dir or os.path.join("runs", f"tasks-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"))
         self._warm = warm
@@ -99,6 +101,8 @@ class Executor(concurrent.futures.Executor):
         need = self._need(gpus, memory, ranks)
         packed = pack(fn, args, kwargs, "muster.Executor.submit")
         with self._lock:
+            if self._gone:
+                raise Unavailable(f"muster.Executor.submit: expected an executor in use, got one that has ended: {self._gone}; make another")
             if self._closing:
                 raise FailedPrecondition("muster.Executor.submit: expected an executor in use, got one that was shut down; make another")
             self._number += 1
@@ -155,10 +159,10 @@ class Executor(concurrent.futures.Executor):
                                   f"got gpus={gpus!r}, ranks={ranks!r}; correct them")
         units = WHOLE if asked >= 1 else max(1, round(asked * WHOLE))
         need = Need(devices=max(1, int(asked)) if asked else 0, units=units, memory=bytes_of(memory))
-        if not self._places.could_ever(need):
-            raise InvalidArgument(f"muster.Executor.submit: expected at most {len(self._places.all)} devices"
-                                  f"{' with so much memory' if need.memory else ''}, got {need.devices}; "
-                                  "ask for fewer, or give the executor more (gpus, cpu_slots)")
+        fitting = self._places.num_that_fit(need)
+        if fitting < need.devices:
+            raise InvalidArgument(f"muster.Executor.submit: expected at most {fitting} devices{f' with {memory} free' if need.memory else ''}, "
+                                  f"got {need.devices}; ask for fewer, or give the executor more (gpus, cpu_slots)")
         return need
 
     # --- scheduling, under the lock ---
@@ -375,7 +379,11 @@ def _uuids(gpus: Union[None, DeviceName, Iterable[DeviceName]]) -> Optional[List
     if gpus is None:
         return None
     from muster.plan import plan
-    return [rank.device.uuid for rank in plan("gpu", gpus=gpus_text(gpus))]
+    try:
+        return [rank.device.uuid for rank in plan("gpu", gpus=gpus_text(gpus))]
+    except Error as error:
+        told = str(error).replace("--nproc-per-node gpu: ", f"gpus={gpus!r}: ").partition("; --nproc-per-node cpu")[0]
+        raise type(error)(f"muster.Executor: {told}") from None
 
 
 _live: "weakref.WeakSet[Executor]" = weakref.WeakSet()

@@ -17,7 +17,7 @@ from muster._function import name_of, pack, refuse_while_importing, unpack_excep
 from muster._job_process import JobProcess
 from muster._python_path import python_path
 from muster._run_flags import run_flags
-from muster.errors import Error, FailedPrecondition
+from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import RanksFailed, card_of, failure_of, logs_of
 
 
@@ -159,7 +159,8 @@ class _Job:
         """No rank failed: the program refused the job, or was stopped."""
         told = [line for line in said if line.strip()]
         if self._world_size == 0 and code in (1, 2):
-            return Error("\n".join(told[-3:]) or f"muster.spawn: the job was not started (exit code {code}; the reason is above)")
+            refused = InvalidArgument if code == 2 else Unavailable
+            return refused(f"muster.spawn: {told[-1] if told else f'the job was not started (exit code {code}; the reason is above)'}")
         reason = "; all ranks have saved" if code == 75 else ""
         return RanksFailed(f"muster.spawn: the job of '{self._name}' was stopped: exit code {code}{reason}", exit_code=code,
                            cause=f"exit code {code}", run_dir=self._run_dir, logs=logs_of(self._run_dir))

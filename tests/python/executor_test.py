@@ -1,9 +1,85 @@
 """muster.Executor, used as its users do."""
+import os
 import signal
 import unittest
 
 from package import PackageCase
 from spawn_test import script
+
+
+@unittest.skipUnless(os.environ.get("MUSTER_FAKE_NVML"), "no stand-in for NVML in this build")
+class Gpus(PackageCase):
+    """On a machine of two GPUs and one that MIG has split, which do not exist."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "runtime").mkdir(mode=0o700)
+        gpu = "total=8589934592,free=8589934592"
+        self.environment.update(
+            MUSTER_NVML_LIBRARY=os.environ["MUSTER_FAKE_NVML"], MUSTER_RUNTIME_DIR=str(self.folder / "runtime"),
+            FAKE_NVML=f"version=550.54|uuid=GPU-a,name=A,{gpu},pci=0000:01:00.0|uuid=GPU-b,name=B,{gpu},pci=0000:02:00.0|"
+                      f"uuid=GPU-c,name=B,{gpu},pci=0000:03:00.0,mig=1,migs=MIG-1:1g.5gb:4096:1:1;MIG-2:1g.5gb:4096:1:1")
+        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            self.environment.pop(name, None)
+
+    def test_each_task_sees_its_own(self):
+        self.must_print(script("""
+            def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    futures = [pool.submit(see) for _ in range(8)]
+                    print(all([future.result()] == future.devices for future in futures))
+                    print(pool.submit(see, ranks=2).result(), pool.submit(see, gpus=0).result() == "")
+                for gpus in ("1", ["GPU-a"]):
+                    with muster.Executor(gpus=gpus) as pool:
+                        print(pool.submit(see).result())
+            """), "True\nGPU-a,GPU-b True\nGPU-b\nGPU-a\n")
+
+    def test_shares_and_memory(self):
+        self.must_print(script("""
+            def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    print(pool.submit(see, memory="6GiB").result())  # more than an instance of MIG has
+                    try:
+                        pool.submit(see, memory="9GiB")
+                    except muster.InvalidArgument as error:
+                        print(error)
+            """), """\
+            GPU-a
+            muster.Executor.submit: expected at most 0 devices with 9GiB free, got 1; ask for fewer, or give the executor more (gpus, cpu_slots)
+            """)
+
+    def test_other_jobs_have_their_leases(self):
+        self.must_print(script("""
+            def wait():
+                pathlib.Path("runs_now").touch()
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+                return "first"
+            def second(): return "second"
+            if __name__ == "__main__":
+                with muster.Executor(gpus="1") as pool, muster.Executor(gpus="1") as other:
+                    a = pool.submit(wait)
+                    while not pathlib.Path("runs_now").exists(): time.sleep(0.01)
+                    b = other.submit(second)
+                    print(b.done())
+                    pathlib.Path("go").touch()
+                    print(a.result(), b.result())
+            """), "False\nfirst second\n")
+
+
+class Mistakes(PackageCase):
+    def test_each_has_a_clear_error(self):
+        for call, expected in (
+                ("muster.Executor(cpu_slots=0)", "InvalidArgument: muster.Executor: expected cpu_slots of 1 or more, got 0; correct it"),
+                ("muster.Executor(run_dir='/proc/x')", "Unavailable: muster.Executor: expected the program muster to run tasks here, got: "),
+                ("muster.Executor(gpus='GPU-none')", "InvalidArgument: muster.Executor: --gpus GPU-none: expected hexadecimal digits"),
+                ("muster.spawn(note_pid, n=0)", "InvalidArgument: muster.spawn: muster run: --nproc-per-node: expected a number from 1"),
+                ("muster.spawn(note_pid, n=1, polcy='spread')", "expected a flag of muster run, got '--polcy'; did you mean '--policy'?")):
+            code, out, err = self.run_script(script(f"if __name__ == '__main__': {call}\n"))
+            self.assertEqual((code, out), (1, ""), call)
+            self.assertIn(expected, err, call)
+        self.assertEqual(self.pids_in(), [])
 
 
 class Tasks(PackageCase):
