@@ -26,8 +26,10 @@ namespace muster {
 namespace {
 
 constexpr size_t kTailBytes = size_t{96} * 1024;  // a signal's stack is up to 64 KiB of it
-constexpr size_t kLastLines = 20;
+constexpr std::ptrdiff_t kLastLines = 20;
 constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
+// A traceback of Python is kept whole up to here: its first lines say who made the call.
+constexpr std::ptrdiff_t kLinesOfTraceback = 60;
 
 // The child's end of one stream: a pipe that we read, a file of its own, or /dev/null. Sets `id` if
 // it is a pipe.
@@ -114,14 +116,24 @@ RankExit explain(const ChildExit& end,
   return exit;
 }
 
+// Returns the first of the lines that are kept: the last twenty, or the last traceback as a whole.
+std::ptrdiff_t first_of_last(const std::vector<std::string>& lines) {
+  const auto traceback = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
+    return line.starts_with("Traceback (most recent call last)");
+  });
+  const std::ptrdiff_t last = std::max<std::ptrdiff_t>(0, std::ssize(lines) - kLastLines);
+  const std::ptrdiff_t begin = std::distance(traceback, lines.rend()) - 1;
+  const bool is_kept = traceback != lines.rend() && std::ssize(lines) - begin <= kLinesOfTraceback;
+  return is_kept ? std::min(begin, last) : last;
+}
+
 // Takes what the rank said last on standard error: the stack of a signal or of Python, else the
 // lines.
 void add_lines(RankExit& exit, std::vector<std::string> lines) {
   take_signal_stack(exit, lines);
   take_uncaught_exception(exit, lines);
   take_python_fault(exit, lines);
-  if (lines.size() > kLastLines)
-    lines.erase(lines.begin(), lines.end() - kLastLines);
+  lines.erase(lines.begin(), lines.begin() + first_of_last(lines));
   for (std::string& line : lines)
     line = seen_line(line);
   exit.last_lines = std::move(lines);

@@ -1,6 +1,7 @@
 """muster.spawn, called as users call it."""
 import os
 import signal
+import subprocess
 import unittest
 
 from package import ROOT, TORCH_PYTHON, PackageCase
@@ -213,6 +214,22 @@ class Spawn(PackageCase):
         self.assertEqual(done[0], 1)
         self.assertIn("got rank 1 of 2: the launcher has started the ranks already; replace mp.spawn(main, ...) by "
                       "main(int(os.environ['LOCAL_RANK']), ...)", done[2])
+
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_mp_spawn_under_muster_run_is_told_by_the_card(self):
+        path = self.write("""
+            import os, time, torch.distributed as dist, torch.multiprocessing as mp
+            def main(rank, size):
+                dist.init_process_group("gloo", rank=rank, world_size=size)
+                time.sleep(1000)
+            if __name__ == "__main__":
+                mp.spawn(main, args=(2,), nprocs=2)
+            """)
+        done = subprocess.run([os.environ["MUSTER_PROGRAM"], "run", "-q", "-n", "2", TORCH_PYTHON, "-B", str(path)], cwd=self.folder,
+                              env=self.environment, capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("the script starts its own processes (mp.spawn), in ranks that muster has started already", done.stderr)
+        self.assertIn("replace mp.spawn(f, ...) by f(int(os.environ['LOCAL_RANK']), ...)", done.stderr)
 
     @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
     def test_ranks_join_and_train(self):
