@@ -1,15 +1,5 @@
-"""Assign GPUs by score: measure each device once, and give the fastest to the first ranks."""
-import json
-import subprocess
-import sys
-
+"""Assign GPUs by score: the fastest go to the first ranks. Scores may be your own numbers, or those of `muster bench device`."""
 import muster
-
-
-def measured():
-    """`muster bench device` trains a small model on each device and prints its samples a second."""
-    done = subprocess.run([sys.executable, "-m", "muster", "bench", "device", "--json"], capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def work():
@@ -18,7 +8,7 @@ def work():
 
 if __name__ == "__main__":
     gpus = muster.devices()
-    scores = {gpu.index: 100 - 10 * gpu.index for gpu in gpus}  # or what measured() says
-    how = {"scores": scores, "policy": "fastest"} if gpus else {}
+    scores = {gpu.index: 100 - 10 * gpu.index for gpu in gpus}
+    how = {"scores": scores, "policy": "fastest"} if gpus else {}  # without GPUs, ranks have CPU slots
     print(muster.plan(n=len(gpus) or 2, **how))
     print(muster.spawn(work, n=len(gpus) or 2, quiet=True, **how))
