@@ -13,7 +13,7 @@ work=build/gpu-kit
 kit=$work/kit
 most_mib=60
 programs="muster_cli muster_bench muster_cuda muster train gpt resnet comm_test conformance_ranks ddp_losses ddp_table hook_table ddp_more
-  step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml"
+  step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml count_waits"
 
 say() { echo "gpu-kit: $*"; }
 fail() { say "$*" >&2; exit 1; }
@@ -65,7 +65,7 @@ make_kit() {
   cp $(libraries_of $kit/build/bin/* $kit/build/lib/* $kit/build/tests/* $kit/build/benchmarks/*) $kit/lib/
   cp -r $work/module/muster $work/module/muster_torch $work/module/_muster_autoload.py $work/module/*.dist-info $kit/python/
   cp -r scripts/gpu_kit $kit/source/scripts/
-  git ls-files -z tests/ddp tests/train tests/cuda tests/device tests/support tests/python tests/run | grep -zE '\.(py|sh)$' |
+  git ls-files -z tests/ddp tests/train tests/cuda tests/cluster/hosts.py tests/device tests/support tests/python tests/run | grep -zE '\.(py|sh)$' |
     xargs -0 cp --parents -t $kit/source
   cp data/digits.csv.gz data/shakespeare.txt.gz $kit/source/data/
   git describe --always --dirty >$kit/version

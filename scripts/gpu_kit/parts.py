@@ -17,6 +17,8 @@ SHARED = "--gpus 0 --surplus share --nproc-per-node"
 COMPARE = "$BUILD/bin/muster $BUILD/tests/{program} $PYTHON 1 $OUT/runs/$PART nccl"
 SANITIZER = "compute-sanitizer --report-api-errors no --error-exitcode 9"
 SANITIZER_THERE = "command -v compute-sanitizer >/dev/null || { echo skipped: no compute-sanitizer here; exit 77; }"
+# NCCL refuses ranks that share a GPU, unless they say that they are on different hosts.
+APART = ("sh -c 'MUSTER_HOST_ID=host$RANK NCCL_HOSTID=host$RANK NCCL_SOCKET_IFNAME=lo MUSTER_BACKEND=nccl exec \"$0\" \"$@\"'")
 CPU = RUN + " --nproc-per-node cpu --cpu-slots"
 
 
@@ -35,16 +37,21 @@ PARTS = [
     Part("devices", "$BUILD/bin/muster devices && $BUILD/bin/muster devices --json && $PYTHON -B $SOURCE/tests/device/nvidia_smi_test.py $BUILD/bin/muster",
          60, "as nvidia-smi has them"),
     Part("doctor", "$BUILD/bin/muster doctor --python $PYTHON", 60, shows=20),
-    Part("conformance on the CPU", f"{CPU} 3 $BUILD/tests/conformance_ranks && MUSTER_BACKEND=gloo {CPU} 3 $BUILD/tests/conformance_ranks",
-         120, "checks hold on 3 ranks over gloo", gpu=False),
     Part("conformance over NCCL", f"{RUN} --gpus 0 $BUILD/tests/conformance_ranks", 120, "checks hold on 1 ranks over nccl"),
     Part("conformance over NCCL, nonblocking", f"TORCH_NCCL_USE_COMM_NONBLOCKING=1 {RUN} --gpus 0 $BUILD/tests/conformance_ranks", 120,
          "checks hold on 1 ranks over nccl"),
     Part("conformance of ranks that share a GPU", f"{RUN} {SHARED} 3 $BUILD/tests/conformance_ranks", 120, "checks hold on 3 ranks over shm"),
+    Part("conformance over NCCL, three ranks on one GPU", f"{RUN} {SHARED} 3 {APART} $BUILD/tests/conformance_ranks", 90,
+         "checks hold on 3 ranks over nccl"),
+    Part("groups that end, over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe 'drop groups'", 60, "drop groups holds"),
+    Part("a call's own limit, over NCCL", f"! {RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe limit", 40, "rank 0 threw: .*missing rank.s. 1"),
+    Part("the job's limit, over NCCL", f"! MUSTER_COLLECTIVE_TIMEOUT=5 {RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe late", 60, r"rank\(s\) 1"),
+    Part("waits for the GPU", f"{RUN} --gpus 0 env LD_PRELOAD=$BUILD/lib/libcount_waits.so $BUILD/tests/gpu_probe 'count waits'", 60, "count waits holds",
+         shows=3),
     # --- training, beside Python's ------------------------------------------------------------------------------------
     Part("losses as Python's, bit for bit", on_gpu("losses", "ddp_losses"), 120, "the same bits"),
     Part("steps as Python's (AMP, clipping, averages)", on_gpu("step", "step_losses", "train"), 180, "the same bits"),
-    Part("training and faults on GPUs", "$PYTHON -B $SOURCE/tests/cuda/gpu_programs_test.py", 400, "OK"),
+    Part("training and faults on GPUs", "$PYTHON -B $SOURCE/tests/cuda/gpu_programs_test.py", 150, "OK"),
     Part("table of models as Python's", on_gpu("table", "ddp_table"), 240),
     Part("hooks as Python's", on_gpu("hooks", "hook_table"), 240),
     Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 240),
@@ -68,6 +75,8 @@ PARTS = [
     Part("compute-sanitizer over a shared GPU", f"{SANITIZER_THERE}; {RUN} {SHARED} 2 {SANITIZER} $BUILD/tests/conformance_ranks", 400,
          "ERROR SUMMARY: 0 errors"),
     # --- without a GPU ------------------------------------------------------------------------------------------------
+    Part("conformance on the CPU", f"{CPU} 3 $BUILD/tests/conformance_ranks && MUSTER_BACKEND=gloo {CPU} 3 $BUILD/tests/conformance_ranks",
+         120, "checks hold on 3 ranks over gloo", gpu=False),
     Part("training on the CPU", f"{CPU} 2 $BUILD/bin/train --epochs 2 --digits $SOURCE/data/digits.csv.gz", 120, gpu=False, shows=2),
     Part("losses as Python's over Gloo", "$SOURCE/tests/ddp/compare_losses.sh $BUILD/bin/muster $BUILD/tests/ddp_losses $PYTHON 2 $OUT/runs/$PART",
          120, "the same bits", gpu=False),

@@ -1,10 +1,15 @@
 // Does, on every rank and its GPU, what its first argument says: for gpu_programs_test.py.
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <muster/muster.h>
 #include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <functional>
 #include <iostream>
+#include <numeric>
 #include <stdexcept>
 
 namespace {
@@ -164,6 +169,114 @@ void sum_all(muster::Context& ctx) {
   ctx.process_group().barrier();
 }
 
+// Sums in groups that go out of scope at once, behind other work of the GPU.
+void drop_groups(muster::Context& ctx) {
+  const auto a = torch::randn({4096, 4096}, ctx.device());
+  std::vector<int> all(static_cast<size_t>(ctx.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  const auto expected = static_cast<float>(ctx.world_size() * (ctx.world_size() + 1)) / 2;
+  for (int i = 0; i < 4; ++i) {
+    auto sum = torch::full({1 << 22}, static_cast<float>(ctx.rank() + 1), ctx.device());
+    {
+      auto group = ctx.process_group().new_group(all);
+      for (int product = 0; product < 30; ++product)
+        a.mm(a);
+      group->all_reduce(sum);
+    }
+    const auto wrong = sum.ne(expected).sum().item<int64_t>();
+    expect(wrong == 0, muster::cat("whole sums of a group that ended, got ", wrong, " wrong"));
+  }
+  ctx.process_group().barrier();
+}
+
+// The last rank does not come to a call that has a limit of its own.
+void run_out_of_time(muster::Context& ctx) {
+  auto sum = torch::ones({1 << 16}, ctx.device());
+  auto limited = ctx.process_group().with_timeout(std::chrono::seconds(3));
+  limited.all_reduce(sum);
+  expect(sum.sum().item<float>() > 0, "the sum of all ranks");
+  if (ctx.rank() == ctx.world_size() - 1) {
+    for (;;)
+      ::pause();
+  }
+  const auto begin = muster::Clock::now();
+  try {
+    limited.all_reduce(sum);
+    expect(sum.sum().item<float>() > 0, "the sum of all ranks");
+  } catch (const muster::Error& error) {
+    const double seconds = muster::seconds_since(begin);
+    expect(error.code() == muster::ErrorCode::timeout, muster::cat("a timeout, got ", error.what()));
+    expect(seconds < 6, muster::cat("3 s, got ", seconds));
+    std::cout << "rank " << ctx.rank() << " threw: " << error.what() << std::endl;
+    throw;
+  }
+  throw std::runtime_error("expected a timeout, got a sum");
+}
+
+// How often the host has waited for the GPU, where count_waits.cc is loaded beforehand.
+int64_t host_waits() {
+  using Count = int64_t (*)();
+  static const auto count = reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "count_waits_so_far"));
+  return count != nullptr ? count() : -1;
+}
+
+struct StepCosts {
+  double waits;
+  double milliseconds;
+};
+
+// What a step of 50 costs.
+StepCosts costs_of_steps(muster::Context& ctx, const std::function<void()>& step) {
+  constexpr int kSteps = 50;
+  for (int i = 0; i < 10; ++i)
+    step();
+  const c10::impl::VirtualGuardImpl gpu(ctx.device().type());
+  gpu.synchronizeDevice(ctx.device().index());
+  const auto begin = muster::Clock::now();
+  const int64_t before = host_waits();
+  for (int i = 0; i < kSteps; ++i)
+    step();
+  const auto waits = static_cast<double>(host_waits() - before);
+  gpu.synchronizeDevice(ctx.device().index());
+  return {.waits = waits / kSteps, .milliseconds = muster::seconds_since(begin) * 1e3 / kSteps};
+}
+
+torch::nn::Sequential layers(int64_t width) {
+  torch::manual_seed(5);
+  torch::nn::Sequential net;
+  for (int layer = 0; layer < 24; ++layer) {
+    net->push_back(torch::nn::Linear(width, width));
+    net->push_back(torch::nn::ReLU());
+  }
+  return net;
+}
+
+// How often TrainStep waits for the GPU, and what that costs beside a loop of one's own.
+void count_waits(muster::Context& ctx) {
+  for (const int64_t width : {256, 2048}) {
+    const auto x = torch::randn({1024, width}, ctx.device());
+    auto bare = layers(width);
+    bare->to(ctx.device());
+    torch::optim::AdamW bare_optimizer(bare->parameters(), torch::optim::AdamWOptions(1e-4));
+    const StepCosts by_hand = costs_of_steps(ctx, [&] {
+      bare_optimizer.zero_grad();
+      bare->forward(x).square().mean().backward();
+      bare_optimizer.step();
+    });
+    auto net = layers(width);
+    net->to(ctx.device());
+    muster::DistributedDataParallel model(net, ctx.process_group());
+    torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-4));
+    muster::TrainStep step(model, optimizer, {.clip_norm = 1.0});
+    const StepCosts ours = costs_of_steps(
+        ctx, [&] { step.run(1, true, [&] { return model(x).square().mean(); }); });
+    std::cout << "width " << width << ": by hand " << by_hand.waits << " waits a step, "
+              << by_hand.milliseconds << " ms; TrainStep " << ours.waits << " waits a step, "
+              << ours.milliseconds << " ms; TrainStep ÷ by hand "
+              << ours.milliseconds / by_hand.milliseconds << std::endl;
+  }
+}
+
 // Until somebody ends it.
 void train_forever(muster::Context& ctx) {
   auto net = small_net();
@@ -203,6 +316,12 @@ void probe(const std::string& what, muster::Context& ctx) {
     return stay_away(ctx);
   if (what == "away from gradients")
     return stay_away_from_gradients(ctx);
+  if (what == "drop groups")
+    return drop_groups(ctx);
+  if (what == "limit")
+    return run_out_of_time(ctx);
+  if (what == "count waits")
+    return count_waits(ctx);
   if (what == "forever")
     return train_forever(ctx);
   throw std::invalid_argument("gpu_probe: unknown '" + what + "'");
