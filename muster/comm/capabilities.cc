@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::array kCapabilities = {
     Capabilities{.backend = "gloo", .can_be_interrupted = true},
-    Capabilities{.backend = "nccl", .on_gpus = true, .matches_by_order = true},
+    Capabilities{
+        .backend = "nccl", .on_gpus = true, .matches_by_order = true, .can_be_interrupted = true},
     Capabilities{.backend = "shm",
                  .copies_gpus = true,
                  .compares_calls = true,

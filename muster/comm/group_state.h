@@ -64,6 +64,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   std::atomic<int64_t> sequence{0};
   std::atomic<int64_t> calls{0}, bytes{0};  // Traffic
   int64_t sub_groups = 0;
+  int64_t interruptions = 0;  // of the process, before this group
   // Ranks count there those that left in good order. It outlives this group when the store does, so
   // that the next group of the same ranks (`generation` + 1) reads none of this one's keys.
   c10::intrusive_ptr<c10d::Store> departures;
@@ -72,6 +73,9 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   ~State();
 
   int name() const { return (*names)[rank]; }
+
+  // What NCCL has not ended properly is no result. Throws: failed_precondition.
+  void expect_not_interrupted(const char* operation) const;
 
   void count(const at::Tensor& given) {
     calls.fetch_add(1, std::memory_order_relaxed);

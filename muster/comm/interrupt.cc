@@ -1,6 +1,7 @@
 // Gloo has no way to end what is under way, but fails it when a connection closes. So the
 // connections that a group makes are found by looking at the process's sockets before and after,
-// and an interruption shuts them down. Backends over shared memory are aborted.
+// and an interruption shuts them down. Backends over shared memory are aborted, and so is NCCL,
+// whose operations then end without a result.
 #include "muster/comm/interrupt.h"
 
 #include <dirent.h>
@@ -8,6 +9,7 @@
 #include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -73,7 +75,7 @@ struct Registry {
   std::mutex mutex;
   bool is_on = false;
   int generation = 0;
-  int64_t interruptions = 0;
+  std::atomic<int64_t> interruptions = 0;
   std::vector<Tracked> groups;
 };
 
@@ -111,6 +113,16 @@ void interrupt_groups() {
   ++registry.interruptions;
   for (const Tracked& tracked : std::exchange(registry.groups, {}))
     held.push_back(interrupt(tracked));
+}
+
+bool groups_are_tracked() {
+  Registry& registry = tracked_groups();
+  const std::lock_guard lock(registry.mutex);
+  return registry.is_on;
+}
+
+int64_t num_interruptions() {
+  return tracked_groups().interruptions;
 }
 
 std::string group_name_suffix() {

@@ -1,10 +1,11 @@
 // Ends what a process waits for in its groups, from another thread. When the job has decided that a
 // group is no more, every rank of it has to leave it soon, also one that waits for a rank that
-// lives. It works for groups over shared memory, over Gloo, and over both.
+// lives. It works for groups over shared memory, over Gloo, over both, and over NCCL.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,13 @@ void track_groups(int generation);
 // Operations that are under way in groups made since track_groups(), and those that begin later,
 // fail. Nothing of the groups themselves is freed. Any thread may call it.
 void interrupt_groups();
+
+// Whether track_groups() was called.
+bool groups_are_tracked();
+
+// How often interrupt_groups() was called. It counts before anything ends: whoever finds the count
+// of before, after a GPU has done its work, has the work's results.
+int64_t num_interruptions();
 
 // "", or " of generation 2".
 std::string group_name_suffix();

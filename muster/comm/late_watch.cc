@@ -1,6 +1,7 @@
 // The thread looks a few times a second. A host's operation is late when its time is half over,
-// say; LateRanks knows. A GPU's operation can also be lost, when a rank of it has ended or calls
-// something else: then nothing on this rank will ever see its end.
+// say; LateRanks knows. A GPU's operation can also be lost: a rank of it has ended or calls
+// something else, its time is over, or NCCL has failed. Then nothing on this rank will ever see its
+// end.
 #include "muster/comm/late_watch.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 #include "muster/comm/call/rank_processes.h"
 #include "muster/comm/nccl/nccl.h"
 
@@ -33,6 +35,18 @@ std::string lost_member(const Work::State& state) {
   for (const RankProcess& process : ended_processes()) {
     if (std::ranges::find(members, process.rank) != members.end())
       return cat("rank ", process.rank, " (process ", process.pid, ") has ended");
+  }
+  return "";
+}
+
+// What NCCL says of an operation that has failed; else "". LibTorch does not count such a one as
+// under way, though whatever waits for it on the GPU waits for ever.
+std::string failure_of(c10d::Work& work) {
+  try {
+    if (const auto failure = work.exception())
+      std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
   }
   return "";
 }
@@ -141,12 +155,36 @@ bool LateWatch::is_over_on_gpu(const std::shared_ptr<Work::State>& newest) {
   }
   look_for_lost();
   if (is_over(*newest->work)) {
+    look_for_failure();
     forget_of_gpu();
     return true;
   }
   if (newest->agreement)
     compare_on_gpu();
+  look_at_deadline();
   return false;
+}
+
+// Whoever waits on the host throws it.
+void LateWatch::look_for_failure() {
+  const Work::State& state = *of_gpu_->state;
+  const std::string failure = failure_of(*state.work);
+  if (!failure.empty() && !state.keeps_host_waiting())
+    give_up(cat(state.name(), ": NCCL has failed: ", split(failure, '\n')[0]));
+}
+
+// Whoever waits on the host throws a timeout.
+void LateWatch::look_at_deadline() {
+  const Work::State& state = *of_gpu_->state;
+  if (!state.deadline.passed() || state.keeps_host_waiting())
+    return;
+  std::string why;
+  try {
+    why = cat("; ", state.why_late());
+  } catch (const std::exception&) {
+    // The store has gone, and nobody knows who is missing.
+  }
+  give_up(cat(state.name(), ": timed out after ", format_duration(state.deadline.limit()), why));
 }
 
 void LateWatch::forget_of_gpu() {
@@ -178,8 +216,8 @@ void LateWatch::compare_on_gpu() {
       state.agreement->say_waiting(state.sequence);
       of_gpu_->says_waiting = true;
     }
-    if (!of_gpu_->late_ranks.due())
-      return;
+    if (state.keeps_host_waiting() || !of_gpu_->late_ranks.due())
+      return;  // whoever waits on the host says so itself
     state.agreement->look_again(state.sequence, state.signature);
     state.agreement->tell_of_not_waiting(state.sequence, state.signature, of_gpu_->late_ranks);
   } catch (const Error& error) {

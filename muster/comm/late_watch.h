@@ -23,8 +23,8 @@ namespace muster {
 class LateWatch {
  public:
   // `lost` is called, once, when a GPU's operation can never be over: a rank of its group, on this
-  // host, has ended some seconds ago, or another makes a different call. It gets "all_reduce #12 on
-  // rank 0 of 2: rank 1 has ended", or both calls.
+  // host, has ended some seconds ago, another makes a different call, the time is over, or NCCL has
+  // failed. It gets "all_reduce #12 on rank 0 of 2: rank 1 has ended", for example.
   using Lost = std::function<void(const std::string& what)>;
   explicit LateWatch(Lost lost = {}, c10::Device device = c10::kCPU)
       : lost_(std::move(lost)), device_(device) {}
@@ -60,6 +60,8 @@ class LateWatch {
   bool is_over_on_gpu(const std::shared_ptr<Work::State>& newest);
   void forget_of_gpu();
   void look_for_lost();
+  void look_for_failure();
+  void look_at_deadline();
   void compare_on_gpu();
   void give_up(const std::string& what);
 

@@ -65,19 +65,25 @@ c10::intrusive_ptr<c10d::Backend> backend_for_cpu(const c10::intrusive_ptr<c10d:
   return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo");
 }
 
-// The job's numbers of the ranks give NCCL's logs, and a split, the same names on all of them.
+// The job's numbers of the ranks give NCCL's logs, and a split, the same names on all of them. A
+// group that may be interrupted can be so while it connects, for which NCCL must not block.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const ProcessGroup::State& state) {
-  return make_nccl(store,
-                   {.rank = state.rank,
-                    .size = state.size,
-                    .ordinal = state.options.device.index(),
-                    .timeout = state.options.timeout,
-                    .connect_timeout = state.options.connect_timeout,
-                    .name = state.group_name,
-                    .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
-                    .options = state.options.nccl,
-                    .parent = state.options.nccl_parent});
+                                                    const ProcessGroup::State& state,
+                                                    GroupTrack& track) {
+  NcclOptions options = state.options.nccl;
+  options.nonblocking = options.nonblocking || groups_are_tracked();
+  return make_nccl(
+      store,
+      {.rank = state.rank,
+       .size = state.size,
+       .ordinal = state.options.device.index(),
+       .timeout = state.options.timeout,
+       .connect_timeout = state.options.connect_timeout,
+       .name = state.group_name,
+       .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
+       .options = options,
+       .parent = state.options.nccl_parent,
+       .made = [&](const c10::intrusive_ptr<c10d::Backend>& nccl) { track.add(nccl); }});
 }
 
 // A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it,
@@ -97,6 +103,14 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
       log(LogLevel::warn, cat("NCCL's communicator was not aborted: ", error.what()));
     }
     ::_exit(1);
+  };
+}
+
+// Where ranks are replaced in place, the process goes on with another group.
+LateWatch::Lost interrupt_all() {
+  return [](const std::string& what) {
+    log(LogLevel::warn, cat(what, "; NCCL's communicators are aborted"));
+    interrupt_groups();
   };
 }
 
@@ -135,17 +149,18 @@ void make_backends(ProcessGroup::State& state) {
     return c10::make_intrusive<c10d::PrefixStore>(name, state.store);
   };
   state.group = c10::make_intrusive<c10d::ProcessGroup>(sub_store("c10d"), state.rank, state.size);
+  GroupTrack track;
   c10::intrusive_ptr<c10d::Backend> nccl;
   if (state.can.on_gpus)
-    nccl = make_nccl_backend(sub_store("nccl"), state);
+    nccl = make_nccl_backend(sub_store("nccl"), state, track);
   state.options.nccl_parent.reset();
-  GroupTrack track;
   const auto on_host = backend_for_cpu(state.store, state.rank, state.size, options);
   track.add(on_host);
   const C10dType type = c10d_type_of(options.backend);
   state.group->setBackend(c10::kCPU, type, on_host);
   state.group->setDefaultBackend(type);
   if (nccl) {
+    state.group->setBoundDeviceId(options.device);
     state.group->setBackend(c10::kCUDA, C10dType::NCCL, nccl);
     state.group->setDefaultBackend(C10dType::NCCL);
   } else if (options.device.is_cuda()) {
@@ -172,8 +187,9 @@ void make_agreement(ProcessGroup::State& state) {
     state.late_watch = std::make_unique<LateWatch>();
     return;
   }
-  state.late_watch = std::make_unique<LateWatch>(end_without(state.group->getBackend(c10::kCUDA)),
-                                                 state.options.device);
+  const auto lost =
+      groups_are_tracked() ? interrupt_all() : end_without(state.group->getBackend(c10::kCUDA));
+  state.late_watch = std::make_unique<LateWatch>(lost, state.options.device);
 }
 
 }  // namespace
@@ -185,6 +201,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root,
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
   state->can = capabilities_of(options.backend);
+  state->interruptions = num_interruptions();
   state->departures = root;
   state->generation = next_generation(*root, size);
   state->store = c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));

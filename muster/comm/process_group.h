@@ -67,6 +67,11 @@ class ProcessGroup {
   // own timeout. Calls made directly on c10d() ignore it. Throws: invalid_argument for 0 or less.
   [[nodiscard]] ProcessGroup with_timeout(std::chrono::milliseconds timeout) const;
 
+  // Waits until the GPU has done all that this rank has begun; elsewhere it does nothing. Then this
+  // rank's tensors are results, and no failure of another rank changes them. Blocking: for the GPU.
+  // Throws: failed_precondition if the group was interrupted meanwhile.
+  void wait_for_gpu();
+
   // Reduces over all ranks, in place; every rank gets the result. Source:
   // torch.distributed.all_reduce.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum);

@@ -19,6 +19,7 @@
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/plain_tensor.h"
+#include "muster/comm/interrupt.h"
 
 namespace muster {
 
@@ -39,6 +40,19 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
   if (!pass_)
     throw Error(ErrorCode::failed_precondition,
                 cat(operation, ": the process group was shut down"));
+  state->expect_not_interrupted(operation);
+}
+
+// Other backends say so themselves, in the operation that was interrupted.
+void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
+  if (!can.on_gpus || num_interruptions() == interruptions)
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat(operation,
+                  ": expected a group that is whole, got one that was interrupted, as a rank of it "
+                  "was lost (rank ",
+                  name(),
+                  ")"));
 }
 
 // A copy that is made for an output is noted, and copied back when the call is over.
@@ -93,7 +107,7 @@ at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
   if (first_ == nullptr)
     first_ = &given;
   at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
-                           : plain(given.detach().to(at::kCPU));
+                           : plain(given.detach()).to(at::kCPU);
   if (output)
     copies_.push_back({.original = given.detach(), .contiguous = copy});
   return copy;
@@ -154,14 +168,21 @@ std::chrono::milliseconds ProcessGroupCall::limit() const {
   return limit_.value_or(state_->options.timeout);
 }
 
-bool ProcessGroupCall::ends_by_itself() const {
-  return on_device_ || state_->can.ends_waits;
+// NCCL lets the host go on at once. So the host waits itself for a call that has a limit of its
+// own, and for a barrier, which is for the host.
+void ProcessGroupCall::choose_waiting(Work::State& work) const {
+  using Waiting = Work::State::Waiting;
+  if (on_device_)
+    work.waiting = limit_ || is_barrier_ ? Waiting::in_slices : Waiting::by_itself;
+  else if (state_->can.ends_waits)
+    work.waiting = Waiting::by_itself;
 }
 
 // When Gloo's time runs out, its error names no rank, and it closes the connections of ranks whose
-// time has not quite run out. So Work::wait() gives up first, which knows who is missing.
+// time has not quite run out. When NCCL's does, its error names none either. So Work::wait() or the
+// LateWatch gives up first, which knows who is missing.
 ProcessGroupCall::Limit ProcessGroupCall::backend_limit() const {
-  return ends_by_itself() ? limit_ : countable(limit() + kAfterOurs);
+  return state_->can.ends_waits ? limit_ : countable(limit() + kAfterOurs);
 }
 
 std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
@@ -200,7 +221,7 @@ void ProcessGroupCall::agree(Work::State& work) {
 }
 
 void ProcessGroupCall::watch(const std::shared_ptr<Work::State>& work) const {
-  if (on_device_ && state_->can.on_gpus) {
+  if (work->on_gpu) {
     state_->late_watch->add_of_gpu(work);
   } else if (work->waiting == Work::State::Waiting::in_slices) {
     state_->late_watch->add(work);
@@ -223,6 +244,7 @@ void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
 // The backend is called past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a
 // barrier, one for all threads.
 Work ProcessGroupCall::start_barrier(Caller caller) {
+  is_barrier_ = true;
   return start_with_all([&] {
     auto options = this->options<c10d::BarrierOptions>(caller);
     if (state_->can.on_gpus)
@@ -260,8 +282,8 @@ CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
 Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
   work->deadline = Deadline(limit());
-  if (ends_by_itself())
-    work->waiting = Work::State::Waiting::by_itself;
+  work->on_gpu = on_device_;
+  choose_waiting(*work);
   CallRecord record = new_record(*work);
   std::optional<OuterRecord> outer;
   if (record)

@@ -92,7 +92,7 @@ class ProcessGroupCall {
     return state_->backend != nullptr ? operation(*state_->backend) : operation(*state_->group);
   }
   std::chrono::milliseconds limit() const;
-  bool ends_by_itself() const;
+  void choose_waiting(Work::State& work) const;
   Limit backend_limit() const;
   Work start_with_all(Start start);
   Work start_with(int peer, int tag, Start start);
@@ -109,7 +109,8 @@ class ProcessGroupCall {
   const Limit limit_;
   const Gate::Pass pass_;
   std::string in_common_;
-  bool on_device_ = false;
+  bool on_device_ = false;  // the GPU does it
+  bool is_barrier_ = false;
   const at::Tensor* first_ = nullptr;  // the caller's first tensor, while the call is made
   std::vector<Work::State::Copy> copies_;
 };

@@ -1,6 +1,8 @@
 // A group ends in good order (shutdown), after a failure (abandon), or with its last copy. In good
 // order the ranks meet in a barrier, and count their departures in the store: nobody closes a
 // connection that another still reads from, and the store's server ends last.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -25,27 +27,44 @@ namespace {
 // A rank that dies between the barrier and its departure is waited for no longer.
 constexpr std::chrono::seconds kDepartureTime{8};
 
-// Keeps a group until the process ends.
-void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
+// What is kept of a group until the process ends: its backends, and the threads that watch them.
+struct LeftBehind {
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::unique_ptr<LateWatch> late_watch;
+  std::shared_ptr<GpuEnds> gpu_ends;
+};
+
+void leave_behind(LeftBehind group) {
   static std::mutex mutex;
-  static auto& left = *new std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>;  // never destroyed
+  static auto& left = *new std::vector<LeftBehind>;  // never destroyed
   const std::lock_guard lock(mutex);
   left.push_back(std::move(group));
 }
 
 }  // namespace
 
-// A backend's destructor waits for its operations. One that was given up may not end before its
-// deadline, half an hour away: then the backend is left behind, for the process's end, rather than
-// waited for. A forked child has none of the threads that would be waited for.
+// A group that ends without shutdown() is left behind in two cases. Its backend's destructor waits
+// for operations, and one that was given up may not end before its deadline, half an hour away.
+// NCCL's destructor aborts operations instead, and the GPU may not even have begun those that the
+// host has waited for. A forked child has none of the threads that would be waited for.
 ProcessGroup::State::~State() {
   if (fork.in_child()) {
     (void)group.release();
     (void)late_watch.release();
     new (std::nothrow) std::shared_ptr<GpuEnds>(std::move(gpu_ends));
-  } else if (group && *abandoned) {
-    leave_behind(std::move(group));
+  } else if (group && (*abandoned || can.on_gpus)) {
+    leave_behind({.group = std::move(group),
+                  .late_watch = std::move(late_watch),
+                  .gpu_ends = std::move(gpu_ends)});
   }
+}
+
+void ProcessGroup::wait_for_gpu() {
+  if (!state_->can.on_gpus)
+    return;
+  const c10::Device device = this->device();
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  state_->expect_not_interrupted("wait_for_gpu");
 }
 
 void ProcessGroup::abandon() {

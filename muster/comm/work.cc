@@ -1,19 +1,24 @@
 // A backend that has the time limit itself is simply waited for. Gloo is waited for in slices, and
 // between them this rank looks at what the others are doing: a collective that they do not come to
-// is named here, which Gloo's own error would not do.
+// is named here, which Gloo's own error would not do. NCCL's works are asked instead, since their
+// wait() does not block the host.
 #include "muster/comm/work.h"
 
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/work_state.h"
 #include "muster/trace/span.h"
 
@@ -24,19 +29,35 @@ namespace {
 // An operation unanswered for this long is compared with what the other ranks are doing.
 constexpr std::chrono::seconds kUnanswered{1};
 
+// A GPU's operation is asked for so often, at first and later.
+constexpr std::chrono::microseconds kAskSoon{20};
+constexpr std::chrono::microseconds kAskLater{500};
+
 [[noreturn]] void fail_for_time(const Work::State& state) {
-  const auto missing =
-      state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
-  const std::string why = missing.empty()
-                              ? "all ranks are in it: a slow or broken network"
-                              : cat("missing rank(s) ", join((*state.names)(missing), ", "));
   throw Error(ErrorCode::timeout,
               cat(state.name(),
                   ": Timed out waiting ",
                   state.deadline.limit().count(),
                   "ms; ",
-                  why,
+                  state.why_late(),
                   "; see what they do, or give a longer timeout"));
+}
+
+// One bounded wait for a GPU's operation; false when it ran out. The host is kept from going on,
+// and the current stream waits too. Throws: the operation's failure.
+bool wait_for_gpu(c10d::Work& work, std::chrono::milliseconds time) {
+  const Deadline slice(time);
+  for (auto pause = kAskSoon; !work.isCompleted(); pause = std::min(2 * pause, kAskLater)) {
+    if (slice.passed())
+      return false;
+    std::this_thread::sleep_for(pause);
+  }
+  work.wait();
+  return true;
+}
+
+bool wait_for_slice(Work::State& state, std::chrono::milliseconds time) {
+  return state.on_gpu ? wait_for_gpu(*state.work, time) : wait_for(*state.work, time);
 }
 
 void wait_on_host(Work::State& state) {
@@ -47,7 +68,7 @@ void wait_on_host(Work::State& state) {
   LateRanks late_ranks(limit);
   for (;;) {
     const auto left = std::min(unanswered, deadline.left());
-    if (wait_for(*state.work, std::max(left, std::chrono::milliseconds(1))))
+    if (wait_for_slice(state, std::max(left, std::chrono::milliseconds(1))))
       return;
     if (state.agreement) {
       state.agreement->look_again(state.sequence, state.signature);
@@ -59,13 +80,25 @@ void wait_on_host(Work::State& state) {
   }
 }
 
+// NCCL's operation would keep the GPU for ever. Aborting it may fail as the operation has.
+void abort_on_gpu(c10d::Work& work) {
+  try {
+    work.abort();
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, cat("an operation of a GPU was not aborted: ", error.what()));
+  }
+}
+
 // An operation that is still under way after a failure spoils the group for later calls.
 void wait_or_give_up(Work::State& state) {
   try {
     wait_on_host(state);
   } catch (...) {
-    if (!state.work->isCompleted())
+    if (!state.work->isCompleted()) {
       *state.abandoned = true;
+      if (state.on_gpu)
+        abort_on_gpu(*state.work);
+    }
     throw;
   }
 }
@@ -112,7 +145,7 @@ void Work::wait() {
       return;
     const at::NoGradGuard no_grad;
     for (const auto& copy : state->copies)
-      copy.original.copy_(copy.contiguous);
+      copy_plain(copy.original, copy.contiguous);
   } catch (...) {
     state->record.end(/*failed=*/true);
     rethrow_translated(state->name());
@@ -125,6 +158,16 @@ std::string Work::State::name() const {
   if (peer >= 0)
     return cat(operation, " (peer ", (*names)[peer], ", tag ", tag, ")", whose);
   return cat(operation, " #", sequence, whose);
+}
+
+// A message has no agreement, but only one rank to wait for.
+std::string Work::State::why_late() const {
+  if (peer >= 0)
+    return cat("rank ", (*names)[peer], " has not come to it");
+  const auto missing = agreement ? agreement->absent(sequence) : std::vector<int>{};
+  if (missing.empty())
+    return "all ranks are in it: a slow or broken network";
+  return cat("missing rank(s) ", join((*names)(missing), ", "));
 }
 
 }  // namespace muster

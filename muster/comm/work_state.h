@@ -28,6 +28,9 @@ struct Work::State {
   int rank = 0;
   std::shared_ptr<const RankNames> names{};
   std::string name() const;  // "all_reduce #12 on rank 1 of 4"
+  // "missing rank(s) 1", as far as this rank knows when the time is over. Throws: c10d's errors
+  // where the store has gone.
+  std::string why_late() const;
 
   c10::intrusive_ptr<c10d::Work> work{};
   CallRecord record{};                  // where the backend does not end it itself
@@ -40,18 +43,23 @@ struct Work::State {
   std::shared_ptr<Agreement> agreement{};
   std::shared_ptr<std::atomic<bool>> abandoned{};  // the group's; set when a call is given up
   std::atomic<bool> waited = false;                // its caller waits, or has
+  bool on_gpu = false;                             // the GPU does it, and the host may go on
   std::string signature{};                         // where there is an agreement
   ForkMark fork{};
   Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation
 
   // A timed wait that runs out is a question for some works and the end for others.
   enum class Waiting {
-    in_slices,  // Gloo's collectives: looks at the other ranks now and then
+    in_slices,  // Gloo's collectives, and NCCL's calls that have a limit of their own: looks at the
+                // other ranks now and then
     once,       // Gloo's send and recv, which close every connection when their time runs out
-    by_itself,  // the backend has the timeout: shared memory; messages over MPI; NCCL, which aborts
-                // its communicator then, orders streams and blocks the host for a barrier only
+    by_itself,  // the backend has the timeout: shared memory; messages over MPI. NCCL's other calls
+                // only order streams, and the LateWatch has the timeout
   };
   Waiting waiting = Waiting::in_slices;
+
+  // The operation is a GPU's, and its caller waits for it all the same: it throws what is wrong.
+  bool keeps_host_waiting() const { return on_gpu && waited && waiting == Waiting::in_slices; }
 };
 
 }  // namespace muster

@@ -63,17 +63,31 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::Ncc
   return options;
 }
 
+// LibTorch reads these when it makes a group. A user's own values stay.
+void set_environment(const muster::NcclGroup& group) {
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), /*overwrite=*/0);
+  };
+  // muster has the time limits, and knows who is missing. LibTorch's watchdog would end the process
+  // where somebody waits for an error.
+  set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
+  // Messages take their turns with the group's other calls; docs/gpus.md says so.
+  set("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false");
+  if (!group.options.nonblocking)
+    return;
+  // LibTorch waits as long for every call of NCCL.
+  const auto limit = std::max(group.connect_timeout, group.timeout);
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(limit).count();
+  set("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds));
+}
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const muster::NcclGroup& group) {
-  if (group.options.nonblocking) {
-    // LibTorch reads the variable once, and waits as long for every call of NCCL. A user's own
-    // value stays.
-    const auto limit = std::max(group.connect_timeout, group.timeout);
-    const auto seconds = std::chrono::ceil<std::chrono::seconds>(limit).count();
-    ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds).c_str(), /*overwrite=*/0);
-  }
+  set_environment(group);
   auto backend =
       c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank, group.size, options_of(group));
+  if (group.made)
+    group.made(backend);
   // Bound and connected now, so that a wrong device is an error here and not a hang in the first
   // collective.
   const at::Device device = device_at(group.ordinal);

@@ -1,17 +1,20 @@
 // A step gathers the gradients of its micro-batches, has the ranks agree on whether they are
 // finite, clips them, and lets the optimizers step. Gradients belong to the step from its first
 // micro-batch to its last: it clears them before and after, and notices when somebody else has
-// written to them.
+// written to them. On a GPU, optimizers that can leave a step out on the device make the decision
+// late: the GPU decides, and the host reads some steps later what it was (LateFindings).
 #include "muster/train/step.h"
 
 #include <ATen/Functions.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
@@ -154,6 +157,19 @@ bool has_nonfinite(const at::Tensor& gradient) {
   return !values.isfinite().all().item<bool>();
 }
 
+// Returns the optimizers as those that can leave out a step on the device; none if one cannot.
+std::vector<optim::DeviceStep*> device_steps_of(
+    const Several<torch::optim::Optimizer>& optimizers) {
+  std::vector<optim::DeviceStep*> found;
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    auto* const device_step = dynamic_cast<optim::DeviceStep*>(optimizer);
+    if (device_step == nullptr)
+      return {};
+    found.push_back(device_step);
+  }
+  return found;
+}
+
 // Refuses LBFGS, which evaluates the loss as often as it likes in its own step.
 void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
   for (const torch::optim::Optimizer* optimizer : optimizers) {
@@ -187,6 +203,8 @@ TrainStep::TrainStep(StepModels models,
                 "train step: expected at least one optimizer, got none; pass the model's");
   }
   check_steps_alone(optimizers_);
+  device_steps_ = device_steps_of(optimizers_);
+  all_are_averaged_ = own_parameters_.empty() && are_all_wrapped(models_, parameters_);
   check_each_once(models_, optimizers_);
   check_not_frozen(parameters_, options.frozen);
   check_trains_models(models_, optimizers_);
@@ -277,21 +295,70 @@ at::Tensor TrainStep::backward(double weight,
 }
 
 void TrainStep::finish() {
+  tell_of_earlier_steps();
+  is_late_ = decides_late();
   const bool is_finite = clip_and_check();
-  // The loss on a GPU is told only if the GPU has been waited for anyway.
-  if (loss_.is_cpu() || waits())
-    note_loss(loss_.item<double>());
   // While the loss scale still shrinks, nothing is lost yet.
   const bool shrinks = scales() && !is_finite && !options_.precision->is_at_floor();
   if (scales())
     update_scale();
   if (!is_finite && !shrinks && stops_at_nonfinite())
-    stop_at_nonfinite();
+    stop_at_nonfinite("");
   if (is_finite)
     take();
   else
     leave_out(shrinks);
+  if (!loss_.is_cpu())
+    late_.read(loss_);
   end();
+}
+
+// The GPU decides on a step if the host need not know before the next one what it was. Skipping
+// and going back are for all ranks in the same step, and so are schedules and averages then.
+bool TrainStep::decides_late() const {
+  if (scales() || options_.on_nonfinite != OnNonfinite::stop || device_steps_.empty())
+    return false;
+  const bool has_gradients = std::ranges::any_of(
+      parameters_, [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  return has_gradients && std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out);
+}
+
+// The loss of a GPU is told when the GPU has come to it.
+void TrainStep::tell_of_earlier_steps() {
+  if (loss_.is_cpu())
+    return note_loss(loss_.item<double>());
+  const auto news = late_.news();
+  if (!news)
+    return;
+  note_loss(news->loss);
+  stop_if_left_out(news->left_out == 0 ? 0 : late_.wait());
+}
+
+// The steps that the GPU has left out were counted as taken.
+void TrainStep::stop_if_left_out(int64_t steps) const {
+  if (steps == 0)
+    return;
+  for (optim::DeviceStep* const optimizer : device_steps_)
+    optimizer->take_back(steps);
+  late_.clear();
+  steps_ -= steps;
+  const int64_t bad = steps_ + skipped_ + 1;
+  stop_at_nonfinite(cat("in step ",
+                        bad,
+                        "; the GPU has left out the ",
+                        steps,
+                        " step(s) from there on, and the last had "));
+}
+
+// During an exception the GPU may wait for ranks that never come.
+TrainStep::~TrainStep() {
+  if (std::uncaught_exceptions() > 0)
+    return;
+  try {
+    stop_if_left_out(late_.wait());
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+  }
 }
 
 // A loss scale that no longer shrinks is of no use to the steps that follow, which skipping is for.
@@ -308,15 +375,20 @@ void TrainStep::leave_out(bool scale_shrinks) {
   if (options_.on_nonfinite != OnNonfinite::go_back || scale_shrinks)
     return;
   if (++returns_ == kMostReturns)
-    stop_at_nonfinite();
+    stop_at_nonfinite("");
   options_.go_back();
 }
 
 // The schedules step after the optimizers, as in PyTorch.
 void TrainStep::take() {
   const Span span("optimizer");
-  for (torch::optim::Optimizer* optimizer : optimizers_)
-    optimizer->step();
+  if (is_late_) {
+    for (optim::DeviceStep* const optimizer : device_steps_)
+      optimizer->step_unless(late_.leaves_out());
+  } else {
+    for (torch::optim::Optimizer* const optimizer : optimizers_)
+      optimizer->step();
+  }
   for (Schedule* schedule : options_.schedule)
     schedule->step();
   for (Ema* ema : options_.ema)
@@ -405,15 +477,29 @@ at::Tensor TrainStep::nonfinite_values() const {
                                      at::ones({}, gradients[0].options().dtype(at::kFloat)));
 }
 
-// Returns whether the gradients of all ranks are finite.
+// Returns whether the gradients of all ranks are finite, or true if the GPU decides.
 bool TrainStep::agree_on_nonfinite(at::Tensor found) {
-  if (group_)
+  if (group_ && !ranks_find_the_same())
     group_->all_reduce(found, ReduceOp::max);
-  return found.item<float>() == 0;
+  if (!is_late_)
+    return found.item<float>() == 0;
+  late_.add(found);
+  return true;
 }
 
-// The parameters are named, since the first bad layer is the best hint.
-void TrainStep::stop_at_nonfinite() const {
+// An average is the same number on all ranks. A hook may leave each rank with another one.
+bool TrainStep::ranks_find_the_same() const {
+  if (options_.group || options_.unreduced || !all_are_averaged_)
+    return false;
+  return std::ranges::all_of(models_, [&](const StepModel& model) {
+    GradientReducer* const reducer = model.reducer();
+    return reducer == nullptr || (!reducer->hook() && reducer->group().size() == group_->size());
+  });
+}
+
+// The parameters are named, since the first bad layer is the best hint. `when` says in which step,
+// if it was not this one.
+void TrainStep::stop_at_nonfinite(const std::string& when) const {
   std::vector<std::string> names;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {
@@ -422,15 +508,16 @@ void TrainStep::stop_at_nonfinite() const {
         names.push_back(item.key());
     }
   }
-  std::string where = "on another rank, or as their norm";
+  std::string where = when.empty() ? "on another rank, or as their norm" : "none";
   if (!names.empty())
-    where = cat("in ", join_first(names, ", ", 3));
+    where = cat(when.empty() ? "in " : "some in ", join_first(names, ", ", 3));
   const char* const next =
       scales()
           ? "a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
           : "lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back";
   throw Error(ErrorCode::failed_precondition,
               cat("train step: expected finite gradients, got NaN or an infinity ",
+                  when,
                   where,
                   place(),
                   "; ",
@@ -446,6 +533,7 @@ void TrainStep::end() {
 }
 
 SavedState TrainStep::state() const {
+  stop_if_left_out(late_.wait());
   SavedState state;
   state.numbers = {{"steps", as_number(steps_)}, {"skipped", as_number(skipped_)}};
   return state;

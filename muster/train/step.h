@@ -21,7 +21,9 @@
 #include <utility>
 #include <vector>
 
+#include "muster/optim/device_step.h"
 #include "muster/train/ema.h"
+#include "muster/train/late_findings.h"
 #include "muster/train/precision.h"
 #include "muster/train/schedule.h"
 #include "muster/train/several.h"
@@ -31,10 +33,13 @@ namespace muster {
 
 // The ways to treat a step in which a gradient is NaN or infinite.
 enum class OnNonfinite {
-  stop,     // throw an error that names the parameters, which stay unchanged
+  // Throw an error that names the parameters, which stay unchanged. On a GPU, with optimizers of
+  // muster::optim, a later step throws it: the GPU leaves out all steps from the bad one on, and
+  // the host does not wait to know.
+  stop,
   skip,     // skip it on all ranks: no step of optimizers, schedules or averages
   go_back,  // skip it, and restore an earlier state by TrainStepOptions::go_back
-  ignore    // take the step; saves a wait for the GPU and, with several ranks, a small all_reduce
+  ignore    // take the step
 };
 
 struct TrainStepOptions {
@@ -82,15 +87,19 @@ class TrainStep {
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
+  // Logs an error for gradients that were not finite and that no call has told of yet. Blocking:
+  // for the GPU.
+  ~TrainStep();
 
   // Runs one micro-batch: `loss_of()` returns its mean loss, and at a step's last batch the
   // optimizers step. Gradients are cleared at the start of a step. Returns the loss, detached,
   // without the batch's weight. After an error the next batch starts a new step. Collective: as the
-  // models' forward and backward, plus one small all_reduce per step (on_nonfinite). Blocking: for
-  // the GPU, once per step, unless on_nonfinite is ignore. Throws: failed_precondition for
-  // non-finite gradients (stop), for gradients changed by others between micro-batches, and inside
-  // join() while ranks shadow (unless on_nonfinite is ignore, without a loss scale); whatever
-  // loss_of and backward throw.
+  // models' forward and backward, plus one small all_reduce per step (on_nonfinite), unless the
+  // models' own reduction makes the gradients equal. Blocking: never for the GPU with optimizers of
+  // muster::optim and on_nonfinite stop, or with ignore; else once per step. With a loss scale,
+  // once per step in any case. Throws: failed_precondition for non-finite gradients (stop), for
+  // gradients changed by others between micro-batches, and inside join() while ranks shadow (unless
+  // on_nonfinite is ignore, without a loss scale); whatever loss_of and backward throw.
   template <class Batch, class Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
@@ -103,7 +112,8 @@ class TrainStep {
   int64_t steps() const { return steps_; }
   int64_t skipped() const { return skipped_; }  // steps skipped because of non-finite gradients
   // Both counts, so that a resumed run continues counting. The parts passed to the step save their
-  // own states.
+  // own states. Blocking: for the GPU. Throws: failed_precondition if the last steps had gradients
+  // that are not finite (stop).
   SavedState state() const;
   void load_state(const SavedState& state);
 
@@ -127,13 +137,17 @@ class TrainStep {
   bool clip_and_check();
   at::Tensor nonfinite_values() const;
   bool agree_on_nonfinite(at::Tensor found);
+  bool ranks_find_the_same() const;
+  bool decides_late() const;
+  void tell_of_earlier_steps();
+  void stop_if_left_out(int64_t steps) const;
   void check_outside_of_join() const;
   void update_scale();
   void end();
   void take();
   void leave_out(bool scale_shrinks);
   bool stops_at_nonfinite() const;
-  [[noreturn]] void stop_at_nonfinite() const;
+  [[noreturn]] void stop_at_nonfinite(const std::string& when) const;
   std::vector<Mark> marks() const;
   std::string place() const;
   bool scales() const { return options_.precision != nullptr && options_.precision->scales(); }
@@ -146,11 +160,15 @@ class TrainStep {
   std::optional<ProcessGroup> group_;   // of the first wrapped model
   std::vector<at::Tensor> parameters_;  // of all optimizers, each once
   std::vector<at::Tensor> shared_parameters_,
-      own_parameters_;      // the same, split: own are ignored_parameters
-  std::vector<Mark> left_;  // by the previous micro-batch
+      own_parameters_;             // the same, split: own are ignored_parameters
+  std::vector<Mark> left_;         // by the previous micro-batch
+  bool all_are_averaged_ = false;  // wrapped models average all gradients of the optimizers
+  std::vector<optim::DeviceStep*> device_steps_;  // of all optimizers; none if one cannot
+  bool is_late_ = false;                          // this step is decided on the GPU
+  mutable LateFindings late_;                     // steps whose findings the host has not read
   bool in_step_ = false;
   int64_t scale_updates_ = 0;
-  int64_t steps_ = 0;
+  mutable int64_t steps_ = 0;
   int64_t skipped_ = 0;
   // Steps of the training that steps_ lacks: of a run that was resumed without this object's state.
   std::optional<int64_t> counted_before_;

@@ -81,13 +81,30 @@ void check_trains_models(const StepModels& models,
 
 // A sharded gradient is averaged where it is made; LiveReducer knows the wrapped models of other
 // steps.
+namespace {
+
+ParameterSet wrapped_parameters(const StepModels& models) {
+  ParameterSet wrapped;
+  for (const StepModel& model : models) {
+    if (model.reducer() != nullptr)
+      insert_parameters(wrapped, model);
+  }
+  return wrapped;
+}
+
+}  // namespace
+
+bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& parameters) {
+  const ParameterSet wrapped = wrapped_parameters(models);
+  return std::ranges::all_of(parameters, [&](const at::Tensor& parameter) {
+    return wrapped.contains(parameter.unsafeGetTensorImpl());
+  });
+}
+
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks) {
   if (ranks == 1)
     return;
-  ParameterSet wrapped;
-  for (const StepModel& model : models)
-    if (model.reducer() != nullptr)
-      insert_parameters(wrapped, model);
+  const ParameterSet wrapped = wrapped_parameters(models);
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.requires_grad() || wrapped.contains(parameter.unsafeGetTensorImpl()))
       continue;

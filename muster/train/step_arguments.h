@@ -19,6 +19,9 @@ void check_each_once(const StepModels& models, const Several<torch::optim::Optim
 void check_trains_models(const StepModels& models,
                          const Several<torch::optim::Optimizer>& optimizers);
 
+// Whether wrapped models have all of these parameters.
+bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& parameters);
+
 // Throws: invalid_argument in a job of several `ranks` for a parameter whose gradient no wrapped or
 // sharded model reduces.
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks);

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -171,7 +173,8 @@ void sum_all(muster::Context& ctx) {
 
 // Sums in groups that go out of scope at once, behind other work of the GPU.
 void drop_groups(muster::Context& ctx) {
-  const auto a = torch::randn({4096, 4096}, ctx.device());
+  const int64_t size = std::getenv("FAKE_CUDA") != nullptr ? 64 : 4096;
+  const auto a = torch::randn({size, size}, ctx.device());
   std::vector<int> all(static_cast<size_t>(ctx.world_size()));
   std::iota(all.begin(), all.end(), 0);
   const auto expected = static_cast<float>(ctx.world_size() * (ctx.world_size() + 1)) / 2;
@@ -205,7 +208,8 @@ void run_out_of_time(muster::Context& ctx) {
     expect(sum.sum().item<float>() > 0, "the sum of all ranks");
   } catch (const muster::Error& error) {
     const double seconds = muster::seconds_since(begin);
-    expect(error.code() == muster::ErrorCode::timeout, muster::cat("a timeout, got ", error.what()));
+    expect(error.code() == muster::ErrorCode::timeout,
+           muster::cat("a timeout, got ", error.what()));
     expect(seconds < 6, muster::cat("3 s, got ", seconds));
     std::cout << "rank " << ctx.rank() << " threw: " << error.what() << std::endl;
     throw;
@@ -251,30 +255,103 @@ torch::nn::Sequential layers(int64_t width) {
   return net;
 }
 
+// What a step costs by hand.
+template <class Optimizer, class Options>
+StepCosts costs_by_hand(muster::Context& ctx, const at::Tensor& x, const Options& options) {
+  auto net = layers(x.size(1));
+  net->to(ctx.device());
+  Optimizer optimizer(net->parameters(), options);
+  return costs_of_steps(ctx, [&] {
+    optimizer.zero_grad();
+    net->forward(x).square().mean().backward();
+    optimizer.step();
+  });
+}
+
+// What a step costs by TrainStep, with all that it does.
+template <class Optimizer, class Options>
+StepCosts costs_by_train_step(muster::Context& ctx, const at::Tensor& x, const Options& options) {
+  auto net = layers(x.size(1));
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  Optimizer optimizer(model.parameters(), options);
+  muster::TrainStep step(model, optimizer, {.clip_norm = 1.0});
+  return costs_of_steps(ctx, [&] { step.run(1, true, [&] { return model(x).square().mean(); }); });
+}
+
 // How often TrainStep waits for the GPU, and what that costs beside a loop of one's own.
-void count_waits(muster::Context& ctx) {
-  for (const int64_t width : {256, 2048}) {
-    const auto x = torch::randn({1024, width}, ctx.device());
-    auto bare = layers(width);
-    bare->to(ctx.device());
-    torch::optim::AdamW bare_optimizer(bare->parameters(), torch::optim::AdamWOptions(1e-4));
-    const StepCosts by_hand = costs_of_steps(ctx, [&] {
-      bare_optimizer.zero_grad();
-      bare->forward(x).square().mean().backward();
-      bare_optimizer.step();
-    });
-    auto net = layers(width);
-    net->to(ctx.device());
-    muster::DistributedDataParallel model(net, ctx.process_group());
-    torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-4));
-    muster::TrainStep step(model, optimizer, {.clip_norm = 1.0});
-    const StepCosts ours = costs_of_steps(
-        ctx, [&] { step.run(1, true, [&] { return model(x).square().mean(); }); });
-    std::cout << "width " << width << ": by hand " << by_hand.waits << " waits a step, "
-              << by_hand.milliseconds << " ms; TrainStep " << ours.waits << " waits a step, "
-              << ours.milliseconds << " ms; TrainStep ÷ by hand "
-              << ours.milliseconds / by_hand.milliseconds << std::endl;
+void count_waits(muster::Context& ctx, int64_t batch, const std::vector<int64_t>& widths) {
+  const torch::optim::AdamWOptions options(1e-4);
+  for (const int64_t width : widths) {
+    const auto x = torch::randn({batch, width}, ctx.device());
+    const auto theirs = costs_by_hand<torch::optim::AdamW>(ctx, x, options);
+    const auto print = [&](const char* what, const StepCosts& costs) {
+      std::cout << "width " << width << ", " << what << ": " << costs.waits << " waits a step, "
+                << costs.milliseconds << " ms, ÷ by hand "
+                << costs.milliseconds / theirs.milliseconds << std::endl;
+    };
+    print("by hand, torch::optim::AdamW", theirs);
+    print("by hand, muster::optim::AdamW", costs_by_hand<muster::optim::AdamW>(ctx, x, options));
+    print("TrainStep, torch::optim::AdamW",
+          costs_by_train_step<torch::optim::AdamW>(ctx, x, options));
+    const auto ours = costs_by_train_step<muster::optim::AdamW>(ctx, x, options);
+    print("TrainStep, muster::optim::AdamW", ours);
+    expect(ours.waits <= 0, muster::cat("no waits for the GPU, got ", ours.waits, " a step"));
   }
+}
+
+// A step whose gradients are not finite changes nothing, and the error tells of it.
+template <class Optimizer, class Options>
+void stop_late(muster::Context& ctx, const Options& options) {
+  auto net = layers(16);
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  Optimizer optimizer(model.parameters(), options);
+  muster::TrainStep step(model, optimizer);
+  const auto x = torch::randn({4, 16}, ctx.device());
+  const auto train = [&](double factor) {
+    step.run(1, true, [&] { return model(x).square().mean() * factor; });
+  };
+  for (int i = 0; i < 3; ++i)
+    train(1);
+  const auto before = torch::cat([&] {
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : net->parameters())
+      all.push_back(parameter.detach().flatten());
+    return all;
+  }());
+  std::string said;
+  try {
+    train(std::numeric_limits<double>::quiet_NaN());
+    for (int i = 0; i < 100; ++i) {
+      train(1);
+      const c10::impl::VirtualGuardImpl gpu(ctx.device().type());
+      gpu.synchronizeDevice(ctx.device().index());
+    }
+  } catch (const muster::Error& error) {
+    said = error.what();
+  }
+  expect(said.find("in step 4; the GPU has left out") != std::string::npos,
+         muster::cat("an error that names step 4, got '", said, "'"));
+  int64_t first = 0;
+  for (const auto& parameter : net->parameters()) {
+    const auto then = before.slice(0, first, first + parameter.numel());
+    expect(torch::equal(then, parameter.detach().flatten()), "the parameters of before step 4");
+    first += parameter.numel();
+  }
+  expect(step.steps() == 3, muster::cat("3 steps, got ", step.steps()));
+  train(1);
+  expect(step.steps() == 4, "a fourth step after the error");
+  for (const auto& [key, state] : optimizer.state()) {
+    if (const auto* adam = dynamic_cast<const torch::optim::AdamWParamState*>(state.get()))
+      expect(adam->step() == 4, muster::cat("4 steps in the state, got ", adam->step()));
+  }
+}
+
+void leave_steps_out(muster::Context& ctx) {
+  stop_late<muster::optim::AdamW>(ctx, torch::optim::AdamWOptions(1e-3));
+  stop_late<muster::optim::Adam>(ctx, torch::optim::AdamOptions(1e-3));
+  stop_late<muster::optim::SGD>(ctx, torch::optim::SGDOptions(1e-3).momentum(0.9));
 }
 
 // Until somebody ends it.
@@ -321,7 +398,11 @@ void probe(const std::string& what, muster::Context& ctx) {
   if (what == "limit")
     return run_out_of_time(ctx);
   if (what == "count waits")
-    return count_waits(ctx);
+    return count_waits(ctx, 1024, {256, 2048});
+  if (what == "count waits of a small model")
+    return count_waits(ctx, 4, {16});
+  if (what == "leave out")
+    return leave_steps_out(ctx);
   if (what == "forever")
     return train_forever(ctx);
   throw std::invalid_argument("gpu_probe: unknown '" + what + "'");

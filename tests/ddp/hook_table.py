@@ -1,4 +1,5 @@
 """The training of hook_table.cc by PyTorch's own DistributedDataParallel and its own hooks."""
+import inspect
 import math
 import os
 import sys
@@ -15,6 +16,10 @@ from twin import join_ranks  # noqa: E402
 STEPS, BATCH = 10, 8
 
 
+# Older hooks expect the list of gathered tensors in a list.
+GATHERED_IN_A_LIST = "fut.wait()[0]" in inspect.getsource(quantization_hooks.quantization_pertensor_hook)
+
+
 def future_of(tensor):
     return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
 
@@ -25,23 +30,23 @@ class AtOnce:
 
     group, ProcessGroup, GradBucket = dist.group, dist.ProcessGroup, dist.GradBucket
 
-    def __init__(self, tensors):
-        self.tensors = tensors
+    def __init__(self, tensor, result):
+        self.tensor, self.result = tensor, result
 
     def get_future(self):
-        future = future_of(self.tensors[0])
-        future.set_result(self.tensors)
+        future = future_of(self.tensor)
+        future.set_result(self.result)
         return future
 
     @staticmethod
     def all_reduce(tensor, group, async_op):
         dist.all_reduce(tensor, group=group)
-        return AtOnce([tensor])
+        return AtOnce(tensor, [tensor])
 
     @staticmethod
     def all_gather(tensors, tensor, group, async_op):
         dist.all_gather(tensors, tensor, group=group)
-        return AtOnce(tensors)
+        return AtOnce(tensor, [tensors] if GATHERED_IN_A_LIST else tensors)
 
 
 def make_net():

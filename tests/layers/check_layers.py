@@ -31,9 +31,10 @@ MAY_USE = {
     "data": ["base", "trace"],
     "checkpoint files": ["base"],  # muster/checkpoint/files, see PARTS
     "checkpoint": ["comm", "checkpoint files"],
-    "parallel": ["comm", "ddp", "checkpoint"],
+    "parallel": ["comm", "ddp", "checkpoint", "optim"],
     "checkpoint training": ["checkpoint", "ddp", "data"],  # muster/checkpoint/training, see PARTS
-    "train": ["ddp", "data", "checkpoint training"],
+    "optim": [],  # of LibTorch alone
+    "train": ["ddp", "data", "checkpoint training", "optim"],
     "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],  # the module's C++ side, in python/torch

@@ -4,7 +4,8 @@
 #   train_ours MUSTER PROGRAM RANKS           writes FOLDER/ours-RANK...
 #   train_twin SCRIPT RANKS                   writes FOLDER/python-RANK...
 #
-# BACKEND: gloo and shm on CPU ranks (the twin has Gloo), nccl on a GPU a rank.
+# BACKEND: gloo and shm on CPU ranks (the twin has Gloo), nccl on a GPU a rank. With ON_ONE_GPU=1 all ranks of nccl have one
+# GPU: NCCL takes ranks that share a GPU where each says that it is on a host of its own.
 
 . "$(dirname "${BASH_SOURCE[0]}")/needs_torch.sh"
 
@@ -24,5 +25,13 @@ ranks_of_both_ways() {
   [ "$MUSTER_BACKEND" = nccl ] && echo "--nproc-per-node $1" || echo "--nproc-per-node cpu --cpu-slots $1"
 }
 
-train_ours() { "$1" run --quiet $(ranks_of_both_ways "$3") --run-dir "$LOSSES_FOLDER/run" "$2"; }
+train_ours() {
+  if [ -n "${ON_ONE_GPU:-}" ]; then
+    # shellcheck disable=SC2016
+    "$1" run --quiet --gpus 0 --surplus share --nproc-per-node "$3" --run-dir "$LOSSES_FOLDER/run" \
+      sh -c 'MUSTER_HOST_ID=host$RANK NCCL_HOSTID=host$RANK NCCL_SOCKET_IFNAME=lo exec "$0"' "$2"
+  else
+    "$1" run --quiet $(ranks_of_both_ways "$3") --run-dir "$LOSSES_FOLDER/run" "$2"
+  fi
+}
 train_twin() { "$PYTHON_EXEC" -B "$(dirname "${BASH_SOURCE[0]}")/forked.py" "$2" "$1"; }

@@ -119,6 +119,7 @@ void KeptShards::keep(const KeptState& mine, ProcessGroup& group) {
   // The neighbour needs the head to make room for the bytes.
   const std::string head = head_of(mine);
   const auto heads = group.all_gather_bytes(head, "parts in memory");
+  group.wait_for_gpu();
   Kept& kept = kept_[0].version < kept_[1].version ? kept_[0] : kept_[1];
   kept.version = -1;
   kept.world_size = size;

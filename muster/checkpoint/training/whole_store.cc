@@ -107,6 +107,7 @@ void WholeStore::keep(int64_t step, const TrainingBranch& branch) {
   // whole.
   kept.model_of_rank0 = tensors_unlike_rank0(group(), buffers_of(state.model));
   kept.parts_of_rank0 = tensors_unlike_rank0(group(), state.parts);
+  group().wait_for_gpu();
   KeptStates::of(options().folder, group().rank()).keep(kept);
 }
 

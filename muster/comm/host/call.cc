@@ -90,7 +90,7 @@ at::Tensor host_room_for(const at::Tensor& tensor) {
 
 // The tensor's values, plain and on the host: the tensor itself where it is so.
 at::Tensor on_host(const at::Tensor& tensor) {
-  return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(tensor);
+  return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(plain(tensor));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/host/plain_tensor.h"
 
 namespace muster {
 
@@ -37,7 +38,7 @@ std::exception_ptr make_copies(const HostCall& call) {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     for (const HostCall::Copy& copy : call.copies)
-      copy.to.copy_(copy.from);
+      copy_plain(copy.to, copy.from);
     return nullptr;
   } catch (...) {
     return std::current_exception();

@@ -20,6 +20,10 @@ at::Tensor plain(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+void copy_plain(const at::Tensor& to, const at::Tensor& from) {
+  to.copy_(is_plain(to) ? from : from.to(to.device()));
+}
+
 void expect_dense(const char* operation, const at::Tensor& tensor) {
   if (tensor.defined() && tensor.layout() == at::kStrided)
     return;

@@ -12,6 +12,11 @@ bool is_plain(const at::Tensor& tensor);
 // The tensor itself where it is plain, else a copy.
 at::Tensor plain(const at::Tensor& tensor);
 
+// Copies the values of a plain tensor, also from the host to a GPU's tensor that is not plain. Only
+// plain memory crosses the bus, and the rest is done on the GPU: LibTorch 2.11 gives a negated
+// tensor with gaps the wrong sign there.
+void copy_plain(const at::Tensor& to, const at::Tensor& from);
+
 // Both throw invalid_argument, in the name of `operation`.
 void expect_dense(const char* operation, const at::Tensor& tensor);
 void expect_one_type(const char* operation, const at::Tensor& one, const at::Tensor& other);

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct NcclGroup {
   // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its
   // ranks come, the others by stay_out_of_split(). Null: a communicator of its own.
   c10::intrusive_ptr<c10d::Backend> parent = {};
+  // Called with the backend before it connects, so that another thread can abort it then.
+  std::function<void(const c10::intrusive_ptr<c10d::Backend>&)> made = {};
 };
 
 struct CudaPlugin {

@@ -1,0 +1,65 @@
+// Kernels take lists of tensors that have one device, one type and the same layout in memory.
+#include "muster/optim/lots.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+namespace muster::optim {
+
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+template <class Rule>
+bool all_hold(const Groups& groups, const Rule& rule) {
+  return std::ranges::all_of(
+      groups, [&](const auto& group) { return std::ranges::all_of(with_gradients(group), rule); });
+}
+
+}  // namespace
+
+std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group) {
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& parameter : group.params()) {
+    if (parameter.grad().defined())
+      found.push_back(parameter);
+  }
+  return found;
+}
+
+bool are_for_kernels(const Groups& groups) {
+  return all_hold(groups, [](const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    return gradient.layout() == at::kStrided && parameter.is_floating_point() &&
+           gradient.scalar_type() == parameter.scalar_type() &&
+           gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
+  });
+}
+
+bool are_on_one_gpu(const Groups& groups) {
+  std::optional<c10::Device> device;
+  return all_hold(groups, [&](const at::Tensor& parameter) {
+    if (!device)
+      device = parameter.device();
+    return device->is_cuda() && parameter.device() == *device;
+  });
+}
+
+at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor) {
+  if (tensor.strides() == model.strides())
+    return tensor;
+  return at::empty_like(model).copy_(tensor);
+}
+
+const at::Tensor& StepCounts::of(const at::Tensor& parameter, int64_t step) {
+  at::Tensor& count = counts_[{parameter.device().index(), step}];
+  if (count.defined())
+    return count;
+  count = at::full({}, step, parameter.options().dtype(at::kFloat).requires_grad(false));
+  if (left_out_.defined())
+    count.sub_(left_out_);
+  return count;
+}
+
+}  // namespace muster::optim

@@ -1,0 +1,61 @@
+// The parameters of an optimizer in lots that one kernel takes. For the optimizers of optim.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+namespace muster::optim {
+
+// The parameters of a group that have a gradient.
+std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group);
+
+// Whether the kernels take all gradients: dense and real, of their parameter's type and device.
+bool are_for_kernels(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+// Whether all gradients are on one GPU.
+bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+// The tensor laid out in memory as `model` is, which kernels expect of all tensors of a parameter;
+// the tensor itself where it is so.
+at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor);
+
+// What a kernel takes at once: tensors of one device and type, by their place in the lists.
+struct Lot {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;
+  std::vector<std::vector<at::Tensor>> state;  // a list for each tensor of the state
+  std::vector<at::Tensor> steps;
+};
+
+// Lots by device, type and whatever else must be equal.
+class Lots {
+ public:
+  Lot& of(const at::Tensor& parameter, bool is_first_step = false) {
+    return lots_[{parameter.device().index(), parameter.scalar_type(), is_first_step}];
+  }
+  auto begin() const { return lots_.begin(); }
+  auto end() const { return lots_.end(); }
+
+ private:
+  std::map<std::tuple<c10::DeviceIndex, at::ScalarType, bool>, Lot> lots_;
+};
+
+// Counts of steps as kernels read them, one scalar a device and count.
+class StepCounts {
+ public:
+  // `left_out`: how many steps the device has left out, on the device; undefined: none.
+  explicit StepCounts(at::Tensor left_out) : left_out_(std::move(left_out)) {}
+  const at::Tensor& of(const at::Tensor& parameter, int64_t step);
+
+ private:
+  at::Tensor left_out_;
+  std::map<std::pair<c10::DeviceIndex, int64_t>, at::Tensor> counts_;
+};
+
+}  // namespace muster::optim

@@ -1,0 +1,35 @@
+// The copy goes to pinned memory on the current stream, and an event behind it says when it is
+// over.
+#include "muster/train/late_read.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace muster {
+
+void LateRead::start(const at::Tensor& values) {
+  if (!on_host_.defined() || on_host_.sizes() != values.sizes())
+    on_host_ = at::empty(values.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  on_host_.copy_(values, /*non_blocking=*/true);
+  done_.emplace(values.device().type());
+  done_->record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
+}
+
+std::optional<std::vector<float>> LateRead::take_if_ready() {
+  if (!done_ || !done_->query())
+    return std::nullopt;
+  return take();
+}
+
+std::vector<float> LateRead::wait() {
+  done_->synchronize();
+  return take();
+}
+
+std::vector<float> LateRead::take() {
+  done_.reset();
+  const auto* const first = on_host_.const_data_ptr<float>();
+  return {first, first + on_host_.numel()};
+}
+
+}  // namespace muster
