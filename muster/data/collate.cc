@@ -3,13 +3,17 @@
 // shapes and types are compared here first.
 #include "muster/data/collate.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/pad_sequence.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -17,6 +21,9 @@
 namespace muster {
 
 namespace {
+
+// It belongs to the thread, not to the calls, so that it reaches what a type's own collate() calls.
+thread_local bool t_pinned = false;
 
 std::string shape_text(const at::Tensor& tensor) {
   return tensor.defined()
@@ -63,7 +70,31 @@ std::vector<at::Tensor> values_of(const auto& examples) {
   return values;
 }
 
+// Of a batch whose examples are like this one. Only plain tensors of the host can be page-locked.
+at::TensorOptions batch_options(const at::Tensor& example) {
+  const bool can_be =
+      example.is_cpu() && example.layout() == at::kStrided && !example.is_quantized();
+  return example.options().pinned_memory(t_pinned && can_be);
+}
+
+// LibTorch gives the empty tensor the size and the strides that it would give a result of its own,
+// out of the memory that the empty tensor has.
+at::Tensor concatenated(const std::vector<at::Tensor>& tensors) {
+  const auto options = batch_options(tensors.front());
+  if (!options.pinned_memory())
+    return at::cat(tensors);
+  auto joined = at::empty({0}, options);
+  at::cat_out(joined, tensors);
+  return joined;
+}
+
 }  // namespace
+
+PinnedCollation::PinnedCollation(bool pinned) : before_(std::exchange(t_pinned, pinned)) {}
+
+PinnedCollation::~PinnedCollation() {
+  t_pinned = before_;
+}
 
 namespace collation {
 
@@ -80,9 +111,15 @@ at::Tensor tensor_of(const std::vector<float>& numbers) {
 
 }  // namespace collation
 
+// Page-locked it has the strides of at::stack(), which also concatenates where it can.
 at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
   check_alike(tensors, 0, "resize them, or make the field a muster::Padded or muster::Packed");
-  return at::stack(tensors);
+  const at::Tensor& first = tensors.front();
+  if (first.dim() == 0 || !batch_options(first).pinned_memory())
+    return at::stack(tensors);
+  auto shape = first.sizes().vec();
+  shape.insert(shape.begin(), std::ssize(tensors));
+  return at::_unsafe_view(concatenated(tensors), shape);
 }
 
 // The lengths are kept, since the padded tensor no longer shows them. The filling is 0.
@@ -91,8 +128,13 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
   std::vector<int64_t> lengths;
   for (const at::Tensor& tensor : values)
     lengths.push_back(tensor.size(0));
-  return {.values = at::pad_sequence(values, /*batch_first=*/true),
-          .lengths = at::tensor(lengths, at::kLong)};
+  auto shape = values.front().sizes().vec();
+  shape.front() = *std::max_element(lengths.begin(), lengths.end());
+  shape.insert(shape.begin(), std::ssize(values));
+  const auto padded = at::zeros(shape, batch_options(values.front()));
+  for (size_t i = 0; i < values.size(); ++i)
+    padded[static_cast<int64_t>(i)].narrow(0, 0, lengths[i]).copy_(values[i]);
+  return {.values = padded, .lengths = at::tensor(lengths, at::kLong)};
 }
 
 // Example i lies from offsets[i] to offsets[i + 1], so there is one offset more than examples.
@@ -101,7 +143,7 @@ Packed Packed::collate(const std::vector<Packed>& examples) {
   std::vector<int64_t> offsets{0};
   for (const at::Tensor& tensor : values)
     offsets.push_back(offsets.back() + tensor.size(0));
-  return {.values = at::cat(values), .offsets = at::tensor(offsets, at::kLong)};
+  return {.values = concatenated(values), .offsets = at::tensor(offsets, at::kLong)};
 }
 
 }  // namespace muster

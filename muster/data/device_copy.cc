@@ -1,9 +1,9 @@
-// Copies a batch to a GPU on a stream of its own, while the previous batch is computed on. start()
+// Copies a batch to a GPU on a stream of its own, while a batch before it is computed on. start()
 // records an event behind the copies; wait() makes the current stream wait for it, without holding
-// up the host.
+// up the host. What is slow, page-locking, is for the workers (pin()), which leaves start() but the
+// calls that queue the copies.
 #include "muster/data/device_copy.h"
 
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace muster {
@@ -15,6 +15,22 @@ DeviceCopy::DeviceCopy(c10::Device device, bool pin_memory)
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
+std::optional<c10::Stream> DeviceCopy::current_stream() const {
+  if (!stream_)
+    return {};
+  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+}
+
+// A copy runs beside the host only out of page-locked memory.
+void DeviceCopy::pin(const ForEachTensor& for_each) const {
+  if (!pin_)
+    return;
+  for_each([](at::Tensor& tensor) {
+    if (tensor.is_cpu() && !tensor.is_pinned())
+      tensor = tensor.pin_memory();
+  });
+}
+
 // The result is null where there is nothing to wait for: on the CPU, where the tensors stay as they
 // are, and on devices without a stream of their own.
 DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
@@ -23,12 +39,7 @@ DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
   std::optional<c10::StreamGuard> guard;
   if (stream_)
     guard.emplace(*stream_);
-  for_each([&](at::Tensor& tensor) {
-    // A copy runs beside the host only out of page-locked memory.
-    if (pin_ && tensor.is_cpu() && !tensor.is_pinned())
-      tensor = tensor.pin_memory();
-    tensor = tensor.to(device_, /*non_blocking=*/pin_);
-  });
+  for_each([&](at::Tensor& tensor) { tensor = tensor.to(device_, /*non_blocking=*/pin_); });
   if (!stream_)
     return nullptr;
   auto done = std::make_shared<c10::Event>(device_.type());
@@ -45,5 +56,11 @@ void DeviceCopy::wait(const Started& started, const ForEachTensor& for_each) con
   started->block(current);
   for_each([&](at::Tensor& tensor) { tensor.record_stream(current); });
 }
+
+// The stream's guard also puts back the one that the thread had.
+MakingBatch::MakingBatch(const DeviceCopy& copy, const std::optional<c10::Stream>& stream)
+    : device_(copy.device().is_cpu() ? std::optional<c10::Device>() : copy.device()),
+      stream_(stream),
+      pinned_(copy.pins()) {}
 
 }  // namespace muster

@@ -49,6 +49,10 @@ int64_t checked(const char* what, int64_t value, int64_t least) {
 
 }  // namespace
 
+int num_workers(const std::optional<int>& asked, c10::Device device) {
+  return asked.value_or(device.is_cuda() ? 1 : 0);
+}
+
 // Several workers may call this. Only the first sample after a report keeps its reason; the others
 // are counted.
 void BadSamples::add(int64_t sample, const std::string& why) {
@@ -79,23 +83,23 @@ void BadSamples::report() {
 LoaderCore::LoaderCore(int64_t dataset_size,
                        std::shared_ptr<BatchSampler> sampler,
                        const DataLoaderOptions& options)
-    : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)) {
-  shared_->options = options;
+    : shared_(std::make_shared<LoaderShared>(options)), sampler_(std::move(sampler)) {
+  const int workers = *shared_->options.workers;
   if (options.accumulate < 1) {
     throw Error(ErrorCode::invalid_argument,
                 cat("data loader: expected at least 1 batch a step, got accumulate ",
                     options.accumulate,
                     "; pass 1 or more"));
   }
-  checked("workers", options.workers, 0);
+  checked("workers", workers, 0);
   checked("batches ahead", options.ahead, 0);
-  if (options.timeout && (options.workers == 0 || options.timeout->count() <= 0)) {
+  if (options.timeout && (workers == 0 || options.timeout->count() <= 0)) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("data loader: expected a timeout of at least 1 ms, and workers to wait for, got ",
             options.timeout->count(),
             " ms and ",
-            options.workers,
+            workers,
             " workers; leave the timeout out"));
   }
   if (sampler_->dataset_size() != dataset_size) {

@@ -2,6 +2,10 @@
 // them ahead. It replaces LibTorch's DataLoader, which cannot be restarted after an early break,
 // and whose distributed sampler repeats its order.
 //
+// On a GPU there is one worker by default. It reads, collates and pins the batches; the thread of
+// the loop only queues their copies, of which two are under way while the GPU computes, and waits
+// for nothing but a worker that is late. A dataset's get() is then called on the worker's thread.
+//
 //   for (const auto& batch : loader.steps(1000)) {
 //     const auto guard = model.no_sync_if(!batch.last);
 //     (mean_loss_of(batch) * batch.weight).backward();
@@ -11,7 +15,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -110,21 +113,17 @@ struct LoadedBatch {
   bool stands_in = false;  // for samples none of which could be read
 };
 
-// The epoch's batch `number`.
+// The joined samples of the epoch's batch `number`.
 template <class D>
-auto load(const D& dataset,
-          const EpochBatches& epoch,
-          int64_t number,
-          LoaderShared& shared,
-          WorkerPlace& place) {
+auto joined_batch(const D& dataset,
+                  const EpochBatches& epoch,
+                  int64_t number,
+                  const std::vector<int64_t>& samples,
+                  LoaderShared& shared,
+                  WorkerPlace& place) {
   using Data = decltype(joined_example(dataset));
-  const c10::Device device = shared.options.device;
-  const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::optional<c10::Device>()
-                                                       : device);  // in workers too
-  const c10::AutoGradMode no_gradients(false);
-  const std::vector<int64_t> samples = epoch.samples(number);
   if constexpr (GivesBatches<D>) {
-    const bool pinned = shared.options.pin_memory && device.is_cuda();
+    const bool pinned = shared.copy.pins();
     return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned),
                              std::ssize(samples)};
   } else {
@@ -139,6 +138,26 @@ auto load(const D& dataset,
       fail_batch(samples, place);
     }
   }
+}
+
+// The epoch's batch `number`, from where it can be copied to its device. `stream`: the loop's.
+template <class D>
+auto load(const D& dataset,
+          const EpochBatches& epoch,
+          int64_t number,
+          const std::optional<c10::Stream>& stream,
+          LoaderShared& shared,
+          WorkerPlace& place) {
+  const bool is_worker = place.worker >= 0;
+  const MakingBatch making(shared.copy, is_worker ? stream : std::nullopt);
+  const std::vector<int64_t> samples = epoch.samples(number);
+  auto loaded = joined_batch(dataset, epoch, number, samples, shared, place);
+  try {
+    shared.copy.pin([&](const auto& change) { for_each_tensor(loaded.data, change); });
+  } catch (...) {
+    fail_batch(samples, place);
+  }
+  return loaded;
 }
 
 }  // namespace loading
@@ -177,9 +196,7 @@ class DataLoader {
   DataLoader(std::shared_ptr<const D> dataset,
              std::shared_ptr<BatchSampler> sampler,
              const DataLoaderOptions& options)
-      : dataset_(std::move(dataset)),
-        core_(dataset_->size(), std::move(sampler), options),
-        copy_(options.device, options.pin_memory) {}
+      : dataset_(std::move(dataset)), core_(dataset_->size(), std::move(sampler), options) {}
   DataLoader(const DataLoader&) = delete;  // its iterators know where it is
   DataLoader& operator=(const DataLoader&) = delete;
 
@@ -216,6 +233,7 @@ class DataLoader {
     void start();
     void advance();
     void take_next();
+    void stage_ahead();
     bool begin_next_epoch();
     void stage(const EpochLine::Place& place, const Prefetch::Thing& thing);
     int64_t batch_of_epoch() const { return number_ - epoch_begin_; }  // the next
@@ -280,7 +298,6 @@ class DataLoader {
  private:
   std::shared_ptr<const D> dataset_;
   LoaderCore core_;
-  DeviceCopy copy_;
 };
 
 template <class D>
@@ -304,20 +321,23 @@ void DataLoader<D>::Iterator::start() {
   number_ = staged_ = epoch_begin_ = 0;
   epoch_ = line_->first();
   core.check_even(*epoch_, steps);
-  const auto make = [dataset = loader_->dataset_, line = line_, shared = core.shared()](
+  const auto make = [dataset = loader_->dataset_,
+                     line = line_,
+                     shared = core.shared(),
+                     stream = core.shared()->copy.current_stream()](
                         int64_t number, WorkerPlace& worker) -> Prefetch::Thing {
     const EpochLine::Place place = line->at(number);
     if (!place.epoch)
       return nullptr;
     return std::make_shared<loading::LoadedBatch<Data>>(
-        loading::load(*dataset, *place.epoch, place.batch, *shared, worker));
+        loading::load(*dataset, *place.epoch, place.batch, stream, *shared, worker));
   };
   prefetch_ = std::make_unique<Prefetch>(
       make,
       0,
       one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
       PrefetchOptions{
-          .workers = options.workers, .ahead = options.ahead, .timeout = options.timeout});
+          .workers = *options.workers, .ahead = options.ahead, .timeout = options.timeout});
 }
 
 template <class D>
@@ -336,7 +356,7 @@ void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetc
   coming_.push_back(
       {Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr, stands_in});
   Coming& set_out = coming_.back();
-  set_out.copy = loader_->copy_.start(
+  set_out.copy = loader_->core_.shared()->copy.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
 }
 
@@ -373,6 +393,19 @@ void DataLoader<D>::Iterator::advance() {
   while (batch_ && stands_in_ && !c10::GradMode::is_enabled());
 }
 
+// The next ones set out while the one that is taken is computed on. What is not ready, or failed,
+// is left for next().
+template <class D>
+void DataLoader<D>::Iterator::stage_ahead() {
+  while (loader_->core_.shared()->copy.has_room_after(coming_.size())) {
+    const EpochLine::Place place = line_->at(staged_);
+    const auto next = place.epoch ? prefetch_->next_if_ready() : std::nullopt;
+    if (!next)
+      return;
+    stage(place, *next);
+  }
+}
+
 template <class D>
 void DataLoader<D>::Iterator::take_next() {
   LoaderCore& core = loader_->core_;
@@ -396,13 +429,8 @@ void DataLoader<D>::Iterator::take_next() {
   }
   Coming now = std::move(coming_.front());
   coming_.pop_front();
-  // The next one sets out while this one is computed on.
-  if (loader_->copy_.is_ahead()) {
-    const EpochLine::Place place = line_->at(staged_);
-    if (const auto next = place.epoch ? prefetch_->next_if_ready() : std::nullopt)
-      stage(place, *next);
-  }
-  loader_->copy_.wait(now.copy, [&](const auto& change) {
+  stage_ahead();
+  core.shared()->copy.wait(now.copy, [&](const auto& change) {
     for_each_tensor(static_cast<Data&>(now.batch), change);
   });
   batch_ = std::move(now.batch);

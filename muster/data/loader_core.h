@@ -2,18 +2,22 @@
 // samples, their order and weight, and the training position.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/data/batch.h"
 #include "muster/data/batch_sampler.h"
+#include "muster/data/device_copy.h"
 #include "muster/data/loader_options.h"
 #include "muster/data/prefetch.h"
 
@@ -24,6 +28,10 @@ struct BatchPlace {
   double weight = 1;
   bool last = true;
 };
+
+// The workers of a loader whose options say `asked`: without a number 1 on a GPU, and none on the
+// CPU, where a worker would take a core from the training thread.
+int num_workers(const std::optional<int>& asked, c10::Device device);
 
 // Samples that could not be read.
 class BadSamples {
@@ -42,7 +50,13 @@ class BadSamples {
 
 // What a running epoch and its workers need from the loader; they may outlive it.
 struct LoaderShared {
-  DataLoaderOptions options;
+  explicit LoaderShared(const DataLoaderOptions& asked)
+      : options(asked), copy(asked.device, asked.pin_memory) {
+    options.workers = num_workers(asked.workers, asked.device);
+  }
+
+  DataLoaderOptions options;  // with a number of workers
+  DeviceCopy copy;
   BadSamples bad;
 };
 

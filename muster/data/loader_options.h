@@ -14,10 +14,15 @@ struct DataLoaderOptions {
   int64_t accumulate = 1;  // batches per step; an epoch's last step may have fewer
   bool drop_last = false;  // drop a last batch that is not full
   c10::Device device = c10::kCPU;  // where batches are put
-  // copy to a GPU through page-locked memory, during computation on the previous batch
+  // Batches for a GPU are made in page-locked memory, so that up to two are copied while the GPU
+  // computes on one before them. A GPU then holds three batches.
   bool pin_memory = true;
-  int workers = 0;    // threads that read and collate examples; 0: the training thread does it
-  int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
+  // Threads that read, collate and pin examples. Unset: 1 on a GPU, so that the thread that
+  // launches kernels does nothing of it, and 0 on the CPU. 0: the training thread does it all.
+  // Batches, their order and their random numbers are the same for any number. With 1 a loop's
+  // get() is called by one thread, but that is another one than the thread of the loop.
+  std::optional<int> workers = {};
+  int64_t ahead = 0;  // batches prepared ahead of those on their way to a GPU; 0: two per worker
   // How long a batch may take to come from the workers. Unset: only a warning after a minute. A
   // late worker is abandoned, and may still be running when the process ends.
   std::optional<std::chrono::milliseconds> timeout = {};

@@ -6,6 +6,9 @@
 //                               {.batch_size = 64, .workers = 4, .rank = rank, .ranks = ranks});
 //   for (const auto& batch : loader.steps(1000)) …
 //
+// On a GPU there is one worker by default, and batches come there as those of a DataLoader
+// (loader.h).
+//
 // Each worker's part is its own; after a resume with other numbers of ranks or workers, the rest of
 // that epoch is divided over the new ones. Parts end at different times. A worker at its end is
 // skipped, and a rank's epoch ends when all its workers are at their ends, so ranks may have
@@ -42,7 +45,13 @@ namespace muster {
 namespace streaming {
 
 struct Shared {
-  StreamLoaderOptions options;
+  explicit Shared(const StreamLoaderOptions& asked)
+      : options(asked), copy(asked.device, asked.pin_memory) {
+    options.workers = num_workers(asked.workers, asked.device);
+  }
+
+  StreamLoaderOptions options;  // with a number of workers
+  DeviceCopy copy;
   BadSamples bad;
 };
 
@@ -125,6 +134,8 @@ auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, Worke
     if (turn.samples == shared.options.batch_size ||
         (turn.samples > 0 && !shared.options.drop_last))
       turn.data = collate(std::move(examples));
+    if (turn.data)
+      shared.copy.pin([&](const auto& change) { for_each_tensor(*turn.data, change); });
   } catch (...) {
     fail_loading(place_in_stream(worker.left.empty() ? first : worker.left.front()));
   }
@@ -148,11 +159,8 @@ class StreamLoader {
   StreamLoader(S stream, const StreamLoaderOptions& options)
       : StreamLoader(std::make_shared<const S>(std::move(stream)), options) {}
   StreamLoader(std::shared_ptr<const S> stream, const StreamLoaderOptions& options)
-      : stream_(std::move(stream)),
-        shared_(std::make_shared<streaming::Shared>()),
-        copy_(options.device, options.pin_memory) {
+      : stream_(std::move(stream)), shared_(std::make_shared<streaming::Shared>(options)) {
     check_stream_options(options);
-    shared_->options = options;
     begin_epoch(0);
   }
 
@@ -261,7 +269,6 @@ class StreamLoader {
   std::shared_ptr<const S> stream_;
   std::shared_ptr<streaming::Shared>
       shared_;  // shared with the workers, which may outlive the loader
-  DeviceCopy copy_;
   StreamPosition position_;
   LoaderStats stats_;
   int64_t batches_of_epoch_ = 0;
@@ -280,16 +287,21 @@ void StreamLoader<S>::Iterator::start() {
   auto workers = std::make_shared<std::vector<streaming::Worker<Example>>>();
   for (const auto& left : now_.left)
     workers->push_back({.left = left});
-  const auto make = [stream = loader_->stream_, workers, shared = loader_->shared_](
+  const auto make = [source = loader_->stream_,
+                     workers,
+                     shared = loader_->shared_,
+                     stream = loader_->shared_->copy.current_stream()](
                         int64_t number, WorkerPlace& place) -> Prefetch::Thing {
+    const bool is_worker = place.worker >= 0;
+    const MakingBatch making(shared->copy, is_worker ? stream : std::nullopt);
     auto& worker = (*workers)[static_cast<size_t>(number) % workers->size()];
     return std::make_shared<streaming::Turn<Data>>(
-        streaming::take_turn<Example>(*stream, worker, *shared, place));
+        streaming::take_turn<Example>(*source, worker, *shared, place));
   };
   prefetch_ = std::make_unique<Prefetch>(make,
                                          turn_,
                                          std::numeric_limits<int64_t>::max(),
-                                         PrefetchOptions{.workers = options.workers,
+                                         PrefetchOptions{.workers = *options.workers,
                                                          .ahead = options.ahead,
                                                          .timeout = options.timeout,
                                                          .in_turns = true});
@@ -327,7 +339,7 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
                        turn.examples,
                        std::move(turn.left)});
     Coming& set_out = coming_.back();
-    set_out.copy = loader_->copy_.start(
+    set_out.copy = loader_->shared_->copy.start(
         [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
     return true;
   }
@@ -344,21 +356,18 @@ void StreamLoader<S>::Iterator::advance() {
   Coming now = std::move(coming_.front());
   coming_.pop_front();
   const bool fills_step = in_step_ + 1 == loader_->shared_->options.accumulate;
-  // Whether a batch is the epoch's last shows when no other follows; else the next one starts its
-  // copy.
-  bool more = !coming_.empty();
-  if (!more && !fills_step) {
-    more = stage(true);
-  } else if (!more && loader_->copy_.is_ahead()) {
-    stage(false);
-  }
+  // Whether a batch is the epoch's last shows when no other follows.
+  const bool more = !coming_.empty() || (!fills_step && stage(true));
   now.batch.last = fills_step || !more;
+  // The next ones set out while this one is computed on.
+  while (loader_->shared_->copy.has_room_after(coming_.size()) && stage(false))
+    continue;
   hand_out(std::move(now));
 }
 
 template <class S>
 void StreamLoader<S>::Iterator::hand_out(Coming coming) {
-  loader_->copy_.wait(coming.copy, [&](const auto& change) {
+  loader_->shared_->copy.wait(coming.copy, [&](const auto& change) {
     for_each_tensor(static_cast<Data&>(coming.batch), change);
   });
   batch_ = std::move(coming.batch);

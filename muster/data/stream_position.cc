@@ -83,7 +83,7 @@ StreamRemainder remainder_of(PositionNumbers& numbers) {
 
 // Without workers the training thread itself reads the only part.
 int64_t workers_of(const StreamLoaderOptions& options) {
-  return std::max(options.workers, 1);
+  return std::max(options.workers.value_or(0), 1);
 }
 
 // Parts count through the ranks: those of rank 0 come first, then those of rank 1.
@@ -247,7 +247,7 @@ StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
 void check_stream_options(const StreamLoaderOptions& options) {
   check_stream_number("a batch size", options.batch_size, 1);
   check_stream_number("batches a step", options.accumulate, 1);
-  check_stream_number("workers", options.workers, 0);
+  check_stream_number("workers", options.workers.value_or(0), 0);
   check_stream_number("batches ahead", options.ahead, 0);
   check_stream_number("ranks", options.ranks, 1);
   check_stream_number("a rank", options.rank, 0);

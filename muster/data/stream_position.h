@@ -20,7 +20,9 @@ struct StreamLoaderOptions {
       false;  // drop examples that do not fill a batch at the end of each worker's part
   c10::Device device = c10::kCPU;
   bool pin_memory = true;  // as DataLoaderOptions
-  int workers = 0;    // threads, each with its own part; 0: the training thread reads the only part
+  // Threads, each with its own part. Unset: 1 on a GPU, 0 on the CPU. 0: the training thread reads
+  // the only part, which is the same as that of 1.
+  std::optional<int> workers = {};
   int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
   std::optional<std::chrono::milliseconds> timeout = {};
   bool skip_bad = false;  // skip examples that cannot be read, and count them

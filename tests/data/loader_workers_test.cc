@@ -48,6 +48,17 @@ TEST(LoaderWorkers, BatchesAreTheSameWhateverTheWorkers) {
   EXPECT_EQ(seen.front().size(), 103);
 }
 
+TEST(LoaderWorkers, AreOneOnAGpuAndNoneOnTheCpuByDefault) {
+  const torch::Device gpu(torch::kCUDA, 0);
+  EXPECT_EQ(num_workers({}, torch::kCPU), 0);
+  EXPECT_EQ(num_workers({}, gpu), 1);
+  EXPECT_EQ(num_workers(0, gpu), 0);
+  EXPECT_EQ(num_workers(4, gpu), 4);
+  EXPECT_EQ(num_workers(4, torch::kCPU), 4);
+  EXPECT_THAT(message_of([] { DataLoader(numbers(4), {.workers = -1}); }),
+              HasSubstr("expected workers of at least 0, got -1"));
+}
+
 TEST(LoaderWorkers, ASamplesChanceIsItsOwnOnEveryNumberOfRanks) {
   std::map<int64_t, double> alone;
   DataLoader one(numbers(20), sampler_of(20), {.batch_size = 20});
