@@ -140,10 +140,9 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
   }
 }
 
-// While it lives, what this thread collates lies in page-locked memory, from which a GPU copies at
-// full speed. Of small tensors, and of types that collate in their own way without stacked(), that
-// is not so. The memory comes from LibTorch's cache of it: a loop locks new pages only for its
-// first batches.
+// While it lives, tensors that this thread collates go to page-locked memory, from which a GPU
+// copies at full speed; numbers do not, nor what a type's own collate() makes without stacked().
+// LibTorch keeps that memory for the next batches, so only the first ones lock new pages.
 class PinnedCollation {
  public:
   explicit PinnedCollation(bool pinned);

@@ -23,8 +23,10 @@ class Dataset {
   using Example = ExampleType;
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  // Returns example `index`, from 0. Called by several threads at once. Take all randomness from
-  // `rng`, which depends only on (seed, epoch, index).
+  // Returns example `index`, from 0. Called by several threads at once: by the workers of every
+  // loop that runs. A loop of 1 worker, the default on a GPU, calls it on that worker's thread
+  // alone, while the thread of the loop computes. Take all randomness from `rng`, which depends
+  // only on (seed, epoch, index).
   virtual Example get(int64_t index, Generator& rng) const = 0;
 };
 

@@ -50,7 +50,7 @@ class Stream {
  public:
   using Example = ExampleType;
   virtual ~Stream() = default;
-  // Called by several threads at once.
+  // Called by several threads at once; on a GPU by a worker's thread, as Dataset::get (dataset.h).
   virtual std::unique_ptr<StreamReader<Example>> open(const StreamPart& part) const = 0;
 };
 

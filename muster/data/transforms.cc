@@ -9,12 +9,14 @@
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -181,6 +183,20 @@ ImagePart random_part(int64_t image_height,
   return {.top = (image_height - h) / 2, .left = (image_width - w) / 2, .height = h, .width = w};
 }
 
+// `what` names the transform.
+void check_deviations(const char* what, const std::vector<double>& deviation) {
+  if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
+    refuse_transform(what, "deviations above 0", join(deviation, ", "));
+}
+
+// One value a channel, without waiting for the device: a copy from the host would.
+at::Tensor channels_on(c10::Device device, const std::vector<double>& values) {
+  auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(at::kFloat));
+  for (int64_t c = 0; c < std::ssize(values); ++c)
+    tensor[c].fill_(values[c]);
+  return tensor;
+}
+
 using Table = std::array<float, 256>;
 
 // A table a channel says what each byte becomes; the arithmetic is that of the float path.
@@ -340,8 +356,7 @@ at::Tensor normalize(const at::Tensor& image,
     refuse_transform("normalize",
                      cat("a mean and a deviation for each of ", channels, " channels"),
                      cat(mean.size(), " and ", deviation.size()));
-  if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
-    refuse_transform("normalize", "deviations above 0", join(deviation, ", "));
+  check_deviations("normalize", deviation);
   const std::vector<float> means(mean.begin(), mean.end());
   const std::vector<float> deviations(deviation.begin(), deviation.end());
   auto out = at::empty(image.sizes(), at::kFloat);
@@ -352,6 +367,39 @@ at::Tensor normalize(const at::Tensor& image,
   for (int64_t c = 0; c < channels; ++c)
     out[c].copy_(image[c]).sub_(means[c]).div_(deviations[c]);
   return out;
+}
+
+NormalizeOnDevice::NormalizeOnDevice(std::vector<double> mean, std::vector<double> deviation)
+    : means_(std::move(mean)), deviations_(std::move(deviation)) {
+  if (means_.size() != deviations_.size())
+    refuse_transform("NormalizeOnDevice",
+                     "a mean and a deviation for each channel",
+                     cat(means_.size(), " and ", deviations_.size()));
+  check_deviations("NormalizeOnDevice", deviations_);
+}
+
+// CUDA multiplies with the reciprocal of a number of the host, which may give other bits; so what
+// it is to divide by is on the device.
+void NormalizeOnDevice::move_to(c10::Device device) {
+  if (mean_.defined() && mean_.device() == device)
+    return;
+  whole_ = at::full({}, 255, at::device(device).dtype(at::kFloat));
+  mean_ = channels_on(device, means_);
+  deviation_ = channels_on(device, deviations_);
+}
+
+at::Tensor NormalizeOnDevice::operator()(const at::Tensor& images) {
+  const bool fits = images.defined() && images.dim() == 4 && is_bytes(images) &&
+                    images.size(1) == std::ssize(means_);
+  if (!fits)
+    refuse_transform(
+        "NormalizeOnDevice",
+        cat("images [B, ", means_.size(), ", height, width] uint8"),
+        images.defined()
+            ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
+            : std::string("an undefined tensor"));
+  move_to(images.device());
+  return images.to(at::kFloat).div_(whole_).sub_(mean_).div_(deviation_);
 }
 
 at::Tensor brightness(const at::Tensor& image, double factor) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <utility>
@@ -74,6 +75,33 @@ at::Tensor to_float(const at::Tensor& image);
 at::Tensor normalize(const at::Tensor& image,
                      const std::vector<double>& mean,
                      const std::vector<double>& deviation);
+
+// The same for a batch where it is: uint8 crosses the bus to a GPU in a quarter of the time of
+// float32, and the workers are spared the arithmetic. The data set leaves its images uint8, and the
+// training loop has
+//
+//   transform::NormalizeOnDevice normalize(transform::kImageNetMean,
+//                                          transform::kImageNetDeviation);
+//   for (const auto& batch : loader.steps(1000)) … net->forward(normalize(batch.image)) …
+class NormalizeOnDevice {
+ public:
+  // One value per channel. Throws: invalid_argument for different numbers of them, and deviations
+  // that are not above 0.
+  NormalizeOnDevice(std::vector<double> mean, std::vector<double> deviation);
+
+  // Shapes: images [B, channels, height, width] uint8; the same, float32, on the images' device,
+  // bit for bit what normalize() gives for each. Does not wait for the device. All calls must be on
+  // one stream. Throws: invalid_argument for another shape or type.
+  at::Tensor operator()(const at::Tensor& images);
+
+ private:
+  void move_to(c10::Device device);
+
+  std::vector<double> means_;
+  std::vector<double> deviations_;
+  // On the device of the last images: [], [channels, 1, 1] and [channels, 1, 1].
+  at::Tensor whole_, mean_, deviation_;
+};
 
 // Multiplies by `factor`; contrast multiplies the difference from the grey image's mean. Values are
 // clamped to the range (0..255 or 0..1). Source:

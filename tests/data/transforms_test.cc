@@ -137,6 +137,38 @@ TEST(Transforms, FlipsAsOftenAsAsked) {
   EXPECT_NEAR(flipped, 100, 30);
 }
 
+TEST(Transforms, NormalizesABatchToTheBitsOfItsImages) {
+  const auto bytes = torch::arange(2 * 3 * 256).to(torch::kByte).view({2, 3, 16, 16});
+  const auto& mean = transform::kImageNetMean;
+  const auto& deviation = transform::kImageNetDeviation;
+  const auto expected = torch::stack({transform::normalize(bytes[0], mean, deviation),
+                                      transform::normalize(bytes[1], mean, deviation)});
+  transform::NormalizeOnDevice normalize(mean, deviation);
+  EXPECT_TRUE(torch::equal(normalize(bytes), expected));
+  EXPECT_TRUE(
+      torch::equal(normalize(bytes.contiguous(torch::MemoryFormat::ChannelsLast)), expected));
+  EXPECT_EQ(bytes.scalar_type(), torch::kByte);
+  if (!torch::cuda::is_available())
+    return;
+  const torch::Device gpu(torch::kCUDA, 0);
+  EXPECT_TRUE(normalize(bytes.to(gpu)).is_cuda());
+  EXPECT_TRUE(torch::equal(normalize(bytes.to(gpu)).cpu(), expected));
+}
+
+TEST(Transforms, RefuseBatchesThatDoNotFit) {
+  const auto images = torch::zeros({2, 3, 4, 4}, torch::kByte);
+  transform::NormalizeOnDevice grey({0.5}, {0.5});
+  EXPECT_THAT(message_of([&] { grey(images); }),
+              HasSubstr("images [B, 1, height, width] uint8, got [2, 3, 4, 4] Byte"));
+  EXPECT_THAT(message_of([&] { grey(torch::zeros({2, 1, 4, 4})); }),
+              HasSubstr("got [2, 1, 4, 4] F"));
+  EXPECT_THAT(message_of([&] { grey({}); }), HasSubstr("an undefined tensor"));
+  EXPECT_THAT(message_of([&] { transform::NormalizeOnDevice({0, 0}, {1}); }),
+              HasSubstr("a mean and a deviation for each channel, got 2 and 1"));
+  EXPECT_THAT(message_of([&] { transform::NormalizeOnDevice({0}, {0}); }),
+              HasSubstr("deviations above 0"));
+}
+
 TEST(Transforms, NormalizesAsThreeOperations) {
   const auto image = bytes_picture(16, 17);
   const auto mean = torch::tensor(transform::kImageNetMean, torch::kFloat).view({3, 1, 1});
