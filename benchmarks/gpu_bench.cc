@@ -3,7 +3,7 @@
 // staging: a bucket of gradients goes to the host and back, as it does between ranks that share a
 // GPU, while the GPU multiplies matrices. From pageable memory; from pinned memory on the stream
 // that computes; and from pinned memory on a stream of its own. prefetch: a loader's batches come
-// to the GPU while it trains. What share of a step waits for them?
+// to the GPU while it trains. How long is the thread that launches kernels held up by them?
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -112,7 +112,55 @@ void time_staging(const c10::Device& device) {
   print_ratio("own stream ÷ the computing stream, with the products", beside_ms / same_ms);
 }
 
-void time_prefetch(muster::Context& ctx) {
+struct Prefetching {
+  const char* name;
+  bool pinned;
+  std::optional<int> workers;
+};
+
+// Milliseconds a step.
+struct PrefetchTimes {
+  double step = 0;     // all of it
+  double loader = 0;   // of the thread that launches kernels, within the loader
+  double stalled = 0;  // of these, waiting for a worker
+};
+
+PrefetchTimes time_steps(const muster::TensorDataset& data,
+                         int64_t batch_size,
+                         const muster::Context& ctx,
+                         const Prefetching& kind,
+                         const std::function<void(const muster::LabelledExample&)>& train) {
+  constexpr int64_t kWarmUp = 20, kSteps = 200;
+  muster::DataLoader loader(data,
+                            {.batch_size = batch_size,
+                             .device = ctx.device(),
+                             .pin_memory = kind.pinned,
+                             .workers = kind.workers,
+                             .check_weight = false});
+  auto steps = loader.steps(kSteps);
+  auto begin = muster::Clock::now();
+  double begin_stalled = 0, in_loader = 0;
+  int64_t step = 0;
+  for (auto it = steps.begin(); it != loader.end();) {
+    train(*it);
+    if (++step == kWarmUp) {
+      gpu().synchronizeDevice(ctx.device().index());
+      begin = muster::Clock::now();
+      begin_stalled = loader.stats().seconds_stalled;
+      in_loader = 0;
+    }
+    const auto before = muster::Clock::now();
+    ++it;
+    in_loader += muster::seconds_since(before);
+  }
+  gpu().synchronizeDevice(ctx.device().index());
+  const double each = 1e3 / static_cast<double>(kSteps - kWarmUp);
+  return {.step = muster::seconds_since(begin) * each,
+          .loader = in_loader * each,
+          .stalled = (loader.stats().seconds_stalled - begin_stalled) * each};
+}
+
+void time_prefetch(const muster::Context& ctx) {
   constexpr int64_t kBatch = 256;
   torch::manual_seed(3);
   const muster::TensorDataset data(torch::randn({kBatch * 16, 3, 64, 64}),
@@ -126,33 +174,22 @@ void time_prefetch(muster::Context& ctx) {
                             torch::nn::Linear(64, 10));
   net->to(ctx.device());
   torch::optim::SGD optimizer(net->parameters(), 0.01);
-  for (const bool pin : {false, true}) {
-    muster::DataLoader loader(data,
-                              {.batch_size = kBatch,
-                               .device = ctx.device(),
-                               .pin_memory = pin,
-                               .workers = 4,
-                               .check_weight = false});
-    double begin_stalled = 0;
-    auto begin = muster::Clock::now();
-    int64_t steps = 0;
-    for (const auto& batch : loader.steps(200)) {
-      if (++steps == 20) {
-        begin = muster::Clock::now();
-        begin_stalled = loader.stats().seconds_stalled;
-      }
-      optimizer.zero_grad();
-      torch::cross_entropy_loss(net->forward(batch.features), batch.labels).backward();
-      optimizer.step();
-    }
-    gpu().synchronizeDevice(ctx.device().index());
-    const double seconds = muster::seconds_since(begin);
-    std::printf("%s: %.3f ms a step\n",
-                pin ? "pinned" : "pageable",
-                seconds * 1e3 / static_cast<double>(steps - 20));
-    print_ratio(
-        pin ? "stalled share, pinned batches (bar 0.02)" : "stalled share, pageable batches",
-        (loader.stats().seconds_stalled - begin_stalled) / seconds);
+  const auto train = [&](const muster::LabelledExample& batch) {
+    optimizer.zero_grad();
+    torch::cross_entropy_loss(net->forward(batch.features), batch.labels).backward();
+    optimizer.step();
+  };
+  for (const Prefetching& kind : {Prefetching{"pageable, no worker", false, 0},
+                                  Prefetching{"pinned, no worker", true, 0},
+                                  Prefetching{"pinned, the default", true, {}},
+                                  Prefetching{"pinned, 4 workers", true, 4}}) {
+    const PrefetchTimes ms = time_steps(data, kBatch, ctx, kind, train);
+    std::printf("%-20s %.3f ms a step, %.3f of them in the loader; stalled share %.3f%s\n",
+                kind.name,
+                ms.step,
+                ms.loader,
+                ms.stalled / ms.step,
+                kind.workers == 0 ? "" : " (bar 0.02)");
   }
 }
 
