@@ -16,7 +16,7 @@ void train(const Options& options, muster::Context& ctx) {
   ctx.seed_all(options.seed);
   Net net(data.train.features().size(2), data.train.features().size(3));
   net->to(ctx.device());
-  torch::optim::SGD optimizer(muster::distinct_parameters(*net),
+  muster::optim::SGD optimizer(muster::distinct_parameters(*net),
                               torch::optim::SGDOptions(options.lr).momentum(0.9));
   muster::Precision precision(ctx.device(), options.precision);
   auto digits = ctx.loader(data.train,

@@ -49,7 +49,7 @@ void train(const Options& options, muster::Context& ctx) {
   ResNet net(10, options.depth, options.width);
   net->to(ctx.device());
   muster::convert_sync_batch_norm(*net, ctx.process_group());
-  torch::optim::SGD optimizer(
+  muster::optim::SGD optimizer(
       muster::distinct_parameters(*net),
       torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4).nesterov(true));
   muster::Schedule schedule(optimizer,

@@ -106,9 +106,12 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   };
 }
 
-// Where ranks are replaced in place, the process goes on with another group.
-LateWatch::Lost interrupt_all() {
-  return [](const std::string& what) {
+// Where ranks are replaced in place, the process goes on with another group. A group that was
+// interrupted already says nothing of that one.
+LateWatch::Lost interrupt_all(int64_t interruptions) {
+  return [interruptions](const std::string& what) {
+    if (num_interruptions() != interruptions)
+      return;
     log(LogLevel::warn, cat(what, "; NCCL's communicators are aborted"));
     interrupt_groups();
   };
@@ -187,8 +190,8 @@ void make_agreement(ProcessGroup::State& state) {
     state.late_watch = std::make_unique<LateWatch>();
     return;
   }
-  const auto lost =
-      groups_are_tracked() ? interrupt_all() : end_without(state.group->getBackend(c10::kCUDA));
+  const auto lost = groups_are_tracked() ? interrupt_all(state.interruptions)
+                                         : end_without(state.group->getBackend(c10::kCUDA));
   state.late_watch = std::make_unique<LateWatch>(lost, state.options.device);
 }
 

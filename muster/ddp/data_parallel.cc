@@ -6,10 +6,13 @@
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "muster/base/error.h"
@@ -109,6 +112,22 @@ ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
   }
 }
 
+namespace {
+
+// The streams that are current in this thread; none on the CPU.
+std::vector<std::optional<c10::Stream>> current_streams_of(
+    const std::vector<c10::Device>& devices) {
+  std::vector<std::optional<c10::Stream>> streams;
+  for (const c10::Device device : devices) {
+    auto& stream = streams.emplace_back();
+    if (!device.is_cpu())
+      stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  }
+  return streams;
+}
+
+}  // namespace
+
 void ModelReplicas::make() {
   const at::NoGradGuard no_grad;
   replicas_ = {model_};
@@ -131,14 +150,17 @@ void ModelReplicas::refresh(size_t count) {
   }
 }
 
-// The first call is made in the caller's thread. All others have its modes of autograd.
+// The first call is made in the caller's thread. All others have its modes of autograd and its
+// streams, on which their inputs were made.
 void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& body) const {
   std::vector<std::exception_ptr> failures(count);
   const at::ThreadLocalState state;
+  const auto streams = current_streams_of(devices_);
   const auto run = [&](size_t i) {
     try {
       const at::ThreadLocalStateGuard same_modes(state);
       const c10::DeviceGuard device(devices_[i]);
+      const c10::OptionalStreamGuard stream(streams[i]);
       translate_failures(cat("DataParallel: replica ", i, " on ", devices_[i].str()),
                          [&] { body(i); });
     } catch (...) {

@@ -49,6 +49,7 @@ PARTS = [
          r"timed out after 5.*missing rank\(s\) 1"),
     Part("a rank that dies, over NCCL", f"! {RUN} {SHARED} 3 {APART} $BUILD/tests/gpu_probe dies", 40, "rank 2 failed first: killed by SIGKILL"),
     Part("steps that are left out on the GPU", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe 'leave out'", 40, "leave out holds"),
+    Part("ranks replaced in place, over NCCL", "KILLS=4 $PYTHON -B $SOURCE/tests/cuda/in_place_test.py", 120, "OK"),
     Part("waits for the GPU", f"{RUN} --gpus 0 env LD_PRELOAD=$BUILD/lib/libcount_waits.so $BUILD/tests/gpu_probe 'count waits'", 60, "count waits holds",
          shows=10),
     # --- training, beside Python's ------------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ PARTS = [
     Part("table of models as Python's", on_gpu("table", "ddp_table"), 240),
     Part("hooks as Python's", on_gpu("hooks", "hook_table"), 240),
     Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 240),
-    Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoaderOnAGpu.PutsBatchesThere", 60, r"\[  PASSED  \] 1 test"),
+    Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoaderOnAGpu.PutsBatchesThere:LoaderOnAGpu.*", 60, r"\[  PASSED  \] [1-9]"),
     Part("ResNet, bf16 and SyncBatchNorm", f"{RUN} {SHARED} 2 $BUILD/bin/resnet --epochs 1 --precision bf16 --digits $SOURCE/data/digits.csv.gz",
          180, shows=2),
     # --- what is measured ---------------------------------------------------------------------------------------------

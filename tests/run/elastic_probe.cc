@@ -160,6 +160,7 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
                             torch::nn::Dropout(0.5),
                             torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 2));
+  net->to(ctx.device());
   torch::optim::AdamW optimizer(net->parameters(), 0.01);
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = plan.steps}));
   auto x = torch::randn({64, 4}, at::detail::createCPUGenerator(2));
@@ -188,7 +189,7 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   for (const auto& batch : data.steps(plan.steps)) {
     const int64_t done = data.position().step;
     std::vector<int64_t> samples;
-    const auto numbers = batch.features.select(1, 3).contiguous();
+    const auto numbers = batch.features.select(1, 3).cpu().contiguous();
     for (int64_t i = 0; i < numbers.numel(); ++i)
       samples.push_back(static_cast<int64_t>(numbers.data_ptr<float>()[i]));
     step(batch, [&] {

@@ -14,7 +14,7 @@
 #include "../options.h"
 #include "../text.h"
 
-using torch::optim::AdamW;
+using muster::optim::AdamW;
 using TextBatch = muster::Batch<Windows::Example>;
 
 class Way {

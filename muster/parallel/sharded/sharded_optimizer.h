@@ -30,6 +30,7 @@
 
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
+#include "muster/optim/optim.h"
 #include "muster/parallel/sharded/sharded_traffic.h"
 
 namespace muster {
@@ -115,6 +116,12 @@ struct OptionsOfOptimizer<torch::optim::AdamW> {
   using type = torch::optim::AdamWOptions;
   static constexpr const char* kElementwise = "AdamW";
 };
+template <>
+struct OptionsOfOptimizer<optim::SGD> : OptionsOfOptimizer<torch::optim::SGD> {};
+template <>
+struct OptionsOfOptimizer<optim::Adam> : OptionsOfOptimizer<torch::optim::Adam> {};
+template <>
+struct OptionsOfOptimizer<optim::AdamW> : OptionsOfOptimizer<torch::optim::AdamW> {};
 template <>
 struct OptionsOfOptimizer<torch::optim::Adagrad> {
   using type = torch::optim::AdagradOptions;
