@@ -52,6 +52,7 @@ PARTS = [
     Part("ranks replaced in place, over NCCL", "KILLS=4 $PYTHON -B $SOURCE/tests/cuda/in_place_test.py", 120, "OK"),
     Part("waits for the GPU", f"{RUN} --gpus 0 env LD_PRELOAD=$BUILD/lib/libcount_waits.so $BUILD/tests/gpu_probe 'count waits'", 60, "count waits holds",
          shows=10),
+    Part("a whole step by PyTorch", "$PYTHON -B $SOURCE/benchmarks/gpu_step.py", 60, shows=2),
     # --- training, beside Python's ------------------------------------------------------------------------------------
     Part("losses as Python's, bit for bit", on_gpu("losses", "ddp_losses"), 120, "the same bits"),
     Part("steps as Python's (AMP, clipping, averages)", on_gpu("step", "step_losses", "train"), 180, "the same bits"),

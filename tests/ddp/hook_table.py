@@ -16,7 +16,7 @@ from twin import join_ranks  # noqa: E402
 STEPS, BATCH = 10, 8
 
 
-# Older hooks expect the list of gathered tensors in a list.
+# Older hooks expect the gathered tensors in a list, and index them as one tensor.
 GATHERED_IN_A_LIST = "fut.wait()[0]" in inspect.getsource(quantization_hooks.quantization_pertensor_hook)
 
 
@@ -46,7 +46,7 @@ class AtOnce:
     @staticmethod
     def all_gather(tensors, tensor, group, async_op):
         dist.all_gather(tensors, tensor, group=group)
-        return AtOnce(tensor, [tensors] if GATHERED_IN_A_LIST else tensors)
+        return AtOnce(tensor, [torch.stack(tensors)] if GATHERED_IN_A_LIST else tensors)
 
 
 def make_net():
