@@ -49,7 +49,7 @@ void train(const Options& options, muster::Context& ctx) {
       const auto loss = step(
           batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
-      progress.update(batch.size() * ctx.world_size(), loss.item<double>());
+      progress.update(batch.size() * ctx.world_size(), loss);
       const bool within_epoch = batch.last && digits.position().consumed > 0;
       if (within_epoch && checkpoints.save_or_stop(digits.position().step))
         return;  // Ctrl-C, SIGTERM

@@ -82,7 +82,7 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
     for (const auto& batch : windows.steps(until)) {
       const auto loss = way->step(batch);
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
-      progress.update(of_all, loss.item<double>());
+      progress.update(of_all, loss);
       if (batch.last && ctx.should_stop())
         break;  // SIGTERM, SIGUSR1, Ctrl-C, a time limit
     }

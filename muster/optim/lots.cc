@@ -11,10 +11,14 @@ namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
+// Whether the rule holds for all parameters that have a gradient.
 template <class Rule>
 bool all_hold(const Groups& groups, const Rule& rule) {
+  const auto holds = [&](const at::Tensor& parameter) {
+    return !parameter.grad().defined() || rule(parameter);
+  };
   return std::ranges::all_of(
-      groups, [&](const auto& group) { return std::ranges::all_of(with_gradients(group), rule); });
+      groups, [&](const auto& group) { return std::ranges::all_of(group.params(), holds); });
 }
 
 }  // namespace

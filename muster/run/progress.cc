@@ -1,5 +1,6 @@
 #include "muster/run/progress.h"
 
+#include <ATen/Functions.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,27 +31,57 @@ Progress::Progress(std::string label, int64_t total_samples, bool shown)
 void Progress::update(int64_t samples, double loss) {
   done_ += samples;
   loss_sum_ += loss * static_cast<double>(samples);
+  loss_read_ = loss_sum_ / static_cast<double>(done_);
+  draw();
+}
+
+void Progress::update(int64_t samples, const at::Tensor& loss) {
+  if (loss.is_cpu())
+    return update(samples, loss.item<double>());
+  const at::NoGradGuard no_grad;
+  done_ += samples;
+  if (!sum_on_gpu_.defined())
+    sum_on_gpu_ = at::zeros({}, loss.options().dtype(at::kDouble));
+  sum_on_gpu_.add_(loss.detach().reshape({}), samples);
+  read_losses_on_gpu();
+  draw();
+}
+
+// One reading at a time is under way, and only where somebody sees the line.
+void Progress::read_losses_on_gpu() {
+  if (!shown_ || !alive_)
+    return;
+  if (const auto sum = reading_.take_if_ready())
+    loss_read_ = (loss_sum_ + sum->at(0)) / static_cast<double>(read_at_);
+  if (reading_.is_under_way())
+    return;
+  read_at_ = done_;
+  reading_.start(sum_on_gpu_.to(at::kFloat).reshape({1}));
+}
+
+void Progress::draw() {
   if (!shown_ || !alive_ || Clock::now() - drawn_ < kRedraw)
     return;
   drawn_ = Clock::now();
-  std::fprintf(stderr, "%s\r", line().c_str());
+  std::fprintf(stderr, "%s\r", line(loss_read_).c_str());
   std::fflush(stderr);
 }
 
 void Progress::finish() {
   if (shown_)
-    std::fprintf(stderr, "%s\n", line().c_str());
+    std::fprintf(stderr, "%s\n", line(mean_loss()).c_str());
 }
 
 double Progress::mean_loss() const {
-  return done_ == 0 ? 0 : loss_sum_ / static_cast<double>(done_);
+  const double on_gpu = sum_on_gpu_.defined() ? sum_on_gpu_.item<double>() : 0;
+  return done_ == 0 ? 0 : (loss_sum_ + on_gpu) / static_cast<double>(done_);
 }
 
 double Progress::samples_per_second() const {
   return static_cast<double>(done_) / std::max(seconds_since(start_), 1e-9);
 }
 
-std::string Progress::line() const {
+std::string Progress::line(double loss) const {
   const int64_t done = std::min(done_, total_);
   const size_t filled = kBarWidth * done / total_;
   char numbers[96];
@@ -59,7 +90,7 @@ std::string Progress::line() const {
                 "%ld/%ld  loss %.4f  %.0f samples/s",
                 done,
                 total_,
-                mean_loss(),
+                loss,
                 samples_per_second());
   const std::string bar = std::string(filled, '#') + std::string(kBarWidth - filled, '.');
   return cat(label_, " [", bar, "] ", numbers);
