@@ -23,6 +23,9 @@ DATA = pathlib.Path(os.environ["MUSTER_SOURCE"]) / "data"
 FAKE = "--fake" in sys.argv
 SHARED = ("--gpus", "0", "--surplus", "share", "--nproc-per-node")  # ranks of one GPU: shared memory
 ONE = ("--gpus", "0")  # one rank: NCCL
+# Two ranks over NCCL: on two fake GPUs; on one true GPU, where each says that it is on a host of its own.
+APART = "MUSTER_HOST_ID=host$RANK NCCL_HOSTID=host$RANK NCCL_SOCKET_IFNAME=lo MUSTER_BACKEND=nccl exec \"$0\" \"$@\""
+OVER_NCCL = ("--gpus", "0,1") if FAKE else (*SHARED, "2", "sh", "-c", APART)
 
 
 def pids_on_gpus():
@@ -72,7 +75,8 @@ class OnGpus(unittest.TestCase):
             for epoch, (gpu, cpu) in enumerate(zip(on_gpu, on_cpu, strict=True)):
                 self.assertAlmostEqual(gpu, cpu, delta=1e-3 * 10**epoch)  # other kernels round otherwise, and rounding grows
 
-    def test_a_gpt_divided_over_ranks_has_the_losses_of_one(self):
+    def check_divided(self, two_ranks, ways):
+        """A GPT that two ranks train in several ways has the loss of one rank with all of the batch."""
         model = ("--text", f"{DATA}/shakespeare.txt.gz", "--layers", "2", "--heads", "2", "--width", "32", "--context", "16", "--lr", "0.003", "--warmup", "5",
                  "--sample", "5", "--steps", "20", "--eval-every", "20")
 
@@ -86,11 +90,18 @@ class OnGpus(unittest.TestCase):
             return found
 
         alone = loss("one rank", ONE, 8)
-        ways = ((4, ""), (4, "--shard zero1"), (4, "--shard full"), (8, "--mesh tp=2"), (8, "--mesh pp=2"))
-        for batch, way in some_of(ways, 2, 3, 4) if FAKE else ways:
+        for batch, way in ways:
             with self.subTest(way):
-                self.assertAlmostEqual(loss(way or "ddp", (*SHARED, "2"), batch, *way.split()), alone, places=3)
+                self.assertAlmostEqual(loss(way or "ddp", two_ranks, batch, *way.split()), alone, places=3)
         self.assertAlmostEqual(loss("bf16", ONE, 8, "--precision", "bf16"), alone, places=1)
+
+    WAYS = ((4, ""), (4, "--shard zero1"), (4, "--shard full"), (8, "--mesh tp=2"), (8, "--mesh pp=2"))
+
+    def test_a_gpt_divided_over_ranks_that_share_a_gpu_has_the_losses_of_one(self):
+        self.check_divided((*SHARED, "2"), some_of(self.WAYS, 2, 3, 4) if FAKE else self.WAYS)
+
+    def test_a_gpt_divided_over_nccl_has_the_losses_of_one(self):
+        self.check_divided(OVER_NCCL, some_of(self.WAYS, 0, 1, 4) if FAKE else self.WAYS)
 
     def test_a_sub_group_is_split_from_its_parent(self):
         two = () if FAKE else ONE
