@@ -31,6 +31,7 @@
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/sync_batch_norm.h"
+#include "muster/optim/groups.h"
 #include "muster/optim/optim.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"

@@ -116,6 +116,26 @@ class OnGpus(unittest.TestCase):
         else:
             self.assertIn("high priority holds", self.probe(two, "high priority"))
 
+    def test_a_group_that_goes_out_of_scope_finishes_its_sums(self):
+        self.assertIn("drop groups holds", self.probe(OVER_NCCL, "drop groups"))
+
+    def test_a_calls_own_limit_is_an_error_that_names_the_rank(self):
+        said = self.probe(OVER_NCCL, "limit", code=1)
+        self.assertRegex(said, r"rank 0 threw: all_reduce #1 on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
+
+    def test_the_jobs_limit_names_the_rank_and_ends_the_job(self):
+        said = self.probe(OVER_NCCL, "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertRegex(said, r"all_reduce #1 on rank 0 of 2: timed out after 5.0s; missing rank\(s\) 1; NCCL's communicator is aborted")
+
+    def test_a_step_with_bad_gradients_is_left_out_on_the_gpu(self):
+        self.assertIn("leave out holds", self.probe(OVER_NCCL, "leave out"))
+
+    def test_a_step_does_not_wait_for_the_gpu(self):
+        counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
+        said = self.probe(counting, "count waits of a small model")
+        self.assertIn("TrainStep, muster::optim::AdamW: 0 waits a step", said)
+        self.assertRegex(said, "TrainStep, torch::optim::AdamW: 1 waits a step")
+
     @unittest.skipIf(FAKE, "LibTorch has its kernels for true GPUs alone")
     def test_synchronised_batch_norm(self):
         self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))

@@ -1,5 +1,7 @@
 #include "muster/optim/optim.h"
 
+#include "muster/optim/groups.h"
+
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -15,6 +17,7 @@ namespace muster::testing {
 namespace {
 
 using Parameters = std::vector<at::Tensor>;
+using AdamWGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
 const std::vector<std::vector<int64_t>>& shapes() {
   static const std::vector<std::vector<int64_t>> all{{3}, {17, 5}, {}, {64, 33}, {2, 3, 4}};
@@ -197,6 +200,28 @@ TEST(Optim, ReturnsTheClosuresLoss) {
   });
   EXPECT_EQ(loss.item<float>(), 2);
   EXPECT_NEAR(parameter[0].item<float>(), 0.8, 1e-6);
+}
+
+TEST(Optim, GroupsByDecayAndByLayer) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 3),
+                            torch::nn::LayerNorm(torch::nn::LayerNormOptions({3})),
+                            torch::nn::Linear(3, 2));
+  AdamWGroups by_decay = optim::groups_by_decay(net->parameters(), adamw());
+  ASSERT_EQ(by_decay.size(), 2U);
+  EXPECT_EQ(by_decay[0].params().size(), 2U);
+  EXPECT_EQ(by_decay[1].params().size(), 4U);
+  const auto options_of = [](const torch::optim::OptimizerParamGroup& group) {
+    return static_cast<const torch::optim::AdamWOptions&>(group.options());
+  };
+  EXPECT_EQ(options_of(by_decay[0]).weight_decay(), 0.1);
+  EXPECT_EQ(options_of(by_decay[1]).weight_decay(), 0);
+  std::vector<Parameters> layers;
+  for (const auto& layer : *net)
+    layers.push_back(layer.ptr()->parameters());
+  const AdamWGroups by_layer = optim::groups_by_layer(layers, adamw(), 0.5);
+  ASSERT_EQ(by_layer.size(), 3U);
+  EXPECT_DOUBLE_EQ(options_of(by_layer[0]).lr(), 0.25e-2);
+  EXPECT_DOUBLE_EQ(options_of(by_layer[2]).lr(), 1e-2);
 }
 
 // What the device leaves out changes nothing, and the counts of steps go back when the host knows.

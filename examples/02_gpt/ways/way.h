@@ -47,19 +47,10 @@ inline torch::optim::AdamWOptions adamw(const Options& options) {
   return torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99});
 }
 
-// Matrices decay; biases and the norms' scales do not.
 inline std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const std::vector<torch::Tensor>& parameters, const Options& options) {
-  std::vector<torch::Tensor> matrices, others;
-  for (const auto& parameter : parameters)
-    (parameter.dim() < 2 ? others : matrices).push_back(parameter);
-  const auto decay = [&](double value) {
-    return std::make_unique<torch::optim::AdamWOptions>(adamw(options).weight_decay(value));
-  };
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(matrices, decay(options.weight_decay));
-  groups.emplace_back(others, decay(0));
-  return groups;
+  return muster::optim::groups_by_decay(parameters,
+                                        adamw(options).weight_decay(options.weight_decay));
 }
 
 template <class Model>
