@@ -1,0 +1,216 @@
+#include "tests/cuda/fake_communicator.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "muster/base/blocked_signals.h"
+
+namespace muster::testing {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{20};
+constexpr std::chrono::seconds kToGiveUp{2};  // of shared memory, at most
+
+// Until shared memory has ended it, well or not.
+void wait_below(const c10::intrusive_ptr<c10d::Work>& work, std::chrono::milliseconds limit) {
+  try {
+    if (work)
+      work->wait(limit);
+  } catch (const std::exception&) {
+    return;  // NCCL would not know
+  }
+}
+
+// Whether the host knows, so that nothing can happen to the operation any more.
+bool is_known_to_be_over(Collective& one) {
+  return one.is_over() && host_knows(one.operation().at);
+}
+
+}  // namespace
+
+Collective::Collective(Operation operation,
+                       uint64_t sequence,
+                       c10::intrusive_ptr<c10d::Work> work,
+                       std::vector<Spoilable> written)
+    : operation_(std::move(operation)),
+      sequence_(sequence),
+      written_(std::move(written)),
+      work_(std::move(work)) {}
+
+c10::intrusive_ptr<c10d::Work> Collective::work() {
+  const std::lock_guard lock(mutex_);
+  return work_;
+}
+
+// The work goes, and with it the memory that it keeps.
+bool Collective::is_over() {
+  const std::lock_guard lock(mutex_);
+  if (over_ || !work_->isCompleted() || !work_->isSuccess())
+    return over_;
+  source_ = work_->sourceRank();
+  work_.reset();
+  over_ = true;
+  return true;
+}
+
+void Collective::wait() {
+  wait_below(work(), kNoTimeout);
+  wait_until(Deadline(Deadline::kFarthest));
+}
+
+bool Collective::wait_until(const Deadline& deadline) {
+  while (!is_over()) {
+    if (deadline.passed())
+      return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+void Collective::give_up() {
+  wait_below(work(), kToGiveUp);
+  for (const Spoilable& memory : written_)
+    memory.spoil();
+  const std::lock_guard lock(mutex_);
+  work_.reset();
+  over_ = true;
+}
+
+int Collective::source() {
+  const std::lock_guard lock(mutex_);
+  return source_;
+}
+
+Communicator::Communicator(c10::intrusive_ptr<c10d::Backend> on_host, const NcclGroup& group)
+    : on_host_(std::move(on_host)),
+      rank_(group.rank),
+      name_(group.name),
+      stream_(new_stream({c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)})),
+      timeout_(group.timeout) {}
+
+void Communicator::set_timeout(std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  timeout_ = timeout;
+}
+
+void Communicator::expect_alive(const char* operation) {
+  const std::lock_guard lock(mutex_);
+  TORCH_CHECK_WITH(
+      DistBackendError, !ended_, operation, ": NCCL communicator was aborted on rank ", rank_);
+}
+
+std::shared_ptr<Collective> Communicator::add(const Operation& operation,
+                                              c10::intrusive_ptr<c10d::Work> work,
+                                              std::vector<Spoilable> written) {
+  const std::lock_guard lock(mutex_);
+  auto one =
+      std::make_shared<Collective>(operation, ++sequence_, std::move(work), std::move(written));
+  under_way_.push_back(one);
+  if (!watchdog_.joinable()) {
+    const BlockedSignals blocked;  // in the thread, for good
+    watchdog_ = std::thread([this] { watch(); });
+  }
+  return one;
+}
+
+Communicator::Collectives Communicator::take_all() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  return std::exchange(under_way_, {});
+}
+
+// The host waits, and no GPU is asked to let it: that is not counted. The watchdog looks on.
+void Communicator::shutdown() {
+  Collectives all;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(ended_, true))
+      return;
+    all = under_way_;
+  }
+  for (const auto& one : all) {
+    one->wait();
+    tell_host(one->operation().knows);
+  }
+  take_all();
+  stop_watching();
+  on_host_->shutdown();
+}
+
+void Communicator::abort() {
+  std::fprintf(stderr, "nccl: aborted\n");
+  give_up_all();
+}
+
+// A rank that has seen all of its operations end leaves in good order: others may not have.
+void Communicator::give_up_all() {
+  Collectives all = take_all();
+  std::erase_if(all, [](const auto& one) { return is_known_to_be_over(*one); });
+  if (!all.empty())
+    on_host_->abort();
+  for (const auto& one : all) {
+    std::fprintf(stderr,
+                 "nccl: rank %d of %s gives up %s #%llu, which nobody has waited for\n",
+                 rank_,
+                 name_.c_str(),
+                 one->operation().name,
+                 static_cast<unsigned long long>(one->sequence()));
+    one->give_up();
+  }
+}
+
+void Communicator::destroy() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_)
+      return;
+  }
+  std::fprintf(stderr,
+               "nccl: rank %d of %s: destroyed without shutdown(), which aborts it\n",
+               rank_,
+               name_.c_str());
+  give_up_all();
+  stop_watching();
+}
+
+void Communicator::stop_watching() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  if (watchdog_.joinable())
+    watchdog_.join();
+}
+
+void Communicator::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    std::erase_if(under_way_, [](const auto& one) { return is_known_to_be_over(*one); });
+    for (const auto& one : under_way_) {
+      if (!one->is_over() && one->seconds() > std::chrono::duration<double>(timeout_).count())
+        end_process(*one);
+    }
+    changed_.wait_for(lock, kLookEvery, [&] { return stop_; });
+  }
+}
+
+void Communicator::end_process(Collective& late) const {
+  std::fprintf(stderr,
+               "nccl: rank %d of %s: Watchdog caught collective operation timeout: %s #%llu ran "
+               "for %.0f milliseconds before timing out, its limit is %lld\n",
+               rank_,
+               name_.c_str(),
+               late.operation().name,
+               static_cast<unsigned long long>(late.sequence()),
+               late.seconds() * 1e3,
+               static_cast<long long>(timeout_.count()));
+  std::abort();
+}
+
+}  // namespace muster::testing

@@ -1,0 +1,102 @@
+// A communicator of fake_nccl.h, without the operations: what is under way in it, and how that
+// ends. The backend and the works that it has given out share it.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/comm/nccl/plugin.h"
+#include "tests/cuda/fake_memory.h"
+#include "tests/cuda/fake_streams.h"
+
+namespace muster::testing {
+
+// An operation of a communicator, which `work` does in shared memory.
+class Collective : public Flight {
+ public:
+  Collective(Operation operation,
+             uint64_t sequence,
+             c10::intrusive_ptr<c10d::Work> work,
+             std::vector<Spoilable> written);
+
+  // One that has failed in shared memory is not over: NCCL knows no such failure, and goes on
+  // waiting.
+  bool is_over() override;
+  void wait() override;
+  bool wait_until(const Deadline& deadline);  // false: it is not over
+  void give_up();                             // after shared memory has been given up
+
+  const Operation& operation() const { return operation_; }
+  uint64_t sequence() const { return sequence_; }
+  double seconds() const { return seconds_since(begin_); }
+  int source();  // of a message, once it is over
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work();
+
+  const Operation operation_;
+  const uint64_t sequence_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const std::vector<Spoilable> written_;
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Work> work_;  // until it is over
+  bool over_ = false;
+  int source_ = -1;
+};
+
+class Communicator {
+ public:
+  Communicator(c10::intrusive_ptr<c10d::Backend> on_host, const NcclGroup& group);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() { stop_watching(); }
+
+  const c10::Stream& stream() const { return stream_; }
+  std::mutex& order() { return order_; }  // is held while an operation is started
+  void set_timeout(std::chrono::milliseconds timeout);
+
+  // Throws: DistBackendError where the communicator has ended.
+  void expect_alive(const char* operation);
+  std::shared_ptr<Collective> add(const Operation& operation,
+                                  c10::intrusive_ptr<c10d::Work> work,
+                                  std::vector<Spoilable> written);
+
+  void shutdown();
+  void abort();
+  void destroy();  // by the backend's destructor
+
+ private:
+  using Collectives = std::vector<std::shared_ptr<Collective>>;
+
+  Collectives take_all();  // and lets no other begin
+  void give_up_all();
+  void watch();
+  void stop_watching();
+  [[noreturn]] void end_process(Collective& late) const;
+
+  const c10::intrusive_ptr<c10d::Backend> on_host_;
+  const int rank_;
+  const std::string name_;
+  const c10::Stream stream_;
+  std::mutex order_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::chrono::milliseconds timeout_;
+  Collectives under_way_;
+  uint64_t sequence_ = 0;
+  bool ended_ = false;
+  bool stop_ = false;
+  std::thread watchdog_;
+};
+
+}  // namespace muster::testing

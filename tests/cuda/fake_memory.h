@@ -1,0 +1,54 @@
+// Memory of the fake GPUs: pages of the host's, out of its reach but by what reach() gives. Every
+// use is noted, and one that does not happen after those it depends on is an error, which is also
+// said on standard error: whoever catches it does not hide it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Stream.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "tests/cuda/fake_streams.h"
+
+namespace muster::testing {
+
+class Block;
+
+enum class Use { read, write };
+
+// Of memory on the host, or of what lies behind a block.
+struct Range {
+  std::byte* begin;
+  std::byte* end;
+};
+bool overlap(const Range& one, const Range& other);
+Range range_of(const at::Tensor& on_host);  // from its first to its last value
+
+// The allocator of the current GPU's memory: for c10::detail::empty…, after set_current_gpu().
+c10::Allocator& gpu_allocator();
+c10::Device current_gpu();
+void set_current_gpu(c10::DeviceIndex ordinal) noexcept;
+
+// The stream may use the memory, which was made on another.
+void record_on_stream(const c10::DataPtr& memory, const c10::Stream& stream);
+
+// The tensor's values as an operation has them: a tensor on the host in the same memory, which it
+// keeps. Throws: Error of internal where the operation does not wait for what it depends on, or
+// the memory is not for its stream.
+at::Tensor reach(const at::Tensor& tensor, const Operation& operation, Use use);
+
+// Memory whose values may become wrong. It keeps nothing.
+class Spoilable {
+ public:
+  explicit Spoilable(const at::Tensor& on_gpu);
+  void spoil() const;
+
+ private:
+  std::weak_ptr<Block> block_;
+  std::vector<Range> ranges_;
+};
+
+}  // namespace muster::testing
