@@ -75,8 +75,16 @@ constexpr int64_t kMostPieces = 4096;
   throw Error(ErrorCode::internal, what);
 }
 
-std::string in_mib(size_t bytes) {
-  return cat(static_cast<double>(bytes) / (1 << 20), " MiB");
+// As LibTorch has it: "2.00 GiB".
+std::string amount(size_t bytes) {
+  const bool many = bytes >= size_t{1} << 30;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(),
+                text.size(),
+                "%.2f %s",
+                static_cast<double>(bytes) / (many ? 1 << 30 : 1 << 20),
+                many ? "GiB" : "MiB");
+  return text.data();
 }
 
 // What a GPU has: no limit where FAKE_CUDA_MEMORY does not say how many bytes.
@@ -151,13 +159,13 @@ class GpuMemory : public c10::Allocator {
       TORCH_CHECK_WITH(OutOfMemoryError,
                        false,
                        "CUDA out of memory. Tried to allocate ",
-                       in_mib(bytes),
+                       amount(bytes),
                        ". GPU ",
                        static_cast<int>(gpu.index()),
                        " has a total capacity of ",
-                       in_mib(capacity()),
+                       amount(capacity()),
                        " of which ",
-                       in_mib(capacity() - used),
+                       amount(capacity() - used),
                        " is free.");
     }
     used += bytes;
