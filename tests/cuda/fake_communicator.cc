@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/env.h"
+#include "muster/base/strings.h"
 
 namespace muster::testing {
 
@@ -50,7 +52,7 @@ c10::intrusive_ptr<c10d::Work> Collective::work() {
 // The work goes, and with it the memory that it keeps.
 bool Collective::is_over() {
   const std::lock_guard lock(mutex_);
-  if (over_ || !work_->isCompleted() || !work_->isSuccess())
+  if (over_ || !work_ || !work_->isCompleted() || !work_->isSuccess())
     return over_;
   source_ = work_->sourceRank();
   work_.reset();
@@ -79,6 +81,17 @@ void Collective::give_up() {
   const std::lock_guard lock(mutex_);
   work_.reset();
   over_ = true;
+}
+
+void Collective::fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_)
+    error_ = std::move(error);
+}
+
+std::exception_ptr Collective::error() {
+  const std::lock_guard lock(mutex_);
+  return error_;
 }
 
 int Collective::source() {
@@ -193,24 +206,32 @@ void Communicator::watch() {
   while (!stop_) {
     std::erase_if(under_way_, [](const auto& one) { return is_known_to_be_over(*one); });
     for (const auto& one : under_way_) {
-      if (!one->is_over() && one->seconds() > std::chrono::duration<double>(timeout_).count())
-        end_process(*one);
+      const bool late = one->seconds() > std::chrono::duration<double>(timeout_).count();
+      if (late && !one->error() && !one->is_over())
+        end_for_time(*one);
     }
     changed_.wait_for(lock, kLookEvery, [&] { return stop_; });
   }
 }
 
-void Communicator::end_process(Collective& late) const {
-  std::fprintf(stderr,
-               "nccl: rank %d of %s: Watchdog caught collective operation timeout: %s #%llu ran "
-               "for %.0f milliseconds before timing out, its limit is %lld\n",
-               rank_,
-               name_.c_str(),
-               late.operation().name,
-               static_cast<unsigned long long>(late.sequence()),
-               late.seconds() * 1e3,
-               static_cast<long long>(timeout_.count()));
-  std::abort();
+// By default the process ends. A program may want to find the failure in the work instead.
+void Communicator::end_for_time(Collective& late) const {
+  const std::string what = cat("nccl: rank ",
+                               rank_,
+                               " of ",
+                               name_,
+                               ": Watchdog caught collective operation timeout: ",
+                               late.operation().name,
+                               " #",
+                               late.sequence(),
+                               " ran for ",
+                               static_cast<int64_t>(late.seconds() * 1e3),
+                               " milliseconds before timing out, its limit is ",
+                               timeout_.count());
+  std::fprintf(stderr, "%s\n", what.c_str());
+  if (get_env("TORCH_NCCL_ASYNC_ERROR_HANDLING") != "0")
+    std::abort();
+  late.fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, what)));
 }
 
 }  // namespace muster::testing

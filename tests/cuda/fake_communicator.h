@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -20,7 +21,8 @@
 
 namespace muster::testing {
 
-// An operation of a communicator, which `work` does in shared memory.
+// An operation of a communicator, which `work` does in shared memory. Without a work it is never
+// over: shared memory has failed.
 class Collective : public Flight {
  public:
   Collective(Operation operation,
@@ -34,6 +36,10 @@ class Collective : public Flight {
   void wait() override;
   bool wait_until(const Deadline& deadline);  // false: it is not over
   void give_up();                             // after shared memory has been given up
+
+  // It has taken too long, for whoever asks the work: the GPU itself goes on waiting.
+  void fail(std::exception_ptr error);
+  std::exception_ptr error();
 
   const Operation& operation() const { return operation_; }
   uint64_t sequence() const { return sequence_; }
@@ -50,6 +56,7 @@ class Collective : public Flight {
   std::mutex mutex_;
   c10::intrusive_ptr<c10d::Work> work_;  // until it is over
   bool over_ = false;
+  std::exception_ptr error_;
   int source_ = -1;
 };
 
@@ -81,7 +88,7 @@ class Communicator {
   void give_up_all();
   void watch();
   void stop_watching();
-  [[noreturn]] void end_process(Collective& late) const;
+  void end_for_time(Collective& late) const;
 
   const c10::intrusive_ptr<c10d::Backend> on_host_;
   const int rank_;

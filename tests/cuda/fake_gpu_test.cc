@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <future>
 #include <string>
 #include <thread>
@@ -264,8 +265,7 @@ c10::intrusive_ptr<c10d::Backend> communicator(const c10::intrusive_ptr<c10d::St
                                                int size = 1,
                                                milliseconds timeout = std::chrono::minutes(1)) {
   return make_nccl(
-      store,
-      {.rank = rank, .size = size, .ordinal = rank, .timeout = timeout, .name = "a test"});
+      store, {.rank = rank, .size = size, .ordinal = rank, .timeout = timeout, .name = "a test"});
 }
 
 c10::intrusive_ptr<c10d::Backend> communicator_of_one() {
@@ -381,8 +381,46 @@ TEST_F(FakeNccl, ALimitOfOneWaitEndsTheCommunicator) {
   });
 }
 
+TEST_F(FakeNccl, AWorkThatHasTakenTooLongHasFailed) {
+  std::promise<void> failed;
+  auto has_failed = failed.get_future().share();
+  on_two_ranks(
+      [&](int rank, const auto& nccl) {
+        if (rank == 1)
+          return has_failed.wait();
+        Tensors x{torch::ones({4}, kGpu)};
+        const auto work = nccl->allreduce(x);
+        while (!work->isCompleted())
+          std::this_thread::sleep_for(milliseconds(5));
+        EXPECT_FALSE(work->isSuccess());
+        EXPECT_THAT(error_of([&] { work->wait(); }), HasSubstr("operation timeout"));
+        failed.set_value();
+      },
+      milliseconds(100));
+}
+
+TEST_F(FakeNccl, ARankWaitsInVainForOneThatHasGivenUp) {
+  std::promise<void> given_up;
+  auto has_given_up = given_up.get_future().share();
+  on_two_ranks([&](int rank, const auto& nccl) {
+    Tensors x{torch::ones({4}, c10::Device(c10::kCUDA, nccl->getRank()))};
+    if (rank == 1) {
+      nccl->abort();
+      return given_up.set_value();
+    }
+    has_given_up.wait();
+    const auto work = nccl->allreduce(x);
+    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_FALSE(work->isCompleted());
+    nccl->abort();
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_TRUE(x[0].isnan().all().template item<bool>());
+  });
+}
+
 // Never returns where the process does not end.
 void wait_for_a_rank_that_does_not_come() {
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3", /*overwrite=*/1);  // LibTorch's default
   on_two_ranks(
       [](int rank, const auto& nccl) {
         Tensors x{torch::ones({4}, c10::Device(c10::kCUDA, nccl->getRank()))};

@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/hierarchical/forwarding_backend.h"
 #include "muster/comm/shm/backend.h"
@@ -46,8 +49,11 @@ class NcclWork : public c10d::Work {
     future_->markCompleted(c10::IValue(results_));
   }
 
-  bool isCompleted() override { return testing::is_over(recorded()); }
-  bool isSuccess() const override { return collective_->is_over(); }
+  // One that has taken too long counts as completed.
+  bool isCompleted() override { return exception() || testing::is_over(recorded()); }
+  bool isSuccess() const override { return !exception() && collective_->is_over(); }
+  std::exception_ptr exception() const override { return collective_->error(); }
+  void abort() override { communicator_->abort(); }
   void synchronize() override { block(recorded(), current_stream(gpu())); }
   bool wait(std::chrono::milliseconds timeout) override {
     synchronize();
@@ -55,6 +61,10 @@ class NcclWork : public c10d::Work {
       wait_within(timeout);
     } else if (is_barrier_) {
       let_host_wait(record(current_stream(gpu())));
+    }
+    if (const auto error = exception()) {
+      communicator_->abort();
+      std::rethrow_exception(error);
     }
     return true;
   }
@@ -137,8 +147,18 @@ class Start {
     return found;
   }
 
-  WorkPtr started(WorkPtr on_host, bool is_barrier = false) {
-    auto collective = communicator_->add(operation_, std::move(on_host), std::move(written_));
+  // `on_host` starts it in shared memory, which may have failed since another rank has gone: NCCL
+  // would not know.
+  template <class OnHost>
+  WorkPtr run(OnHost&& on_host, bool is_barrier = false) {
+    WorkPtr work;
+    try {
+      work = on_host();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_argument)
+        throw;
+    }
+    auto collective = communicator_->add(operation_, std::move(work), std::move(written_));
     add_flight(communicator_->stream(), collective);
     return c10::make_intrusive<NcclWork>(
         communicator_, std::move(collective), std::move(results_), is_barrier);
@@ -203,7 +223,7 @@ class FakeNccl : public ForwardingBackend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     Start start(communicator_, "all_reduce");
     Tensors memory = start.both(tensors);
-    return start.started(backend_->allreduce(memory, beside_the_host(options)));
+    return start.run([&] { return backend_->allreduce(memory, beside_the_host(options)); });
   }
   WorkPtr allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override {
     TORCH_CHECK(false, "NCCL does not support all_reduce with sparse tensors.");
@@ -212,17 +232,18 @@ class FakeNccl : public ForwardingBackend {
                               const c10d::AllreduceCoalescedOptions& options) override {
     Start start(communicator_, "all_reduce");
     Tensors memory = start.both(tensors);
-    return start.started(backend_->allreduce_coalesced(memory, beside_the_host(options)));
+    return start.run(
+        [&] { return backend_->allreduce_coalesced(memory, beside_the_host(options)); });
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     Start start(communicator_, "broadcast");
     Tensors memory = is_root(options) ? start.in(tensors) : start.out(tensors);
-    return start.started(backend_->broadcast(memory, beside_the_host(options)));
+    return start.run([&] { return backend_->broadcast(memory, beside_the_host(options)); });
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     Start start(communicator_, "reduce");
     Tensors memory = is_root(options) ? start.both(tensors) : start.in(tensors);
-    return start.started(backend_->reduce(memory, beside_the_host(options)));
+    return start.run([&] { return backend_->reduce(memory, beside_the_host(options)); });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs,
@@ -231,7 +252,7 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_gather");
     Tensors in = start.in(inputs);
     std::vector<Tensors> out = start.out(outputs);
-    return start.started(backend_->allgather(out, in, beside_the_host(options)));
+    return start.run([&] { return backend_->allgather(out, in, beside_the_host(options)); });
   }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
                               Tensors& inputs,
@@ -239,7 +260,8 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_gather");
     Tensors in = start.in(inputs);
     std::vector<Tensors> out = start.out(outputs);
-    return start.started(backend_->allgather_coalesced(out, in, beside_the_host(options)));
+    return start.run(
+        [&] { return backend_->allgather_coalesced(out, in, beside_the_host(options)); });
   }
   WorkPtr _allgather_base(at::Tensor& output,
                           at::Tensor& input,
@@ -247,7 +269,7 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_gather");
     at::Tensor in = start.in(input);
     at::Tensor out = start.out(output);
-    return start.started(backend_->_allgather_base(out, in, beside_the_host(options)));
+    return start.run([&] { return backend_->_allgather_base(out, in, beside_the_host(options)); });
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
@@ -255,8 +277,9 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_gather");
     Tensors in = start.in(inputs);
     Tensors out = start.out(outputs);
-    return start.started(
-        backend_->allgather_into_tensor_coalesced(out, in, beside_the_host(options)));
+    return start.run([&] {
+      return backend_->allgather_into_tensor_coalesced(out, in, beside_the_host(options));
+    });
   }
 
   WorkPtr reduce_scatter(Tensors& outputs,
@@ -265,7 +288,7 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "reduce_scatter");
     std::vector<Tensors> in = start.in(inputs);
     Tensors out = start.out(outputs);
-    return start.started(backend_->reduce_scatter(out, in, beside_the_host(options)));
+    return start.run([&] { return backend_->reduce_scatter(out, in, beside_the_host(options)); });
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output,
                                at::Tensor& input,
@@ -273,7 +296,8 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "reduce_scatter");
     at::Tensor in = start.in(input);
     at::Tensor out = start.out(output);
-    return start.started(backend_->_reduce_scatter_base(out, in, beside_the_host(options)));
+    return start.run(
+        [&] { return backend_->_reduce_scatter_base(out, in, beside_the_host(options)); });
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
@@ -281,8 +305,9 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "reduce_scatter");
     Tensors in = start.in(inputs);
     Tensors out = start.out(outputs);
-    return start.started(
-        backend_->reduce_scatter_tensor_coalesced(out, in, beside_the_host(options)));
+    return start.run([&] {
+      return backend_->reduce_scatter_tensor_coalesced(out, in, beside_the_host(options));
+    });
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs,
@@ -291,7 +316,7 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "gather");
     Tensors in = start.in(inputs);
     std::vector<Tensors> out = start.out(outputs);
-    return start.started(backend_->gather(out, in, beside_the_host(options)));
+    return start.run([&] { return backend_->gather(out, in, beside_the_host(options)); });
   }
   WorkPtr scatter(Tensors& outputs,
                   std::vector<Tensors>& inputs,
@@ -299,7 +324,7 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "scatter");
     std::vector<Tensors> in = start.in(inputs);
     Tensors out = start.out(outputs);
-    return start.started(backend_->scatter(out, in, beside_the_host(options)));
+    return start.run([&] { return backend_->scatter(out, in, beside_the_host(options)); });
   }
 
   WorkPtr alltoall_base(at::Tensor& output,
@@ -310,8 +335,10 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_to_all");
     at::Tensor in = start.in(input);
     at::Tensor out = start.out(output);
-    return start.started(
-        backend_->alltoall_base(out, in, output_splits, input_splits, beside_the_host(options)));
+    return start.run([&] {
+      return backend_->alltoall_base(
+          out, in, output_splits, input_splits, beside_the_host(options));
+    });
   }
   WorkPtr alltoall(Tensors& outputs,
                    Tensors& inputs,
@@ -319,29 +346,30 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_to_all");
     Tensors in = start.in(inputs);
     Tensors out = start.out(outputs);
-    return start.started(backend_->alltoall(out, in, beside_the_host(options)));
+    return start.run([&] { return backend_->alltoall(out, in, beside_the_host(options)); });
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     Start start(communicator_, "barrier");
-    return start.started(backend_->barrier(beside_the_host(options)), /*is_barrier=*/true);
+    return start.run([&] { return backend_->barrier(beside_the_host(options)); },
+                     /*is_barrier=*/true);
   }
 
   // Messages do not hold each other up, as those of one batch do not on true GPUs.
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     Start start(communicator_, "send");
     Tensors memory = start.in(tensors);
-    return start.started(backend_->send(memory, to, tag));
+    return start.run([&] { return backend_->send(memory, to, tag); });
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     Start start(communicator_, "recv");
     Tensors memory = start.out(tensors);
-    return start.started(backend_->recv(memory, from, tag));
+    return start.run([&] { return backend_->recv(memory, from, tag); });
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     Start start(communicator_, "recv");
     Tensors memory = start.out(tensors);
-    return start.started(backend_->recvAnysource(memory, tag));
+    return start.run([&] { return backend_->recvAnysource(memory, tag); });
   }
 
  private:
@@ -357,9 +385,12 @@ class FakeNccl : public ForwardingBackend {
 
 c10::intrusive_ptr<c10d::Backend> make_fake_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const NcclGroup& group) {
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);  // as muster_cuda.cc does
   const auto backend =
       c10::make_intrusive<FakeNccl>(make_shm(store, group.rank, group.size, kNever), group);
   backend->setBoundDeviceId(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)));
+  if (group.made)
+    group.made(backend);
   return backend;
 }
 
