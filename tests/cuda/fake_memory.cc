@@ -1,77 +1,33 @@
 #include "tests/cuda/fake_memory.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Backtrace.h>
 #include <c10/util/Exception.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "tests/cuda/fake_block.h"
 #include "tests/cuda/fake_copies.h"
-#include "tests/cuda/fake_uses.h"
 
 namespace muster::testing {
-
-// Two views of the same pages, of which LibTorch is given the one that nobody may touch.
-class Block {
- public:
-  Block(size_t bytes, const c10::Stream& stream) : bytes_(bytes), streams_{stream.id()} {
-    const int file = ::memfd_create("fake_gpu", MFD_CLOEXEC);
-    if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes_)) != 0)
-      fail_errno("fake GPU: memfd_create", errno);
-    untouchable_ = map(file, PROT_NONE);
-    pages_ = map(file, PROT_READ | PROT_WRITE);
-    ::close(file);
-  }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-  ~Block() {
-    ::munmap(untouchable_, bytes_);
-    ::munmap(pages_, bytes_);
-  }
-
-  std::byte* address() const { return untouchable_; }
-  size_t bytes() const { return bytes_; }
-  bool has(const std::byte* at) const { return at >= untouchable_ && at < untouchable_ + bytes_; }
-  std::byte* pages() const { return pages_; }
-  std::set<c10::StreamId>& streams() { return streams_; }
-  Uses& uses() { return uses_; }
-
- private:
-  std::byte* map(int file, int protection) const {
-    void* const at = ::mmap(nullptr, bytes_, protection, MAP_SHARED, file, 0);
-    if (at == MAP_FAILED)
-      fail_errno("fake GPU: mmap", errno);
-    return static_cast<std::byte*>(at);
-  }
-
-  const size_t bytes_;
-  std::set<c10::StreamId> streams_;
-  Uses uses_;
-  std::byte* untouchable_ = nullptr;
-  std::byte* pages_ = nullptr;
-};
 
 namespace {
 
 thread_local c10::DeviceIndex current = 0;
 
-// A view in more pieces counts with its first and its last: that refuses no right program.
-constexpr int64_t kMostPieces = 4096;
-
+// With FAKE_CUDA_STACKS it also says where.
 [[noreturn]] void refuse(const std::string& what) {
   std::fprintf(stderr, "%s\n", what.c_str());
+  if (get_env("FAKE_CUDA_STACKS"))
+    std::fprintf(stderr, "%s\n", c10::get_backtrace().c_str());
   throw Error(ErrorCode::internal, what);
 }
 
@@ -100,9 +56,7 @@ class GpuMemory : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t asked) override {
     const c10::Device gpu = current_gpu();
-    const size_t bytes = std::max<size_t>(asked, 1);
-    take(gpu, bytes);
-    auto block = std::make_shared<Block>(bytes, current_stream(gpu));
+    auto block = make_block(gpu, std::max<size_t>(asked, 1));
     std::byte* const address = block->address();
     const std::lock_guard lock(mutex_);
     blocks_[address] = {std::move(block), gpu};
@@ -152,23 +106,33 @@ class GpuMemory : public c10::Allocator {
     c10::Device gpu = c10::kCUDA;
   };
 
-  void take(c10::Device gpu, size_t bytes) {
+  [[noreturn]] static void run_out(c10::Device gpu, size_t bytes, size_t left) {
+    TORCH_CHECK_WITH(OutOfMemoryError,
+                     false,
+                     "CUDA out of memory. Tried to allocate ",
+                     amount(bytes),
+                     ". GPU ",
+                     static_cast<int>(gpu.index()),
+                     " has a total capacity of ",
+                     amount(capacity()),
+                     " of which ",
+                     amount(left),
+                     " is free.");
+  }
+
+  // Where the host has no memory for it, the GPU is full too.
+  std::shared_ptr<Block> make_block(c10::Device gpu, size_t bytes) {
     const std::lock_guard lock(mutex_);
     size_t& used = used_.at(static_cast<size_t>(gpu.index()));
-    if (bytes > capacity() || used > capacity() - bytes) {
-      TORCH_CHECK_WITH(OutOfMemoryError,
-                       false,
-                       "CUDA out of memory. Tried to allocate ",
-                       amount(bytes),
-                       ". GPU ",
-                       static_cast<int>(gpu.index()),
-                       " has a total capacity of ",
-                       amount(capacity()),
-                       " of which ",
-                       amount(capacity() - used),
-                       " is free.");
+    if (bytes > capacity() || used > capacity() - bytes)
+      run_out(gpu, bytes, capacity() - used);
+    try {
+      auto block = std::make_shared<Block>(bytes, current_stream(gpu));
+      used += bytes;
+      return block;
+    } catch (const Error&) {
+      run_out(gpu, bytes, 0);
     }
-    used += bytes;
   }
 
   std::shared_ptr<Block> find(const void* at) {
@@ -183,7 +147,7 @@ class GpuMemory : public c10::Allocator {
 
   std::mutex mutex_;
   std::map<std::byte*, Held> blocks_;
-  std::array<size_t, 8> used_{};  // by GPU
+  std::array<size_t, kMaxGpus> used_{};  // by GPU
 };
 
 GpuMemory& gpu_memory() {
@@ -200,45 +164,6 @@ void GpuMemory::free(void* address) {
   gone = held->second.block;
   memory.used_.at(static_cast<size_t>(held->second.gpu.index())) -= gone->bytes();
   memory.blocks_.erase(held);
-}
-
-// The bytes of a tensor's values, from the begin of its block: one range for each piece of memory
-// without a gap.
-std::vector<std::pair<size_t, size_t>> ranges_in(const Block& block, const at::Tensor& tensor) {
-  struct Dim {
-    int64_t stride, size;
-  };
-  std::vector<Dim> dims;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (tensor.size(dim) > 1 && tensor.stride(dim) != 0)
-      dims.push_back({tensor.stride(dim), tensor.size(dim)});
-  }
-  std::ranges::sort(dims, {}, &Dim::stride);
-  int64_t piece = 1;
-  size_t inner = 0;
-  for (; inner < dims.size() && dims[inner].stride <= piece; ++inner)
-    piece += (dims[inner].size - 1) * dims[inner].stride;
-  std::vector<int64_t> begins{0};
-  for (; inner < dims.size(); ++inner) {
-    const auto [stride, size] = dims[inner];
-    const int64_t last = begins.back() + (size - 1) * stride;
-    if (std::ssize(begins) * size > kMostPieces) {
-      begins = {0, last};
-      continue;
-    }
-    const std::vector<int64_t> row = begins;
-    for (int64_t i = 1; i < size; ++i) {
-      for (const int64_t begin : row)
-        begins.push_back(begin + i * stride);
-    }
-  }
-  const size_t storage = static_cast<const std::byte*>(tensor.storage().data()) - block.address();
-  std::vector<std::pair<size_t, size_t>> ranges;
-  for (const int64_t begin : begins) {
-    const size_t first = storage + (tensor.storage_offset() + begin) * tensor.itemsize();
-    ranges.emplace_back(first, first + piece * tensor.itemsize());
-  }
-  return ranges;
 }
 
 std::byte* first_value(const Block& block, const at::Tensor& tensor) {
@@ -282,7 +207,7 @@ at::Tensor reach(const at::Tensor& tensor, const Operation& operation, Use use) 
     return at::from_blob(
         nullptr, tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
   const auto block = gpu_memory().block_of(tensor.storage().data());
-  gpu_memory().note(*block, ranges_in(*block, tensor), operation, use);
+  gpu_memory().note(*block, block->ranges_of(tensor), operation, use);
   at::Tensor found = at::from_blob(
       first_value(*block, tensor),
       tensor.sizes(),
@@ -298,7 +223,7 @@ Spoilable::Spoilable(const at::Tensor& on_gpu) {
     return;
   const auto block = gpu_memory().block_of(on_gpu.storage().data());
   block_ = block;
-  for (const auto& [begin, end] : ranges_in(*block, on_gpu))
+  for (const auto& [begin, end] : block->ranges_of(on_gpu))
     ranges_.push_back({block->pages() + begin, block->pages() + end});
 }
 

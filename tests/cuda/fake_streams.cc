@@ -12,7 +12,6 @@ namespace muster::testing {
 
 namespace {
 
-constexpr size_t kMaxGpus = 8;
 constexpr c10::StreamId kPool = 32;
 constexpr c10::StreamId kFirstOfNobody = 1000;  // behind those of the pool
 

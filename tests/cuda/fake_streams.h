@@ -12,12 +12,15 @@
 
 #include <c10/core/Stream.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
 namespace muster::testing {
+
+constexpr size_t kMaxGpus = 8;
 
 // The operations of a stream are counted.
 struct Moment {
