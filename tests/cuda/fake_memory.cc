@@ -54,9 +54,11 @@ size_t capacity() {
 
 class GpuMemory : public c10::Allocator {
  public:
-  c10::DataPtr allocate(size_t asked) override {
+  c10::DataPtr allocate(size_t bytes) override {
     const c10::Device gpu = current_gpu();
-    auto block = make_block(gpu, std::max<size_t>(asked, 1));
+    if (bytes == 0)
+      return {nullptr, nullptr, &GpuMemory::free, gpu};  // as LibTorch has it
+    auto block = make_block(gpu, bytes);
     std::byte* const address = block->address();
     const std::lock_guard lock(mutex_);
     blocks_[address] = {std::move(block), gpu};
@@ -157,6 +159,8 @@ GpuMemory& gpu_memory() {
 
 // The pages go when nothing that is under way uses them any more.
 void GpuMemory::free(void* address) {
+  if (address == nullptr)
+    return;
   GpuMemory& memory = gpu_memory();
   std::shared_ptr<Block> gone;
   const std::lock_guard lock(memory.mutex_);
