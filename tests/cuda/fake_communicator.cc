@@ -117,12 +117,18 @@ void Communicator::expect_alive(const char* operation) {
       DistBackendError, !ended_, operation, ": NCCL communicator was aborted on rank ", rank_);
 }
 
+// Another thread may have ended the communicator while the operation was started.
 std::shared_ptr<Collective> Communicator::add(const Operation& operation,
                                               c10::intrusive_ptr<c10d::Work> work,
                                               std::vector<Spoilable> written) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   auto one =
       std::make_shared<Collective>(operation, ++sequence_, std::move(work), std::move(written));
+  if (ended_) {
+    lock.unlock();
+    one->give_up();
+    return one;
+  }
   under_way_.push_back(one);
   if (!watchdog_.joinable()) {
     const BlockedSignals blocked;  // in the thread, for good

@@ -1,7 +1,8 @@
 // A stand-in for the library muster_cuda, so that what happens to devices is tested with no GPU: as
 // many GPUs as FAKE_CUDA lists by UUID, or those of them that CUDA_VISIBLE_DEVICES shows. It says
 // each device that is made current on standard error. Their memory is that of fake_gpu.cc, and
-// their NCCL that of fake_nccl.cc.
+// their NCCL that of fake_nccl.cc. FAKE_CUDA_MEMORY is how many bytes each has; FAKE_CUDA_STACKS
+// shows where memory is used that was not waited for.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

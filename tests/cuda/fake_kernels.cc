@@ -161,7 +161,7 @@ bool makes_host_wait(const c10::FunctionSchema& schema, const torch::jit::Stack&
 
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
-  const size_t arguments = schema.arguments().size();
+  const auto arguments = std::ssize(schema.arguments());
   const bool waits =
       makes_host_wait(schema, torch::jit::Stack(stack->end() - arguments, stack->end()));
   Kernel kernel(schema.name().c_str());

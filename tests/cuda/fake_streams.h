@@ -7,7 +7,9 @@
 // locks and variables, which nobody sees here, so that a clock for each of them would refuse right
 // programs. A question that is answered by true is no wait: it counts for the thread alone that has
 // asked. Threads that look on, as muster's GpuEnds, ask all the time, and what they see would hide
-// what others have missed, in one run and not in the next.
+// what others have missed, in one run and not in the next. A program in which one thread asks until
+// the answer is true and tells another, which does not wait, would be refused wrongly; muster has
+// no such threads.
 #pragma once
 
 #include <c10/core/Stream.h>
