@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -26,8 +27,8 @@ using MessageKind = PipelineAction::Kind;
 // A form's message has a fixed length, so its receiver can wait for it without knowing the form.
 constexpr int64_t kMostDimensions = 14;
 
-// A backend that matches sends and receives by their order alone needs a group for each direction;
-// otherwise both use one.
+// A backend that matches sends and receives by their order alone needs a group for each direction,
+// which nothing else uses; otherwise both use one.
 ProcessGroup one_way(ProcessGroup& group) {
   if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1)
     return group;
@@ -76,7 +77,7 @@ std::string to_text(const TensorForm& form) {
 // All ranks construct it together, since a group may be made for one of the directions.
 PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& schedule)
     : group_(std::move(group)),
-      up_(group_),
+      up_(one_way(group_)),
       down_(one_way(group_)),
       ranks_(schedule.ranks),
       stages_(schedule.stages),
@@ -92,6 +93,30 @@ PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& s
       if (message && receiver(*message) == group_.rank())
         order_[from].push_back(*message);
     }
+  }
+  if (capabilities_of(group_.backend()).matches_by_order)
+    connect(schedule);
+}
+
+// NCCL connects two ranks at their first message, for which the host waits, and which may wait for
+// all that the GPU is at. A receive that was started ahead would be among that. So each pair of
+// ranks exchanges a number now, one after the other.
+void PipelineMessages::connect(const PipelineSchedule& schedule) {
+  std::set<std::pair<int, int>> pairs;
+  for (const auto& actions : schedule.actions) {
+    for (const PipelineAction& action : actions) {
+      const auto message = made_by(action, schedule);
+      if (message && sender(*message) != receiver(*message))
+        pairs.emplace(sender(*message), receiver(*message));
+    }
+  }
+  const at::Tensor number = at::zeros({1}, at::TensorOptions(group_.device()));
+  for (const auto& [from, to] : pairs) {
+    if (from == group_.rank())
+      channel(from, to).send(number, to);
+    else if (to == group_.rank())
+      channel(from, to).recv(number, from);
+    group_.wait_for_gpu();
   }
 }
 

@@ -78,6 +78,7 @@ class PipelineMessages {
   ProcessGroup& channel(int from, int to) { return from < to ? up_ : down_; }
   int tag_of(const PipelineMessage& message) const;
   bool begin_next(int from, bool may_wait);
+  void connect(const PipelineSchedule& schedule);
   void send_form(const PipelineMessage& message, const TensorForm& form);
   TensorForm receive_form(const PipelineMessage& message);
 
