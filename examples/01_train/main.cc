@@ -17,7 +17,7 @@ void train(const Options& options, muster::Context& ctx) {
   Net net(data.train.features().size(2), data.train.features().size(3));
   net->to(ctx.device());
   muster::optim::SGD optimizer(muster::distinct_parameters(*net),
-                              torch::optim::SGDOptions(options.lr).momentum(0.9));
+                               torch::optim::SGDOptions(options.lr).momentum(0.9));
   muster::Precision precision(ctx.device(), options.precision);
   auto digits = ctx.loader(data.train,
                            {.batch_size = options.batch_size, .accumulate = options.accumulate},

@@ -2,7 +2,9 @@
 // host. The device subtracts those that it has left out, until the host knows of them.
 #include <ATen/Functions.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "muster/optim/lots.h"

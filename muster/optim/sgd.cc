@@ -2,7 +2,9 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "muster/optim/lots.h"

@@ -55,13 +55,13 @@ PARTS = [
     Part("a whole step by PyTorch", "$PYTHON -B $SOURCE/benchmarks/gpu_step.py", 60, shows=2),
     # --- training, beside Python's ------------------------------------------------------------------------------------
     Part("losses as Python's, bit for bit", on_gpu("losses", "ddp_losses"), 120, "the same bits"),
-    Part("steps as Python's (AMP, clipping, averages)", on_gpu("step", "step_losses", "train"), 180, "the same bits"),
-    Part("training and faults on GPUs", "$PYTHON -B $SOURCE/tests/cuda/gpu_programs_test.py", 150, "OK"),
+    Part("steps as Python's (AMP, clipping, averages)", on_gpu("step", "step_losses", "train"), 60, "the same bits"),
+    Part("training and faults on GPUs", "$PYTHON -B $SOURCE/tests/cuda/gpu_programs_test.py", 240, "OK"),
     Part("losses as Python's over NCCL, two ranks on one GPU", f"ON_ONE_GPU=1 $SOURCE/tests/ddp/compare_losses.sh $BUILD/bin/muster "
          "$BUILD/tests/ddp_losses $PYTHON 2 $OUT/runs/$PART nccl", 120, "the same bits"),
     Part("table of models as Python's", on_gpu("table", "ddp_table"), 240),
-    Part("hooks as Python's", on_gpu("hooks", "hook_table"), 240),
-    Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 240),
+    Part("hooks as Python's", on_gpu("hooks", "hook_table"), 90),
+    Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 90),
     Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoaderOnAGpu.PutsBatchesThere:LoaderOnAGpu.*", 60, r"\[  PASSED  \] [1-9]"),
     Part("ResNet, bf16 and SyncBatchNorm", f"{RUN} {SHARED} 2 $BUILD/bin/resnet --epochs 1 --precision bf16 --digits $SOURCE/data/digits.csv.gz",
          180, shows=2),
@@ -78,8 +78,8 @@ PARTS = [
     Part("Python module", "CUDA_VISIBLE_DEVICES= MUSTER_TEST_MODULE=$PYTHON_MODULE $PYTHON -B $SOURCE/tests/python/module_test.py -v Collectives", 240, "OK", gpu=False),
     Part("muster.init over NCCL", f"PYTHON_EXEC=$PYTHON {RUN} --gpus 0 $SOURCE/tests/python/context.py meet", 60, "rank 0 of 1: ok"),
     Part("muster.init of ranks that share a GPU", f"PYTHON_EXEC=$PYTHON {RUN} {SHARED} 2 $SOURCE/tests/python/context.py meet", 60, "rank 1 of 2: ok"),
-    Part("compute-sanitizer over NCCL", f"{SANITIZER_THERE}; {RUN} --gpus 0 {SANITIZER} $BUILD/tests/conformance_ranks", 400, "ERROR SUMMARY: 0 errors"),
-    Part("compute-sanitizer over a shared GPU", f"{SANITIZER_THERE}; {RUN} {SHARED} 2 {SANITIZER} $BUILD/tests/conformance_ranks", 400,
+    Part("compute-sanitizer over NCCL", f"{SANITIZER_THERE}; {RUN} --gpus 0 {SANITIZER} $BUILD/tests/conformance_ranks", 300, "ERROR SUMMARY: 0 errors"),
+    Part("compute-sanitizer over a shared GPU", f"{SANITIZER_THERE}; {RUN} {SHARED} 2 {SANITIZER} $BUILD/tests/conformance_ranks", 300,
          "ERROR SUMMARY: 0 errors"),
     # --- without a GPU ------------------------------------------------------------------------------------------------
     Part("conformance on the CPU", f"{CPU} 3 $BUILD/tests/conformance_ranks && MUSTER_BACKEND=gloo {CPU} 3 $BUILD/tests/conformance_ranks",

@@ -75,7 +75,7 @@ class Mistakes(PackageCase):
                 ("muster.Executor(run_dir='/proc/x')", "Unavailable: muster.Executor: expected the program muster to run tasks here, got: "),
                 ("muster.Executor(gpus='GPU-none')", "InvalidArgument: muster.Executor: --gpus GPU-none: expected hexadecimal digits"),
                 ("muster.spawn(note_pid, n=0)", "InvalidArgument: muster.spawn: muster run: --nproc-per-node: expected a number from 1"),
-                ("muster.spawn(note_pid, n=1, polcy='spread')", "expected a flag of muster run, got '--polcy'; did you mean '--policy'?")):
+                ("muster.spawn(note_pid, n=1, max_restart=3)", "expected a flag of muster run, got '--max-restart'; did you mean '--max-restarts'?")):
             code, out, err = self.run_script(script(f"if __name__ == '__main__': {call}\n"))
             self.assertEqual((code, out), (1, ""), call)
             self.assertIn(expected, err, call)
