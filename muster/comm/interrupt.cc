@@ -12,11 +12,13 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -92,8 +94,12 @@ c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
   if (!backend)
     return backend;
   shut_down(tracked.connections);
-  if (backend->getBackendName() != "gloo")
-    backend->abort();  // Gloo's own does nothing
+  try {
+    if (backend->getBackendName() != "gloo")
+      backend->abort();  // Gloo's own does nothing
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, cat("a group was not aborted: ", error.what()));
+  }
   return backend;
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
+#include "muster/comm/torch_compat.h"
 
 namespace muster {
 
@@ -169,13 +171,19 @@ std::chrono::milliseconds ProcessGroupCall::limit() const {
 }
 
 // NCCL lets the host go on at once. So the host waits itself for a call that has a limit of its
-// own, and for a barrier, which is for the host.
+// own, and for a barrier, which is for the host. Nobody may wait while a CUDA graph is captured.
 void ProcessGroupCall::choose_waiting(Work::State& work) const {
   using Waiting = Work::State::Waiting;
   if (on_device_)
-    work.waiting = limit_ || is_barrier_ ? Waiting::in_slices : Waiting::by_itself;
+    work.waiting =
+        (limit_ || is_barrier_) && !is_captured() ? Waiting::in_slices : Waiting::by_itself;
   else if (state_->can.ends_waits)
     work.waiting = Waiting::by_itself;
+}
+
+bool ProcessGroupCall::is_captured() const {
+  const c10::Device device = state_->options.device;
+  return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
 // When Gloo's time runs out, its error names no rank, and it closes the connections of ranks whose
@@ -263,7 +271,10 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   work->tag = tag;
   work->waiting =
       state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
-  return launch(std::move(work), start);
+  Work started = launch(work, start);
+  if (state_->late_watch && work->on_gpu)
+    state_->late_watch->add_of_gpu(work);
+  return started;
 }
 
 // muster's own backends count and write down collectives themselves. Messages are written down

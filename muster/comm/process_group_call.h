@@ -93,6 +93,7 @@ class ProcessGroupCall {
   }
   std::chrono::milliseconds limit() const;
   void choose_waiting(Work::State& work) const;
+  bool is_captured() const;
   Limit backend_limit() const;
   Work start_with_all(Start start);
   Work start_with(int peer, int tag, Start start);

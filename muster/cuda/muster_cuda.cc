@@ -68,9 +68,7 @@ void set_environment(const muster::NcclGroup& group) {
   const auto set = [](const char* name, const std::string& value) {
     ::setenv(name, value.c_str(), /*overwrite=*/0);
   };
-  // muster has the time limits, and knows who is missing. LibTorch's watchdog would end the process
-  // where somebody waits for an error.
-  set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
+  muster::quiet_nccl_watchdog();
   // Messages take their turns with the group's other calls; docs/gpus.md says so.
   set("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false");
   if (!group.options.nonblocking)

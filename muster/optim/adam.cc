@@ -14,6 +14,9 @@ namespace muster::optim {
 
 namespace {
 
+// The host knows within so many steps what the device has left out.
+constexpr size_t kRecentSteps = 64;
+
 // The classes of one optimizer, and its kernel.
 struct OfAdam {
   using Base = torch::optim::Adam;
@@ -117,22 +120,46 @@ void take_adam_step(typename Kind::Base& optimizer,
 
 template <class Kind>
 void take_adam_step_unless(typename Kind::Base& optimizer,
-                           at::Tensor& left_out,
+                           LeftOut& left_out,
                            const at::Tensor& found) {
-  take_adam_step<Kind>(optimizer, left_out, found);
-  left_out = left_out.defined() ? left_out + found : found.clone();
+  take_adam_step<Kind>(optimizer, left_out.steps, found);
+  left_out.steps = left_out.steps.defined() ? left_out.steps + found : found.clone();
+  std::vector<void*> stepped;
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : with_gradients(group))
+      stepped.push_back(parameter.unsafeGetTensorImpl());
+  }
+  left_out.recent.push_back(std::move(stepped));
+  if (left_out.recent.size() > kRecentSteps)
+    left_out.recent.pop_front();
 }
 
-// Parameters that have no gradient now had none then, for all that is known here.
 template <class Kind>
-void take_adam_steps_back(typename Kind::Base& optimizer, at::Tensor& left_out, int64_t steps) {
-  left_out.sub_(steps);
+void take_adam_steps_back(typename Kind::Base& optimizer, LeftOut& left_out, int64_t steps) {
+  left_out.steps.sub_(steps);
+  for (int64_t step = 0; step < steps && !left_out.recent.empty(); ++step) {
+    for (void* const parameter : left_out.recent.back()) {
+      const auto found = optimizer.state().find(parameter);
+      if (found == optimizer.state().end())
+        continue;
+      auto& state = static_cast<typename Kind::State&>(*found->second);
+      state.step(state.step() - 1);
+    }
+    left_out.recent.pop_back();
+  }
+}
+
+// Whether kernels take the state that there is: of the parameters' types and devices.
+template <class Kind>
+bool states_are_for_kernels(typename Kind::Base& optimizer) {
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : with_gradients(group)) {
-      if (auto* const state = state_of<Kind>(optimizer, parameter))
-        state->step(state->step() - steps);
+      const auto* const state = state_of<Kind>(optimizer, parameter);
+      if (state != nullptr && !is_like(state->exp_avg(), parameter))
+        return false;
     }
   }
+  return true;
 }
 
 at::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
@@ -144,16 +171,19 @@ at::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
 
 }  // namespace
 
+// The closure makes the gradients that decide which step there is.
 at::Tensor AdamW::step(LossClosure closure) {
-  if (!are_for_kernels(param_groups()))
-    return torch::optim::AdamW::step(std::move(closure));
   at::Tensor loss = loss_of(closure);
-  take_adam_step<OfAdamW>(*this, left_out_, std::nullopt);
+  if (are_for_kernels(param_groups()) && states_are_for_kernels<OfAdamW>(*this))
+    take_adam_step<OfAdamW>(*this, left_out_.steps, std::nullopt);
+  else
+    torch::optim::AdamW::step();
   return loss;
 }
 
-bool AdamW::can_leave_out() const {
-  return are_for_kernels(param_groups()) && are_on_one_gpu(param_groups());
+bool AdamW::can_leave_out() {
+  return are_for_kernels(param_groups()) && are_on_one_gpu(param_groups()) &&
+         states_are_for_kernels<OfAdamW>(*this);
 }
 
 void AdamW::step_unless(const at::Tensor& found) {
@@ -165,15 +195,17 @@ void AdamW::take_back(int64_t steps) {
 }
 
 at::Tensor Adam::step(LossClosure closure) {
-  if (!are_for_kernels(param_groups()))
-    return torch::optim::Adam::step(std::move(closure));
   at::Tensor loss = loss_of(closure);
-  take_adam_step<OfAdam>(*this, left_out_, std::nullopt);
+  if (are_for_kernels(param_groups()) && states_are_for_kernels<OfAdam>(*this))
+    take_adam_step<OfAdam>(*this, left_out_.steps, std::nullopt);
+  else
+    torch::optim::Adam::step();
   return loss;
 }
 
-bool Adam::can_leave_out() const {
-  return are_for_kernels(param_groups()) && are_on_one_gpu(param_groups());
+bool Adam::can_leave_out() {
+  return are_for_kernels(param_groups()) && are_on_one_gpu(param_groups()) &&
+         states_are_for_kernels<OfAdam>(*this);
 }
 
 void Adam::step_unless(const at::Tensor& found) {

@@ -16,7 +16,7 @@ class DeviceStep {
 
   // Whether step_unless() can be called now. It cannot for gradients that one kernel does not take
   // (sparse, complex, on the CPU or on several devices), nor for SGD's first step with dampening.
-  virtual bool can_leave_out() const = 0;
+  virtual bool can_leave_out() = 0;
 
   // A step that changes nothing if `found`, a float scalar on the parameters' device, is 1; if it
   // is 0, the step is taken. The counts of steps in the state go on in both cases.

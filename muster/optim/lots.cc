@@ -50,6 +50,11 @@ bool are_on_one_gpu(const Groups& groups) {
   });
 }
 
+bool is_like(const at::Tensor& state, const at::Tensor& parameter) {
+  return !state.defined() ||
+         (state.scalar_type() == parameter.scalar_type() && state.device() == parameter.device());
+}
+
 at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor) {
   if (tensor.strides() == model.strides())
     return tensor;

@@ -22,6 +22,9 @@ bool are_for_kernels(const std::vector<torch::optim::OptimizerParamGroup>& group
 // Whether all gradients are on one GPU.
 bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
+// Whether a tensor of the state has the parameter's type and device, or is not there yet.
+bool is_like(const at::Tensor& state, const at::Tensor& parameter);
+
 // The tensor laid out in memory as `model` is, which kernels expect of all tensors of a parameter;
 // the tensor itself where it is so.
 at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor);
@@ -34,7 +37,7 @@ struct Lot {
   std::vector<at::Tensor> steps;
 };
 
-// Lots by device, type and whatever else must be equal.
+// Lots by device, type and, for SGD with dampening, whether the step is a parameter's first.
 class Lots {
  public:
   Lot& of(const at::Tensor& parameter, bool is_first_step = false) {

@@ -15,41 +15,49 @@
 #include <torch/optim/sgd.h>
 
 #include <cstdint>
+#include <deque>
+#include <vector>
 
 #include "muster/optim/device_step.h"
 
 namespace muster::optim {
+
+// Steps that the device has left out and the state still counts.
+struct LeftOut {
+  at::Tensor steps = {};                       // how many, on the device
+  std::deque<std::vector<void*>> recent = {};  // the parameters of the last steps
+};
 
 class AdamW : public torch::optim::AdamW, public DeviceStep {
  public:
   using torch::optim::AdamW::AdamW;
   // Returns what the closure returns, as torch::optim's does. Does not wait for a GPU.
   at::Tensor step(LossClosure closure = nullptr) override;
-  bool can_leave_out() const override;
+  bool can_leave_out() override;
   void step_unless(const at::Tensor& found) override;
   void take_back(int64_t steps) override;
 
  private:
-  at::Tensor left_out_;  // steps that the device has left out and the state still counts
+  LeftOut left_out_;
 };
 
 class Adam : public torch::optim::Adam, public DeviceStep {
  public:
   using torch::optim::Adam::Adam;
   at::Tensor step(LossClosure closure = nullptr) override;
-  bool can_leave_out() const override;
+  bool can_leave_out() override;
   void step_unless(const at::Tensor& found) override;
   void take_back(int64_t steps) override;
 
  private:
-  at::Tensor left_out_;
+  LeftOut left_out_;
 };
 
 class SGD : public torch::optim::SGD, public DeviceStep {
  public:
   using torch::optim::SGD::SGD;
   at::Tensor step(LossClosure closure = nullptr) override;
-  bool can_leave_out() const override;
+  bool can_leave_out() override;
   void step_unless(const at::Tensor& found) override;
   void take_back(int64_t steps) override;
 };

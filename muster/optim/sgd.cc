@@ -79,27 +79,40 @@ void take_sgd_step(torch::optim::SGD& optimizer, const std::optional<at::Tensor>
   }
 }
 
+bool momenta_are_for_kernels(torch::optim::SGD& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : with_gradients(group)) {
+      auto* const state = momentum_of(optimizer, parameter);
+      if (state != nullptr && !is_like(state->momentum_buffer(), parameter))
+        return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
+// The closure makes the gradients that decide which step there is.
 at::Tensor SGD::step(LossClosure closure) {
-  if (!are_for_kernels(param_groups()))
-    return torch::optim::SGD::step(std::move(closure));
   at::Tensor loss;
   if (closure) {
     const at::AutoGradMode enabled(true);
     loss = closure();
   }
-  take_sgd_step(*this, std::nullopt);
+  if (are_for_kernels(param_groups()) && momenta_are_for_kernels(*this))
+    take_sgd_step(*this, std::nullopt);
+  else
+    torch::optim::SGD::step();
   return loss;
 }
 
 // A first step with dampening that is left out would leave zeros for the second.
-bool SGD::can_leave_out() const {
+bool SGD::can_leave_out() {
   const auto has_dampening = [](const torch::optim::OptimizerParamGroup& group) {
     return static_cast<const Options&>(group.options()).dampening() != 0;
   };
   return std::ranges::none_of(param_groups(), has_dampening) && are_for_kernels(param_groups()) &&
-         are_on_one_gpu(param_groups());
+         are_on_one_gpu(param_groups()) && momenta_are_for_kernels(*this);
 }
 
 void SGD::step_unless(const at::Tensor& found) {

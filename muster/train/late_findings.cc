@@ -1,28 +1,59 @@
-// Both numbers stay on the GPU, and a reading brings them to the host beside the loss.
+// Both numbers stay on the GPU, and each step's reading brings them to the host beside the loss.
 #include "muster/train/late_findings.h"
 
 #include <ATen/Functions.h>
 
+#include <utility>
+#include <vector>
+
 namespace muster {
+
+namespace {
+
+LateFindings::News news_of(const std::vector<float>& numbers) {
+  return {.loss = numbers.at(0), .left_out = static_cast<int64_t>(numbers.at(1))};
+}
+
+}  // namespace
 
 void LateFindings::add(const at::Tensor& found) {
   leaves_out_ = leaves_out_.defined() ? at::maximum(leaves_out_, found) : found;
   num_left_out_ = num_left_out_.defined() ? num_left_out_ + leaves_out_ : leaves_out_.clone();
 }
 
-std::optional<LateFindings::News> LateFindings::news() {
-  const auto numbers = reading_.take_if_ready();
-  if (!numbers)
-    return std::nullopt;
-  return News{.loss = numbers->at(0), .left_out = static_cast<int64_t>(numbers->at(1))};
-}
-
 void LateFindings::read(const at::Tensor& loss) {
-  if (reading_.is_under_way())
-    return;
   const at::Tensor number = loss.detach().reshape({}).to(at::kFloat);
   const at::Tensor none = num_left_out_.defined() ? num_left_out_ : at::zeros_like(number);
-  reading_.start(at::stack({number, none}));
+  if (spare_.empty())
+    spare_.emplace_back();
+  Reading& reading = readings_.emplace_back(Reading{.read = std::move(spare_.front())});
+  spare_.pop_front();
+  reading.read.start(at::stack({number, none}));
+}
+
+// The GPU comes to the steps one after the other.
+std::optional<LateFindings::News> LateFindings::newest() {
+  std::optional<News> found;
+  for (Reading& reading : readings_) {
+    if (reading.news)
+      continue;
+    const auto numbers = reading.read.take_if_ready();
+    if (!numbers)
+      break;
+    reading.news = found = news_of(*numbers);
+  }
+  return found;
+}
+
+std::optional<LateFindings::News> LateFindings::due() {
+  if (readings_.size() < kLag)
+    return std::nullopt;
+  Reading oldest = std::move(readings_.front());
+  readings_.pop_front();
+  if (!oldest.news)
+    oldest.news = news_of(oldest.read.wait());
+  spare_.push_back(std::move(oldest.read));
+  return oldest.news;
 }
 
 int64_t LateFindings::wait() {
@@ -30,8 +61,11 @@ int64_t LateFindings::wait() {
 }
 
 void LateFindings::clear() {
-  if (reading_.is_under_way())
-    reading_.wait();
+  for (Reading& reading : readings_) {
+    if (reading.read.is_under_way())
+      reading.read.wait();
+  }
+  readings_.clear();
   leaves_out_.reset();
   num_left_out_.reset();
 }

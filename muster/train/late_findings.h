@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 
 #include "muster/train/late_read.h"
@@ -20,15 +21,19 @@ class LateFindings {
   // 1 if this step is to be left out, else 0: a float scalar on the GPU.
   const at::Tensor& leaves_out() const { return leaves_out_; }
 
+  // Begins to read what is known at the end of a step, and the step's loss.
+  void read(const at::Tensor& loss);
+
   struct News {
     double loss = 0;       // of the step that was read
     int64_t left_out = 0;  // steps up to that one
   };
-  // What the GPU has come to since; nothing if it is still at it.
-  std::optional<News> news();
+  // The newest that the GPU has come to since the last call; nothing if it is still at it.
+  std::optional<News> newest();
 
-  // Begins to read what is known with a step's loss, unless an earlier reading is still under way.
-  void read(const at::Tensor& loss);
+  // What was known kLag steps ago; nothing before. All ranks get it in the same step, whatever
+  // their GPUs are at. Blocking: for the GPU, if it is kLag steps behind.
+  std::optional<News> due();
 
   // How many steps were left out up to now. Blocking: for the GPU, if steps were added.
   int64_t wait();
@@ -37,8 +42,15 @@ class LateFindings {
   void clear();
 
  private:
+  static constexpr size_t kLag = 8;  // more steps than a GPU takes launches ahead for
+  struct Reading {
+    LateRead read;
+    std::optional<News> news = {};  // once the GPU has come to it
+  };
+
   at::Tensor leaves_out_, num_left_out_;
-  LateRead reading_;
+  std::deque<Reading> readings_;  // of the last steps, the oldest first
+  std::deque<LateRead> spare_;    // with memory to use again
 };
 
 }  // namespace muster

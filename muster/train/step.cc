@@ -297,6 +297,8 @@ at::Tensor TrainStep::backward(double weight,
 void TrainStep::finish() {
   tell_of_earlier_steps();
   is_late_ = decides_late();
+  if (!is_late_)
+    stop_if_left_out(late_.wait());  // no step is taken behind one that was left out
   const bool is_finite = clip_and_check();
   // While the loss scale still shrinks, nothing is lost yet.
   const bool shrinks = scales() && !is_finite && !options_.precision->is_at_floor();
@@ -314,24 +316,35 @@ void TrainStep::finish() {
 }
 
 // The GPU decides on a step if the host need not know before the next one what it was. Skipping
-// and going back are for all ranks in the same step, and so are schedules and averages then.
+// and going back are for all ranks in the same step. All that the decision needs is on one GPU.
 bool TrainStep::decides_late() const {
   if (scales() || options_.on_nonfinite != OnNonfinite::stop || device_steps_.empty())
     return false;
-  const bool has_gradients = std::ranges::any_of(
-      parameters_, [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  const c10::Device device = loss_.device();
+  bool has_gradients = false;
+  for (const at::Tensor& parameter : parameters_) {
+    if (!parameter.grad().defined())
+      continue;
+    has_gradients = true;
+    if (!device.is_cuda() || parameter.device() != device)
+      return false;
+  }
   return has_gradients && std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out);
 }
 
-// The loss of a GPU is told when the GPU has come to it.
+// The loss of a GPU is told when the GPU has come to it. What the GPU has decided is news for a
+// rank alone as soon as it is there; several ranks take it up in the same step.
 void TrainStep::tell_of_earlier_steps() {
   if (loss_.is_cpu())
-    return note_loss(loss_.item<double>());
-  const auto news = late_.news();
-  if (!news)
-    return;
-  note_loss(news->loss);
-  stop_if_left_out(news->left_out == 0 ? 0 : late_.wait());
+    note_loss(loss_.item<double>());
+  const auto newest = late_.newest();
+  if (newest)
+    note_loss(newest->loss);
+  const auto due = late_.due();
+  const bool is_alone = !group_ || group_->size() == 1;
+  const auto& told = is_alone && newest ? newest : due;
+  if (told && told->left_out > 0)
+    stop_if_left_out(late_.wait());
 }
 
 // The steps that the GPU has left out were counted as taken.
@@ -487,13 +500,16 @@ bool TrainStep::agree_on_nonfinite(at::Tensor found) {
   return true;
 }
 
-// An average is the same number on all ranks. A hook may leave each rank with another one.
+// An average over the same ranks is the same number on all of them. A hook may leave each rank with
+// another one, and without reduction (no_sync) there is no average.
 bool TrainStep::ranks_find_the_same() const {
   if (options_.group || options_.unreduced || !all_are_averaged_)
     return false;
   return std::ranges::all_of(models_, [&](const StepModel& model) {
     GradientReducer* const reducer = model.reducer();
-    return reducer == nullptr || (!reducer->hook() && reducer->group().size() == group_->size());
+    if (reducer == nullptr)
+      return true;
+    return reducer->reduces() && !reducer->hook() && reducer->group().c10d() == group_->c10d();
   });
 }
 

@@ -34,8 +34,9 @@ namespace muster {
 // The ways to treat a step in which a gradient is NaN or infinite.
 enum class OnNonfinite {
   // Throw an error that names the parameters, which stay unchanged. On a GPU, with optimizers of
-  // muster::optim, a later step throws it: the GPU leaves out all steps from the bad one on, and
-  // the host does not wait to know.
+  // muster::optim, a step up to eight later throws it, the same on all ranks: the GPU leaves out
+  // all steps from the bad one on, and the host does not wait to know. Schedules and averages have
+  // gone on then.
   stop,
   skip,     // skip it on all ranks: no step of optimizers, schedules or averages
   go_back,  // skip it, and restore an earlier state by TrainStepOptions::go_back
@@ -95,11 +96,12 @@ class TrainStep {
   // optimizers step. Gradients are cleared at the start of a step. Returns the loss, detached,
   // without the batch's weight. After an error the next batch starts a new step. Collective: as the
   // models' forward and backward, plus one small all_reduce per step (on_nonfinite), unless the
-  // models' own reduction makes the gradients equal. Blocking: never for the GPU with optimizers of
-  // muster::optim and on_nonfinite stop, or with ignore; else once per step. With a loss scale,
-  // once per step in any case. Throws: failed_precondition for non-finite gradients (stop), for
-  // gradients changed by others between micro-batches, and inside join() while ranks shadow (unless
-  // on_nonfinite is ignore, without a loss scale); whatever loss_of and backward throw.
+  // models' own averages make all gradients equal. Blocking: for the GPU, once per step. It does
+  // not wait with on_nonfinite ignore, nor with stop if all optimizers are of muster::optim and the
+  // loss and all parameters are on one GPU; a loss scale (fp16) makes it wait in any case. Throws:
+  // failed_precondition for non-finite gradients (stop), for gradients changed by others between
+  // micro-batches, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a
+  // loss scale); whatever loss_of and backward throw.
   template <class Batch, class Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));

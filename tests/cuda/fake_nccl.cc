@@ -209,7 +209,7 @@ class FakeNccl : public ForwardingBackend {
 
 c10::intrusive_ptr<c10d::Backend> make_fake_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const NcclGroup& group) {
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);  // as muster_cuda.cc does
+  quiet_nccl_watchdog();  // as muster_cuda.cc does
   const auto backend =
       c10::make_intrusive<FakeNccl>(make_shm(store, group.rank, group.size, kNever), group);
   backend->setBoundDeviceId(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)));

@@ -60,6 +60,29 @@ TEST(TrainStepOverRanks, AnIgnoredGradientThatIsNotFiniteStopsAllRanks) {
   });
 }
 
+// Ranks whose gradients are averaged find the same in them, and need not ask each other. Where they
+// are not averaged they do.
+TEST(TrainStepOverRanks, GradientsThatStayLocalAreAskedFor) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto net = seeded_layers();
+    DistributedDataParallel model(net, group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    TrainStep step(model, optimizer, {.on_nonfinite = OnNonfinite::skip});
+    const auto train = [&](double factor) {
+      step(OneBatch{}, [&] { return model(fixed_data(2)).square().mean() * factor; });
+    };
+    const double bad_on_rank_1 = group.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1;
+    const auto calls = group.traffic().calls;
+    train(1);
+    EXPECT_EQ(group.traffic().calls, calls + 1) << "the average of the gradients alone";
+    train(bad_on_rank_1);
+    EXPECT_EQ(step.skipped(), 1);
+    const auto local = model.no_sync();
+    train(bad_on_rank_1);
+    EXPECT_EQ(step.skipped(), 2);
+  });
+}
+
 // Ranks without inputs would not come to the question whether all gradients are finite.
 TEST(TrainStepOverRanks, InsideOfJoinIsRefusedAtItsFirstStep) {
   for (const int inputs_of_rank_0 : {0, 2}) {

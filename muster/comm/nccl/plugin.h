@@ -7,8 +7,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/comm/nccl_options.h"
@@ -43,6 +45,16 @@ struct CudaPlugin {
                                                  const NcclGroup& group);
   void (*stay_out_of_split)(c10d::Backend& parent, int ordinal);
 };
+
+// muster has the time limits of NCCL's calls, and knows who is missing; LibTorch's watchdog would
+// end the process where somebody waits for an error. LibTorch reads the variable when a group is
+// made. "1" is what launchers set by default; a user's other choice stays.
+inline void quiet_nccl_watchdog() {
+  constexpr const char* kVariable = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+  const char* const told = std::getenv(kVariable);
+  if (told == nullptr || std::string_view(told) == "1")
+    ::setenv(kVariable, "0", /*overwrite=*/1);
+}
 
 // The symbol that muster_cuda exports.
 inline constexpr const char* kCudaPluginSymbol = "muster_cuda_plugin";

@@ -88,9 +88,20 @@ PartFields part_fields(Optimizer& optimizer, OptimizerParamState* given) {
   return fields;
 }
 
+// Whether both are of a kind that torch::optim has, or derived from it, as muster::optim's are.
+template <class... Kinds>
+bool part_kinds_match(const Optimizer& one, const Optimizer& other) {
+  return ((part_is<Kinds>(one) && part_is<Kinds>(other)) || ...);
+}
+
 // Fields are matched by their order, so both optimizers must be of one kind.
 void part_check_kinds(Optimizer& part, Optimizer& whole) {
-  if (typeid(part) == typeid(whole))
+  const bool match = part_kinds_match<torch::optim::SGD,
+                                      torch::optim::Adam,
+                                      torch::optim::AdamW,
+                                      torch::optim::Adagrad,
+                                      torch::optim::RMSprop>(part, whole);
+  if (match || typeid(part) == typeid(whole))
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("optimizer state: expected two optimizers of one kind, got ",
