@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "muster/optim/lots.h"
 #include "muster/optim/optim.h"
