@@ -13,7 +13,7 @@ work=build/gpu-kit
 kit=$work/kit
 most_mib=60
 programs="muster_cli muster_bench muster_cuda muster train gpt resnet comm_test conformance_ranks ddp_losses ddp_table hook_table ddp_more
-  step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml count_waits elastic_probe"
+  step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml count_waits elastic_probe trace_probe"
 
 say() { echo "gpu-kit: $*"; }
 fail() { say "$*" >&2; exit 1; }

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -43,6 +44,9 @@ namespace {
 
 constexpr std::chrono::seconds kToAbort{5};
 
+// muster has the time limits of NCCL's calls.
+constexpr std::chrono::hours kUnlimited{24 * 365};
+
 // The backend for tensors on the CPU, and for others where there is no NCCL.
 c10::intrusive_ptr<c10d::Backend> backend_for_cpu(const c10::intrusive_ptr<c10d::Store>& store,
                                                   int rank,
@@ -72,20 +76,21 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
                                                     GroupTrack& track) {
   NcclOptions options = state.options.nccl;
   options.nonblocking = options.nonblocking || groups_are_tracked();
-  return make_nccl(store,
-                   {.rank = state.rank,
-                    .size = state.size,
-                    .ordinal = state.options.device.index(),
-                    .timeout = state.options.timeout,
-                    .connect_timeout = state.options.connect_timeout,
-                    .name = state.group_name,
-                    .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
-                    .options = options,
-                    .parent = state.options.nccl_parent,
-                    .made = [&](const c10::intrusive_ptr<c10d::Backend>& nccl) {
-                      track.add(nccl);
-                      state.expect_not_interrupted("connect");  // else it would connect in vain
-                    }});
+  return make_nccl(
+      store,
+      {.rank = state.rank,
+       .size = state.size,
+       .ordinal = state.options.device.index(),
+       .watchdog_timeout = kUnlimited,
+       .connect_timeout = std::max(state.options.connect_timeout, state.options.timeout),
+       .name = state.group_name,
+       .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
+       .options = options,
+       .parent = state.options.nccl_parent,
+       .made = [&](const c10::intrusive_ptr<c10d::Backend>& nccl) {
+         track.add(nccl);
+         state.expect_not_interrupted("connect");  // else it would connect in vain
+       }});
 }
 
 // A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it,

@@ -183,7 +183,8 @@ void ProcessGroupCall::choose_waiting(Work::State& work) const {
 
 bool ProcessGroupCall::is_captured() const {
   const c10::Device device = state_->options.device;
-  return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device),
+                      /*unknown=*/false);
 }
 
 // When Gloo's time runs out, its error names no rank, and it closes the connections of ranks whose

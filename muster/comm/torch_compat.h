@@ -94,14 +94,14 @@ void allow_writes(Storage& storage) {
     storage.clear_materializer();
 }
 
-// Whether a CUDA graph is being captured on the stream. 2.11 cannot be asked, and is taken to
-// capture.
+// Whether a CUDA graph is being captured on the stream. 2.11 cannot be asked: `unknown` is the
+// answer then.
 template <class Stream>
-bool is_capturing(const Stream& stream) {
+bool is_capturing(const Stream& stream, bool unknown) {
   if constexpr (requires { stream.is_capturing(); }) {
     return stream.is_capturing();
   } else {
-    return true;
+    return unknown;
   }
 }
 

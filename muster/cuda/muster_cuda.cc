@@ -49,7 +49,7 @@ std::string nccl_version() {
 // A group with a parent is split from its communicator, of which all ranks must give one color.
 c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::NcclGroup& group) {
   auto options = c10d::ProcessGroupNCCL::Options::create(group.options.high_priority_stream);
-  options->timeout = group.timeout;
+  options->timeout = group.watchdog_timeout;
   options->group_name = group.name;
   options->group_desc = group.name;
   options->global_ranks_in_group = group.ranks_of_job;
@@ -74,8 +74,7 @@ void set_environment(const muster::NcclGroup& group) {
   if (!group.options.nonblocking)
     return;
   // LibTorch waits as long for every call of NCCL.
-  const auto limit = std::max(group.connect_timeout, group.timeout);
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(limit).count();
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(group.connect_timeout).count();
   set("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds));
 }
 

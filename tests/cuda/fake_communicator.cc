@@ -104,7 +104,7 @@ Communicator::Communicator(c10::intrusive_ptr<c10d::Backend> on_host, const Nccl
       rank_(group.rank),
       name_(group.name),
       stream_(new_stream({c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)})),
-      timeout_(group.timeout) {}
+      timeout_(group.watchdog_timeout) {}
 
 void Communicator::set_timeout(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);

@@ -265,7 +265,8 @@ c10::intrusive_ptr<c10d::Backend> communicator(const c10::intrusive_ptr<c10d::St
                                                int size = 1,
                                                milliseconds timeout = std::chrono::minutes(1)) {
   return make_nccl(
-      store, {.rank = rank, .size = size, .ordinal = rank, .timeout = timeout, .name = "a test"});
+      store,
+      {.rank = rank, .size = size, .ordinal = rank, .watchdog_timeout = timeout, .name = "a test"});
 }
 
 c10::intrusive_ptr<c10d::Backend> communicator_of_one() {

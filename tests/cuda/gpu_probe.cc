@@ -4,6 +4,7 @@
 #include <muster/muster.h>
 #include <signal.h>
 #include <torch/torch.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +14,12 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+
+// It is exported, so that its name is in a stack whatever the machine has to look names up.
+extern "C" [[gnu::noinline, gnu::visibility("default")]] void hook_that_hangs() {
+  for (;;)
+    ::pause();
+}
 
 namespace {
 
@@ -108,11 +115,6 @@ void lose_the_last_rank(muster::Context& ctx, bool dies) {
   expect(sum.sum().item<float>() > 0, "the sum of all ranks");  // waits for the GPU
 }
 
-[[gnu::noinline]] at::Tensor hook_that_hangs(const at::Tensor&) {
-  for (;;)
-    ::pause();
-}
-
 // The last rank hangs in a backward, which has a thread of its own; the others wait for its
 // gradients.
 void hang_in_a_backward(muster::Context& ctx) {
@@ -121,7 +123,10 @@ void hang_in_a_backward(muster::Context& ctx) {
   muster::DistributedDataParallel model(net, ctx.process_group());
   auto loss = model(torch::ones({4, 12}, ctx.device())).square().mean();
   if (ctx.rank() == ctx.world_size() - 1)
-    loss.register_hook(hook_that_hangs);
+    loss.register_hook([](const at::Tensor& gradient) {
+      hook_that_hangs();
+      return gradient;
+    });
   loss.backward();
 }
 
@@ -413,6 +418,10 @@ void probe(const std::string& what, muster::Context& ctx) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "version") {
+    std::cout << TORCH_VERSION << std::endl;
+    return 0;
+  }
   muster::RunOptions options;
   options.nccl = {.high_priority_stream = what == "high priority", .split = what != "no split"};
   return muster::run(options, argc, argv, [&](muster::Context& ctx) {

@@ -57,7 +57,8 @@ void GpuEnds::end_with(CallRecord record, const c10::intrusive_ptr<c10d::Work>& 
 
 // Nobody may ask for the events of a CUDA graph while it is captured.
 bool GpuEnds::is_capturing_now() const {
-  return is_capturing(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  return is_capturing(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_),
+                      /*unknown=*/true);
 }
 
 void GpuEnds::add(Pending pending) {

@@ -22,7 +22,8 @@ struct NcclGroup {
   int rank = 0;
   int size = 1;
   int ordinal = 0;                       // of this rank's device
-  std::chrono::milliseconds timeout{0};  // of a collective
+  // After which LibTorch's watchdog takes a collective for failed, whatever limit the call has.
+  std::chrono::milliseconds watchdog_timeout{0};
   // Until all ranks have connected, with options.nonblocking.
   std::chrono::milliseconds connect_timeout{0};
   std::string name = {};                    // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
