@@ -21,7 +21,7 @@ namespace muster {
 struct NcclGroup {
   int rank = 0;
   int size = 1;
-  int ordinal = 0;                       // of this rank's device
+  int ordinal = 0;  // of this rank's device
   // After which LibTorch's watchdog takes a collective for failed, whatever limit the call has.
   std::chrono::milliseconds watchdog_timeout{0};
   // Until all ranks have connected, with options.nonblocking.
