@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -153,6 +154,9 @@ class Context:
         _abi.library().muster_activity_close()
         if self._owns_group:
             import torch.distributed as dist
+            # A wrapped model is a cycle that holds the group. The threads of Gloo's group end with it: later they would meet an
+            # interpreter that is no more, and end the process by SIGABRT.
+            gc.collect()
             if dist.is_initialized():
                 dist.destroy_process_group()
         self._owns_group = False
