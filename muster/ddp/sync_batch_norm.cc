@@ -65,7 +65,7 @@ void check_values(double count, const ProcessGroup& group) {
 // Statistics of the joined batch as LibTorch's kernels give them.
 struct JoinedStatistics {
   at::Tensor mean, invstd;
-  at::Tensor counts;  // one for each rank
+  at::Tensor counts;  // one for each rank that has values
 };
 
 // Statistics of the joined batch, in double.
@@ -111,15 +111,8 @@ void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
     running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
 }
 
-// The row of a rank without values: a count of 0, and numbers that the kernel can divide by.
-at::Tensor row_without_values(int64_t channels, const at::TensorOptions& options) {
-  return at::cat(
-      {at::zeros({channels}, options), at::ones({channels}, options), at::zeros({1}, options)});
-}
-
-// Calls LibTorch's kernels for GPUs as Python's SyncBatchNorm does, but never waits for the GPU, so
-// that a CUDA graph can be captured: ranks without values are not left out, but come last, where
-// the kernel gives them no weight.
+// Calls LibTorch's kernels for GPUs as Python's SyncBatchNorm does. Ranks without values are left
+// out.
 JoinedStatistics statistics_on_gpu(const at::Tensor& input,
                                    const SyncBatchNormTensors& tensors,
                                    double momentum,
@@ -129,18 +122,17 @@ JoinedStatistics statistics_on_gpu(const at::Tensor& input,
   const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
   const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto options = input.options().dtype(type);
-  at::Tensor mine = row_without_values(channels, options);
+  at::Tensor mine = at::zeros({2 * channels + 1}, options);
   if (count > 0) {
     const auto [mean, invstd] = at::batch_norm_stats(input, eps);
     mine = at::cat({mean, invstd, at::full({1}, count, options)});
   }
-  if (group.size() == 1)
-    check_values(count, group);
   at::Tensor all = rows_of_all_ranks(group, mine);
-  const at::Tensor is_empty = all.select(1, 2 * channels) == 0;
-  all = all.index_select(0, at::argsort(is_empty, /*stable=*/true, /*dim=*/0));
+  const at::Tensor has_values = all.select(1, 2 * channels) >= 1;
+  all = all.index({has_values});
   JoinedStatistics joined;
   joined.counts = all.select(1, 2 * channels).contiguous();
+  check_values(joined.counts.sum().item<double>(), group);
   const at::Tensor counts = tensors.running_mean.defined()
                                 ? joined.counts.to(tensors.running_mean.scalar_type())
                                 : joined.counts;

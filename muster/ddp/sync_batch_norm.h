@@ -29,8 +29,7 @@ struct SyncBatchNormTensors {
 // Shapes: [N, C, …] → the same; N may differ between ranks, and be 0.
 // Collective: yes, and so is the backward.
 // Throws: invalid_argument for fewer than two dimensions, and for fewer than two values of a
-// channel on all ranks together (on GPUs of several ranks nobody waits to know that, and the
-// running variance becomes NaN); failed_precondition for a second derivative, and inside join()
+// channel on all ranks together; failed_precondition for a second derivative, and inside join()
 // while ranks shadow.
 at::Tensor sync_batch_norm(const at::Tensor& input,
                            const SyncBatchNormTensors& tensors,

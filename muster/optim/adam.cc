@@ -2,21 +2,17 @@
 // host. The device subtracts those that it has left out, until the host knows of them.
 #include <ATen/Functions.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
-#include <vector>
 
+#include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
-#include "muster/optim/optim.h"
 
 namespace muster::optim {
 
 namespace {
-
-// The host knows within so many steps what the device has left out.
-constexpr size_t kRecentSteps = 64;
 
 // The classes of one optimizer, and its kernel.
 struct OfAdam {
@@ -40,8 +36,8 @@ struct OfAdamW {
 };
 
 template <class Kind>
-typename Kind::State* state_of(typename Kind::Base& optimizer, const at::Tensor& parameter) {
-  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+typename Kind::State* adam_state(typename Kind::Base& optimizer, void* parameter) {
+  const auto found = optimizer.state().find(parameter);
   if (found == optimizer.state().end())
     return nullptr;
   return static_cast<typename Kind::State*>(found->second.get());
@@ -70,7 +66,7 @@ void add(Lots& lots,
          typename Kind::Base& optimizer,
          const at::Tensor& parameter,
          bool amsgrad) {
-  auto* known = state_of<Kind>(optimizer, parameter);
+  auto* const known = adam_state<Kind>(optimizer, parameter.unsafeGetTensorImpl());
   auto& state = known != nullptr ? *known : first_state<Kind>(optimizer, parameter, amsgrad);
   state.step(state.step() + 1);
   state.exp_avg(laid_out_as(parameter, state.exp_avg()));
@@ -120,101 +116,42 @@ void take_adam_step(typename Kind::Base& optimizer,
 }
 
 template <class Kind>
-void take_adam_step_unless(typename Kind::Base& optimizer,
-                           LeftOut& left_out,
-                           const at::Tensor& found) {
-  take_adam_step<Kind>(optimizer, left_out.steps, found);
-  left_out.steps = left_out.steps.defined() ? left_out.steps + found : found.clone();
-  std::vector<void*> stepped;
-  for (auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : with_gradients(group))
-      stepped.push_back(parameter.unsafeGetTensorImpl());
-  }
-  left_out.recent.push_back(std::move(stepped));
-  if (left_out.recent.size() > kRecentSteps)
-    left_out.recent.pop_front();
+at::Tensor first_moment(typename Kind::Base& optimizer, const at::Tensor& parameter) {
+  const auto* const state = adam_state<Kind>(optimizer, parameter.unsafeGetTensorImpl());
+  return state != nullptr ? state->exp_avg() : at::Tensor();
 }
 
 template <class Kind>
-void take_adam_steps_back(typename Kind::Base& optimizer, LeftOut& left_out, int64_t steps) {
-  left_out.steps.sub_(steps);
-  for (int64_t step = 0; step < steps && !left_out.recent.empty(); ++step) {
-    for (void* const parameter : left_out.recent.back()) {
-      const auto found = optimizer.state().find(parameter);
-      if (found == optimizer.state().end())
-        continue;
-      auto& state = static_cast<typename Kind::State&>(*found->second);
-      state.step(state.step() - 1);
-    }
-    left_out.recent.pop_back();
-  }
-}
-
-// Whether kernels take the state that there is: of the parameters' types and devices.
-template <class Kind>
-bool states_are_for_kernels(typename Kind::Base& optimizer) {
-  for (auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : with_gradients(group)) {
-      const auto* const state = state_of<Kind>(optimizer, parameter);
-      if (state != nullptr && !is_like(state->exp_avg(), parameter))
-        return false;
-    }
-  }
-  return true;
-}
-
-at::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
-  if (!closure)
-    return {};
-  const at::AutoGradMode enabled(true);
-  return closure();
+void count_adam_back(typename Kind::Base& optimizer, void* parameter) {
+  if (auto* const state = adam_state<Kind>(optimizer, parameter))
+    state->step(state->step() - 1);
 }
 
 }  // namespace
 
-// The closure makes the gradients that decide which step there is.
-at::Tensor AdamW::step(LossClosure closure) {
-  at::Tensor loss = loss_of(closure);
-  if (are_for_kernels(param_groups()) && states_are_for_kernels<OfAdamW>(*this))
-    take_adam_step<OfAdamW>(*this, left_out_.steps, std::nullopt);
-  else
-    torch::optim::AdamW::step();
-  return loss;
+void take_step(torch::optim::Adam& optimizer,
+               const at::Tensor& left_out,
+               const std::optional<at::Tensor>& found) {
+  take_adam_step<OfAdam>(optimizer, left_out, found);
+}
+void take_step(torch::optim::AdamW& optimizer,
+               const at::Tensor& left_out,
+               const std::optional<at::Tensor>& found) {
+  take_adam_step<OfAdamW>(optimizer, left_out, found);
 }
 
-bool AdamW::can_leave_out() {
-  return are_for_kernels(param_groups()) && are_on_one_gpu(param_groups()) &&
-         states_are_for_kernels<OfAdamW>(*this);
+at::Tensor state_of(torch::optim::Adam& optimizer, const at::Tensor& parameter) {
+  return first_moment<OfAdam>(optimizer, parameter);
+}
+at::Tensor state_of(torch::optim::AdamW& optimizer, const at::Tensor& parameter) {
+  return first_moment<OfAdamW>(optimizer, parameter);
 }
 
-void AdamW::step_unless(const at::Tensor& found) {
-  take_adam_step_unless<OfAdamW>(*this, left_out_, found);
+void count_back(torch::optim::Adam& optimizer, void* parameter) {
+  count_adam_back<OfAdam>(optimizer, parameter);
 }
-
-void AdamW::take_back(int64_t steps) {
-  take_adam_steps_back<OfAdamW>(*this, left_out_, steps);
-}
-
-at::Tensor Adam::step(LossClosure closure) {
-  at::Tensor loss = loss_of(closure);
-  if (are_for_kernels(param_groups()) && states_are_for_kernels<OfAdam>(*this))
-    take_adam_step<OfAdam>(*this, left_out_.steps, std::nullopt);
-  else
-    torch::optim::Adam::step();
-  return loss;
-}
-
-bool Adam::can_leave_out() {
-  return are_for_kernels(param_groups()) && are_on_one_gpu(param_groups()) &&
-         states_are_for_kernels<OfAdam>(*this);
-}
-
-void Adam::step_unless(const at::Tensor& found) {
-  take_adam_step_unless<OfAdam>(*this, left_out_, found);
-}
-
-void Adam::take_back(int64_t steps) {
-  take_adam_steps_back<OfAdam>(*this, left_out_, steps);
+void count_back(torch::optim::AdamW& optimizer, void* parameter) {
+  count_adam_back<OfAdamW>(optimizer, parameter);
 }
 
 }  // namespace muster::optim

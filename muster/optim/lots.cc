@@ -3,25 +3,7 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
-
 namespace muster::optim {
-
-namespace {
-
-using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-
-// Whether the rule holds for all parameters that have a gradient.
-template <class Rule>
-bool all_hold(const Groups& groups, const Rule& rule) {
-  const auto holds = [&](const at::Tensor& parameter) {
-    return !parameter.grad().defined() || rule(parameter);
-  };
-  return std::ranges::all_of(
-      groups, [&](const auto& group) { return std::ranges::all_of(group.params(), holds); });
-}
-
-}  // namespace
 
 std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group) {
   std::vector<at::Tensor> found;
@@ -32,18 +14,16 @@ std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& 
   return found;
 }
 
-bool are_for_kernels(const Groups& groups) {
-  return all_hold(groups, [](const at::Tensor& parameter) {
-    const at::Tensor& gradient = parameter.grad();
-    return gradient.layout() == at::kStrided && parameter.is_floating_point() &&
-           gradient.scalar_type() == parameter.scalar_type() &&
-           gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
-  });
+bool is_for_kernels(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  return gradient.layout() == at::kStrided && parameter.is_floating_point() &&
+         gradient.scalar_type() == parameter.scalar_type() &&
+         gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
 }
 
-bool are_on_one_gpu(const Groups& groups) {
+bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::optional<c10::Device> device;
-  return all_hold(groups, [&](const at::Tensor& parameter) {
+  return hold_for_all(groups, [&](const at::Tensor& parameter) {
     if (!device)
       device = parameter.device();
     return device->is_cuda() && parameter.device() == *device;

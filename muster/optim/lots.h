@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,8 +17,18 @@ namespace muster::optim {
 // The parameters of a group that have a gradient.
 std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group);
 
-// Whether the kernels take all gradients: dense and real, of their parameter's type and device.
-bool are_for_kernels(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+// Whether the rule holds for all parameters that have a gradient.
+template <class Rule>
+bool hold_for_all(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Rule& rule) {
+  const auto holds = [&](const at::Tensor& parameter) {
+    return !parameter.grad().defined() || rule(parameter);
+  };
+  return std::ranges::all_of(
+      groups, [&](const auto& group) { return std::ranges::all_of(group.params(), holds); });
+}
+
+// Whether the kernels take the gradient: dense and real, of its parameter's type and device.
+bool is_for_kernels(const at::Tensor& parameter);
 
 // Whether all gradients are on one GPU.
 bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups);

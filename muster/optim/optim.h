@@ -28,11 +28,14 @@ struct LeftOut {
   std::deque<std::vector<void*>> recent = {};  // the parameters of the last steps
 };
 
-class AdamW : public torch::optim::AdamW, public DeviceStep {
+// One of torch::optim's classes, with a step in one kernel.
+template <class Torch>
+class Fused : public Torch, public DeviceStep {
  public:
-  using torch::optim::AdamW::AdamW;
+  using Torch::Torch;
+
   // Returns what the closure returns, as torch::optim's does. Does not wait for a GPU.
-  at::Tensor step(LossClosure closure = nullptr) override;
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
   bool can_leave_out() override;
   void step_unless(const at::Tensor& found) override;
   void take_back(int64_t steps) override;
@@ -41,25 +44,12 @@ class AdamW : public torch::optim::AdamW, public DeviceStep {
   LeftOut left_out_;
 };
 
-class Adam : public torch::optim::Adam, public DeviceStep {
- public:
-  using torch::optim::Adam::Adam;
-  at::Tensor step(LossClosure closure = nullptr) override;
-  bool can_leave_out() override;
-  void step_unless(const at::Tensor& found) override;
-  void take_back(int64_t steps) override;
+extern template class Fused<torch::optim::AdamW>;
+extern template class Fused<torch::optim::Adam>;
+extern template class Fused<torch::optim::SGD>;
 
- private:
-  LeftOut left_out_;
-};
-
-class SGD : public torch::optim::SGD, public DeviceStep {
- public:
-  using torch::optim::SGD::SGD;
-  at::Tensor step(LossClosure closure = nullptr) override;
-  bool can_leave_out() override;
-  void step_unless(const at::Tensor& found) override;
-  void take_back(int64_t steps) override;
-};
+using AdamW = Fused<torch::optim::AdamW>;
+using Adam = Fused<torch::optim::Adam>;
+using SGD = Fused<torch::optim::SGD>;
 
 }  // namespace muster::optim

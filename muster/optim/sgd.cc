@@ -2,13 +2,13 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
+#include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
-#include "muster/optim/optim.h"
 
 namespace muster::optim {
 
@@ -51,7 +51,11 @@ void add_plain(Lots& lots, const at::Tensor& parameter) {
   lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
 }
 
-void take_sgd_step(torch::optim::SGD& optimizer, const std::optional<at::Tensor>& found) {
+}  // namespace
+
+void take_step(torch::optim::SGD& optimizer,
+               const at::Tensor& /*left_out*/,
+               const std::optional<at::Tensor>& found) {
   const at::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const Options&>(group.options());
@@ -79,47 +83,20 @@ void take_sgd_step(torch::optim::SGD& optimizer, const std::optional<at::Tensor>
   }
 }
 
-bool momenta_are_for_kernels(torch::optim::SGD& optimizer) {
-  for (auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : with_gradients(group)) {
-      auto* const state = momentum_of(optimizer, parameter);
-      if (state != nullptr && !is_like(state->momentum_buffer(), parameter))
-        return false;
-    }
-  }
-  return true;
+at::Tensor state_of(torch::optim::SGD& optimizer, const at::Tensor& parameter) {
+  const State* const state = momentum_of(optimizer, parameter);
+  return state != nullptr ? state->momentum_buffer() : at::Tensor();
 }
 
-}  // namespace
+// SGD counts no steps.
+void count_back(torch::optim::SGD& /*optimizer*/, void* /*parameter*/) {}
 
-// The closure makes the gradients that decide which step there is.
-at::Tensor SGD::step(LossClosure closure) {
-  at::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode enabled(true);
-    loss = closure();
-  }
-  if (are_for_kernels(param_groups()) && momenta_are_for_kernels(*this))
-    take_sgd_step(*this, std::nullopt);
-  else
-    torch::optim::SGD::step();
-  return loss;
-}
-
-// A first step with dampening that is left out would leave zeros for the second.
-bool SGD::can_leave_out() {
-  const auto has_dampening = [](const torch::optim::OptimizerParamGroup& group) {
+// With dampening the first momentum is the whole gradient. If that step were left out, the second
+// would find zeros.
+bool needs_its_first_step(torch::optim::SGD& optimizer) {
+  return std::ranges::any_of(optimizer.param_groups(), [](const auto& group) {
     return static_cast<const Options&>(group.options()).dampening() != 0;
-  };
-  return std::ranges::none_of(param_groups(), has_dampening) && are_for_kernels(param_groups()) &&
-         are_on_one_gpu(param_groups()) && momenta_are_for_kernels(*this);
+  });
 }
-
-void SGD::step_unless(const at::Tensor& found) {
-  take_sgd_step(*this, found);
-}
-
-// It counts no steps.
-void SGD::take_back(int64_t /*steps*/) {}
 
 }  // namespace muster::optim
