@@ -45,15 +45,11 @@ typename Kind::State* adam_state(typename Kind::Base& optimizer, void* parameter
 
 // The state as torch::optim makes it at a parameter's first step.
 template <class Kind>
-typename Kind::State& first_state(typename Kind::Base& optimizer,
-                                  const at::Tensor& parameter,
-                                  bool amsgrad) {
+typename Kind::State& first_state(typename Kind::Base& optimizer, const at::Tensor& parameter) {
   auto made = std::make_unique<typename Kind::State>();
   made->step(0);
   made->exp_avg(at::zeros_like(parameter));
   made->exp_avg_sq(at::zeros_like(parameter));
-  if (amsgrad)
-    made->max_exp_avg_sq(at::zeros_like(parameter));
   auto& state = *made;
   optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
   return state;
@@ -67,7 +63,7 @@ void add(Lots& lots,
          const at::Tensor& parameter,
          bool amsgrad) {
   auto* const known = adam_state<Kind>(optimizer, parameter.unsafeGetTensorImpl());
-  auto& state = known != nullptr ? *known : first_state<Kind>(optimizer, parameter, amsgrad);
+  auto& state = known != nullptr ? *known : first_state<Kind>(optimizer, parameter);
   state.step(state.step() + 1);
   state.exp_avg(laid_out_as(parameter, state.exp_avg()));
   state.exp_avg_sq(laid_out_as(parameter, state.exp_avg_sq()));
@@ -78,6 +74,8 @@ void add(Lots& lots,
   lot.state[0].push_back(state.exp_avg());
   lot.state[1].push_back(state.exp_avg_sq());
   if (amsgrad) {
+    if (!state.max_exp_avg_sq().defined())  // the option was set later
+      state.max_exp_avg_sq(at::zeros_like(parameter));
     state.max_exp_avg_sq(laid_out_as(parameter, state.max_exp_avg_sq()));
     lot.state[2].push_back(state.max_exp_avg_sq());
   }

@@ -11,13 +11,25 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
 namespace muster::optim {
 
+// Throws: invalid_argument for none.
+inline void expect_parameters(const char* call, size_t count) {
+  if (count == 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(call, ": expected parameters, got none; pass those of the model"));
+  }
+}
+
 // Two groups. Parameters of two or more dimensions decay by the options' weight_decay; biases and
-// the scales of norms, which have fewer, do not decay.
+// the scales of norms, which have fewer, do not decay. Throws: invalid_argument for no parameters.
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
     const std::vector<at::Tensor>& parameters, const Options& options) {
+  expect_parameters("groups_by_decay", parameters.size());
   std::vector<at::Tensor> matrices, others;
   for (const at::Tensor& parameter : parameters)
     (parameter.dim() < 2 ? others : matrices).push_back(parameter);
@@ -30,10 +42,18 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
 }
 
 // A group for each layer, whose rate is `factor` times that of the next layer; the last one has the
-// options' rate. Fine-tuning leaves the first layers nearly as they are so.
+// options' rate. Fine-tuning leaves the first layers nearly as they are so. Throws:
+// invalid_argument for no layers, and for a factor that is not above 0 and finite.
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(
     const std::vector<std::vector<at::Tensor>>& layers, const Options& options, double factor) {
+  expect_parameters("groups_by_layer", layers.size());
+  if (!(factor > 0) || !std::isfinite(factor)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("groups_by_layer: expected a finite factor above 0, got ",
+                    factor,
+                    "; 0.5 to 1 is common"));
+  }
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto after = static_cast<double>(layers.size() - 1 - i);

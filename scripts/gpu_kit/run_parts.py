@@ -98,6 +98,9 @@ def main():
     if args.list:
         print("\n".join(f"{part.limit:4} s  {'GPU' if part.gpu else 'CPU'}  {part.name}" for part in PARTS))
         return 0
+    parts = [part for part in PARTS if args.only in part.name]
+    if not parts:
+        sys.exit(f"kit: expected parts whose names have '{args.only}', got none; --list names them")
     out = pathlib.Path(os.path.abspath(os.environ.get("OUT") or KIT / "out"))
     out.mkdir(parents=True, exist_ok=True)
     env = environment(out)
@@ -105,9 +108,7 @@ def main():
     end = time.monotonic() + args.minutes * 60
     results = []
     with open(out / "log", "w", encoding="utf-8") as log:
-        for part in PARTS:
-            if args.only not in part.name:
-                continue
+        for part in parts:
             begin, left = time.monotonic(), end - time.monotonic()
             log.write(f"\n===== {part.name}: {part.command}\n")
             log.flush()

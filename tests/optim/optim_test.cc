@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -16,6 +17,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::HasSubstr;
 using Parameters = std::vector<at::Tensor>;
 using AdamWGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -222,6 +224,21 @@ TEST(Optim, GroupsByDecayAndByLayer) {
   ASSERT_EQ(by_layer.size(), 3U);
   EXPECT_DOUBLE_EQ(options_of(by_layer[0]).lr(), 0.25e-2);
   EXPECT_DOUBLE_EQ(options_of(by_layer[2]).lr(), 1e-2);
+  for (const double factor : {-1.0, 0.0, std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_THAT(message_of_error([&] { optim::groups_by_layer(layers, adamw(), factor); }),
+                HasSubstr("expected a finite factor above 0, got "));
+  EXPECT_THAT(message_of_error([&] { optim::groups_by_decay(Parameters(), adamw()); }),
+              HasSubstr("groups_by_decay: expected parameters, got none"));
+}
+
+TEST(Optim, AmsgradMayBeSetLater) {
+  auto parameters = new_parameters();
+  optim::AdamW optimizer(parameters, adamw());
+  take_steps<torch::optim::AdamWOptions>(optimizer, parameters, 0, 2);
+  static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options()).amsgrad(true);
+  take_steps<torch::optim::AdamWOptions>(optimizer, parameters, 2, 4);
+  for (const at::Tensor& parameter : parameters)
+    EXPECT_TRUE(parameter.isfinite().all().item<bool>());
 }
 
 // What the device leaves out changes nothing, and the counts of steps go back when the host knows.

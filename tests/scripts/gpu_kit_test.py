@@ -72,6 +72,11 @@ class Runner(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, "not reached .* passes")
 
+    def test_a_text_that_no_part_has_is_an_error(self):
+        done = self.run_kit("--only", "no such part")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr, "kit: expected parts whose names have 'no such part', got none; --list names them\n")
+
     def test_only_some(self):
         done = self.run_kit("--list")
         self.assertIn("GPU  needs a GPU", done.stdout)
