@@ -33,7 +33,7 @@ MAY_USE = {
     "checkpoint": ["comm", "checkpoint files"],
     "parallel": ["comm", "ddp", "checkpoint", "optim"],
     "checkpoint training": ["checkpoint", "ddp", "data"],  # muster/checkpoint/training, see PARTS
-    "optim": [],  # of LibTorch alone
+    "optim": ["base"],
     "train": ["ddp", "data", "checkpoint training", "optim"],
     "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own

@@ -37,6 +37,11 @@ ProcessGroup one_way(ProcessGroup& group) {
   return *group.new_group(all);
 }
 
+// The members are made in their order, which is the same on all ranks.
+PipelineChannels channels_over(ProcessGroup group) {
+  return {.group = group, .up = one_way(group), .down = one_way(group)};
+}
+
 }  // namespace
 
 // It returns the message that must come before the action, or nothing where none is needed.
@@ -74,11 +79,16 @@ std::string to_text(const TensorForm& form) {
   return cat(c10::toString(form.type), " [", join(form.sizes, ", "), "]");
 }
 
-// All ranks construct it together, since a group may be made for one of the directions.
+// All ranks construct it together, since a group may be made for each of the directions.
 PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& schedule)
-    : group_(std::move(group)),
-      up_(one_way(group_)),
-      down_(one_way(group_)),
+    : PipelineMessages(channels_over(std::move(group)), schedule) {
+  if (capabilities_of(this->group().backend()).matches_by_order)
+    connect(schedule);
+}
+
+PipelineMessages::PipelineMessages(const PipelineChannels& channels,
+                                   const PipelineSchedule& schedule)
+    : channels_(channels),
       ranks_(schedule.ranks),
       stages_(schedule.stages),
       micro_batches_(schedule.micro_batches),
@@ -86,16 +96,14 @@ PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& s
       begun_(order_.size(), 0),
       forms_(schedule.stages) {
   for (int from = 0; from < schedule.ranks; ++from) {
-    if (from == group_.rank())
+    if (from == group().rank())
       continue;
     for (const PipelineAction& action : schedule.actions[from]) {
       const auto message = made_by(action, schedule);
-      if (message && receiver(*message) == group_.rank())
+      if (message && receiver(*message) == group().rank())
         order_[from].push_back(*message);
     }
   }
-  if (capabilities_of(group_.backend()).matches_by_order)
-    connect(schedule);
 }
 
 // NCCL connects two ranks at their first message, for which the host waits, and which may wait for
@@ -110,13 +118,13 @@ void PipelineMessages::connect(const PipelineSchedule& schedule) {
         pairs.emplace(sender(*message), receiver(*message));
     }
   }
-  const at::Tensor number = at::zeros({1}, at::TensorOptions(group_.device()));
+  const at::Tensor number = at::zeros({1}, at::TensorOptions(group().device()));
   for (const auto& [from, to] : pairs) {
-    if (from == group_.rank())
+    if (from == group().rank())
       channel(from, to).send(number, to);
-    else if (to == group_.rank())
+    else if (to == group().rank())
       channel(from, to).recv(number, from);
-    group_.wait_for_gpu();
+    group().wait_for_gpu();
   }
 }
 
@@ -162,11 +170,11 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
                     " of micro-batch ",
                     message.micro_batch,
                     " (rank ",
-                    group_.job_rank(),
+                    group().job_rank(),
                     "); give every micro-batch the same shape, by padding for instance"));
   }
   const int to = receiver(message);
-  if (to == group_.rank()) {
+  if (to == group().rank()) {
     local_[message] = tensor;
     return;
   }
@@ -175,7 +183,7 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   // The content is held until it has left.
   const at::Tensor content = tensor.contiguous();
   sending_.push_back(
-      {channel(group_.rank(), to).send_async(content, to, tag_of(message)), content});
+      {channel(group().rank(), to).send_async(content, to, tag_of(message)), content});
   bytes_sent_ += bytes_of_tensor(content);
   ++sent_;
   // Finished sends give back their memory here, and show their errors.
@@ -195,7 +203,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
                     " dimensions, got ",
                     to_text(form),
                     " (rank ",
-                    group_.job_rank(),
+                    group().job_rank(),
                     "); flatten some"));
   }
   at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
@@ -205,14 +213,14 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   std::copy(form.sizes.begin(), form.sizes.end(), words + 2);
   const int to = receiver(message);
   const int tag = 2 * stages_ * micro_batches_ + message.stage;
-  sending_.push_back({channel(group_.rank(), to).send_async(header, to, tag), header});
+  sending_.push_back({channel(group().rank(), to).send_async(header, to, tag), header});
 }
 
 // It blocks until the sender has its first output, whose form it sends.
 TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
   const at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong);
   const int from = sender(message);
-  channel(from, group_.rank()).recv(header, from, 2 * stages_ * micro_batches_ + message.stage);
+  channel(from, group().rank()).recv(header, from, 2 * stages_ * micro_batches_ + message.stage);
   const auto* const words = header.const_data_ptr<int64_t>();
   return {.sizes = {words + 2, words + 2 + words[1]},
           .type = static_cast<at::ScalarType>(words[0])};
@@ -229,9 +237,9 @@ bool PipelineMessages::begin_next(int from, bool may_wait) {
   if (!form)
     form = receive_form(next);
   const at::Tensor buffer =
-      at::empty(form->sizes, at::TensorOptions().dtype(form->type).device(group_.device()));
+      at::empty(form->sizes, at::TensorOptions().dtype(form->type).device(group().device()));
   receiving_.emplace(
-      next, Transfer{channel(from, group_.rank()).recv_async(buffer, from, tag_of(next)), buffer});
+      next, Transfer{channel(from, group().rank()).recv_async(buffer, from, tag_of(next)), buffer});
   ++begun;
   return true;
 }
@@ -239,7 +247,7 @@ bool PipelineMessages::begin_next(int from, bool may_wait) {
 // It only starts receives and never waits: what cannot start yet is left to receive().
 void PipelineMessages::expect(const PipelineMessage& message) {
   const int from = sender(message);
-  if (from == group_.rank())
+  if (from == group().rank())
     return;
   while (!receiving_.contains(message))
     if (!begin_next(from, /*may_wait=*/false))
@@ -249,7 +257,7 @@ void PipelineMessages::expect(const PipelineMessage& message) {
 // Receives are started in the sender's order until the wanted one is under way.
 at::Tensor PipelineMessages::receive(const PipelineMessage& message) {
   const int from = sender(message);
-  if (from == group_.rank())
+  if (from == group().rank())
     return std::move(local_.extract(message).mapped());
   const auto start = Clock::now();
   while (!receiving_.contains(message))

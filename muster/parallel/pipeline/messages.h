@@ -43,10 +43,20 @@ struct TensorForm {
 TensorForm form_of(const at::Tensor& tensor);
 std::string to_text(const TensorForm& form);  // "Float [4, 8]"
 
+// The groups that carry messages to later ranks and to earlier ones.
+struct PipelineChannels {
+  ProcessGroup group, up, down;
+};
+
 class PipelineMessages {
  public:
-  // Collective: over `group`.
+  // Makes the channels, and connects the ranks. Collective: over `group`.
   PipelineMessages(ProcessGroup group, const PipelineSchedule& schedule);
+  // Another schedule over channels that are there. All messages of one must have been received
+  // before the other begins a step.
+  PipelineMessages(const PipelineChannels& channels, const PipelineSchedule& schedule);
+
+  const PipelineChannels& channels() const { return channels_; }
 
   // All messages of a step must have been received before the next step starts.
   void begin_step();
@@ -75,14 +85,15 @@ class PipelineMessages {
   };
   int sender(const PipelineMessage& message) const;
   int receiver(const PipelineMessage& message) const;
-  ProcessGroup& channel(int from, int to) { return from < to ? up_ : down_; }
+  ProcessGroup& channel(int from, int to) { return from < to ? channels_.up : channels_.down; }
+  ProcessGroup& group() { return channels_.group; }
   int tag_of(const PipelineMessage& message) const;
   bool begin_next(int from, bool may_wait);
   void connect(const PipelineSchedule& schedule);
   void send_form(const PipelineMessage& message, const TensorForm& form);
   TensorForm receive_form(const PipelineMessage& message);
 
-  ProcessGroup group_, up_, down_;
+  PipelineChannels channels_;
   int ranks_, stages_, micro_batches_;
   std::vector<std::vector<PipelineMessage>> order_;  // from each rank to this one
   std::vector<size_t> begun_;                        // of order_

@@ -436,7 +436,7 @@ at::Tensor Pipeline::step(const at::Tensor& input,
 at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target) {
   State& state = *state_;
   if (!state.evaluation)
-    state.evaluation.emplace(state.group, state.forwards);
+    state.evaluation.emplace(state.messages.channels(), state.forwards);
   // Another batch size than training's has other activations too.
   const auto swap_forms = [&state] {
     std::swap(state.input_form, state.evaluation_input_form);
