@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "benchmarks/invented_hosts.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -17,52 +18,11 @@ namespace {
 
 constexpr double kBarSeconds = 1;
 constexpr double kBarBytes = 1e9;
-constexpr int kGpusPerHost = 8;
-constexpr int kCoresPerHost = 64;
-constexpr uint64_t kGpuBytes = uint64_t{80} << 30;
 
 struct Options {
   int hosts = 12'500;
   int runs = 3;
 };
-
-// Two pairs of links of each GPU are faster than the rest, so that the topology policy has work to
-// do.
-std::vector<std::vector<muster::Link>> links() {
-  std::vector<std::vector<muster::Link>> all(kGpusPerHost, std::vector<muster::Link>(kGpusPerHost));
-  for (int a = 0; a < kGpusPerHost; ++a) {
-    for (int b = 0; b < kGpusPerHost; ++b) {
-      muster::Link& link = all[static_cast<size_t>(a)][static_cast<size_t>(b)];
-      link = a == b ? muster::Link{muster::LinkKind::self, 0}
-                    : muster::Link{muster::LinkKind::nvlink, 1 + (a * b + a + b) % 3};
-    }
-  }
-  return all;
-}
-
-muster::Host host(int number) {
-  muster::Host host{
-      .name = muster::cat("node-", number), .num_cores = kCoresPerHost, .gpu_links = links()};
-  for (int i = 0; i < kCoresPerHost; ++i) {
-    host.cores.push_back(
-        {.cpus = {i, i + kCoresPerHost}, .numa_node = i / 32, .socket = i / 32, .l3 = i / 8});
-  }
-  for (int i = 0; i < kGpusPerHost; ++i) {
-    char uuid[64];
-    std::snprintf(
-        uuid, sizeof(uuid), "GPU-%08x-0000-4000-8000-%012x", number * kGpusPerHost + i, number);
-    host.gpus.push_back({.index = {i},
-                         .uuid = {uuid},
-                         .pci = {muster::cat("0000:0", i, ":00.0")},
-                         .model = "NVIDIA H100 80GB HBM3",
-                         .memory_total_bytes = kGpuBytes,
-                         .memory_free_bytes = kGpuBytes,
-                         .compute_capability = "9.0",
-                         .numa_node = i / 4,
-                         .near_cpus = i < 4 ? "0-31,64-95" : "32-63,96-127"});
-  }
-  return host;
-}
 
 muster::Request request_for(const muster::Policy& policy) {
   muster::Request request{.policy = policy.name, .global_batch = 1'000'000};
@@ -72,7 +32,7 @@ muster::Request request_for(const muster::Policy& policy) {
   if (name == "fastest")
     request.scores = {{"0", 3}, {"NVIDIA H100 80GB HBM3", 2}};
   if (name == "memory")
-    request.rank_memory_bytes = {kGpuBytes / 2};
+    request.rank_memory_bytes = {kInventedGpuBytes / 2};
   return request;
 }
 
@@ -89,7 +49,7 @@ double plan_seconds(const muster::Inventory& inventory, const muster::Request& r
     const auto begin = muster::Clock::now();
     const muster::Plan plan = muster::plan(inventory, request);
     const double seconds = muster::seconds_since(begin);
-    const size_t wanted = inventory.hosts.size() * kGpusPerHost;
+    const size_t wanted = inventory.hosts.size() * kInventedGpus;
     if (plan.ranks.size() != wanted) {
       throw muster::Error(
           muster::ErrorCode::internal,
@@ -108,10 +68,10 @@ void print_line(const std::string& name, double seconds) {
 void run(const Options& options) {
   muster::Inventory inventory{.source = "benchmark", .simulated = true};
   for (int i = 0; i < options.hosts; ++i)
-    inventory.hosts.push_back(host(i));
+    inventory.hosts.push_back(invented_host(i));
   std::printf(
       "Planning %d ranks over %d hosts, the fastest of %d; the hosts themselves take %.0f MB\n",
-      options.hosts * kGpusPerHost,
+      options.hosts * kInventedGpus,
       options.hosts,
       options.runs,
       peak_bytes() / 1e6);

@@ -147,7 +147,7 @@ void Coordinator::on_failing(const Report& report) {
   if (phase_ == Phase::running && report.error.empty() && replace_in_place(report))
     return;
   for (const RankExit& exit : report.exits)
-    trouble_.failures.push_back(exit);
+    trouble_.add_failure(exit);
   if (phase_ != Phase::running)
     return;
   if (!report.error.empty())
@@ -176,16 +176,22 @@ void Coordinator::on_ended(const Report& report) {
     stop_round(why_ended(report));
 }
 
+// A rank that is told of twice has the place of the first time.
+void Coordinator::Trouble::add_failure(const RankExit& exit) {
+  place_of_rank.emplace(exit.rank, failures.size());
+  failures.push_back(exit);
+}
+
 // The report of a rank's end has the whole story of a failure that was told in a hurry.
 void Coordinator::note_end(const RankExit& exit) {
   exits_.push_back(exit);
   const bool ended_by_itself = exit.sent_signal == 0;
-  const auto told = std::ranges::find(trouble_.failures, exit.rank, &RankExit::rank);
-  if (told == trouble_.failures.end()) {
+  const auto told = trouble_.place_of_rank.find(exit.rank);
+  if (told == trouble_.place_of_rank.end()) {
     if (exit.failed() && ended_by_itself)
-      trouble_.failures.push_back(exit);
+      trouble_.add_failure(exit);
   } else if (ended_by_itself) {  // not the end of the one that was started in its place
-    *told = exit;
+    trouble_.failures[told->second] = exit;
   }
 }
 
@@ -281,12 +287,17 @@ void Coordinator::stop_round(const std::string& reason) {
   orders_.push_back({.kind = Order::Kind::stop, .round = round_, .reason = reason});
 }
 
-// Hosts that take no part in the round have no ranks to be waited for.
-bool Coordinator::all_ended() const {
-  return std::ranges::all_of(members_, [](const auto& entry) {
-    const Member& member = entry.second;
-    return !member.in_round || member.ended;
-  });
+// Hosts that take no part in the round have no ranks to be waited for. Within a round ranks only
+// end, so the search goes on where the last one found ranks that ran.
+bool Coordinator::all_ended() {
+  const auto running = std::find_if(
+      members_.lower_bound(first_running_), members_.end(), [](const auto& entry) {
+        return entry.second.in_round && !entry.second.ended;
+      });
+  if (running == members_.end())
+    return true;
+  first_running_ = running->first;
+  return false;
 }
 
 // All ranks of the round have ended. The first of these reasons decides what follows.
@@ -455,6 +466,7 @@ void Coordinator::enter_round(const Order& order) {
   round_ = order.round;
   plan_ = order.plan;
   hosts_ = order.hosts;
+  first_running_.clear();
   round_began_ = now_;
   trouble_ = {};
   exits_.clear();
@@ -483,8 +495,11 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
               .reason = reason,
               .exit_code = exit_code};
   order.exits = trouble_.failures;
+  std::set<int> told;
+  for (const RankExit& exit : order.exits)
+    told.insert(exit.rank);
   for (const RankExit& exit : exits_) {
-    if (std::ranges::find(order.exits, exit.rank, &RankExit::rank) == order.exits.end())
+    if (told.insert(exit.rank).second)
       order.exits.push_back(exit);
   }
   if (exit_code == 0)
@@ -531,6 +546,10 @@ std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milli
   }
   for (const Report& join : joins)
     members_.erase(join.from);
+  for (const auto& [id, member] : members_) {
+    if (member.facts.node_rank)
+      holders_[*member.facts.node_rank] = id;
+  }
   if (phase_ != Phase::finished) {
     for (const Report& join : joins)
       on_join(join);

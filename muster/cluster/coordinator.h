@@ -67,6 +67,7 @@ class Coordinator {
   std::vector<Order> resume(Clock::time_point now, std::chrono::milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
+  bool has_hosts() const { return !members_.empty(); }
   // Whose end would be a loss: their signs of life are to be watched.
   std::vector<std::string> live_hosts() const;
   // "b (10.0.0.2)", for messages; the id itself for one that never joined.
@@ -90,7 +91,10 @@ class Coordinator {
     int signs = 0;  // of life, that the other has given since
   };
   struct Trouble {  // why the round is being stopped
+    void add_failure(const RankExit& exit);
+
     std::vector<RankExit> failures;
+    std::map<int, size_t> place_of_rank;  // among the failures
     std::vector<std::string> lost;  // names of hosts
     std::string error;              // of a host that could not start, or of the job
     int error_code = 1;
@@ -99,6 +103,7 @@ class Coordinator {
   };
 
   void on_join(const Report& report);
+  const std::string* holder_of(const std::optional<int>& node_rank) const;
   std::optional<std::string> same_agent(const HostFacts& facts) const;
   void forget_newcomer(const std::string& id);
   void let_newcomers_in(const std::string& place);
@@ -146,7 +151,7 @@ class Coordinator {
   void restart_after_failure(const RankExit& first);
   void finish(int exit_code, const std::string& reason);
   void finish_missing();
-  bool all_ended() const;
+  bool all_ended();
   std::vector<std::string> candidates() const;
   std::string missing_text() const;
 
@@ -169,6 +174,10 @@ class Coordinator {
   Plan plan_;                       // the round's
   std::vector<std::string> hosts_;  // and its hosts' ids, in the plan's order
   std::map<std::string, Member> members_;
+  // The member that has joined last with a number; it may have gone since. Without it each host
+  // that joins would be compared with all.
+  std::map<int, std::string> holders_;
+  std::string first_running_;  // no member before it has ranks of the round that run
   std::multimap<std::string, Newcomer> newcomers_;  // by the id of the member whose place they want
   std::map<std::string, int> last_numbers_;         // of the reports of each
   std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any

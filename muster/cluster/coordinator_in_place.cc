@@ -6,6 +6,7 @@
 // and go, and all processes that run go on in the next round as ranks of its plan.
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -94,13 +95,15 @@ bool may_go_on_as(const RankPlan& was, const RankPlan& is) {
 }  // namespace
 
 std::string Coordinator::obstacle_in_plan(const Order& next) const {
+  std::map<std::string, int> old_indexes;
+  for (const std::string& id : hosts_)
+    old_indexes.emplace(id, old_indexes.size());
   for (int index = 0; const std::string& id : next.hosts) {
     const auto is = ranks_of_host(next.plan, index++);
-    const auto before = std::ranges::find(hosts_, id);
-    if (before == hosts_.end())
+    const auto before = old_indexes.find(id);
+    if (before == old_indexes.end())
       continue;
-    const auto old_index = static_cast<int>(before - hosts_.begin());
-    const auto was = ranks_of_host(plan_, old_index);
+    const auto was = ranks_of_host(plan_, before->second);
     if (!std::ranges::equal(was, is, may_go_on_as))
       return cat("the plan for these hosts gives ", name_of(id), " other ranks or devices");
   }

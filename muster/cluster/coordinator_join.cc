@@ -40,6 +40,8 @@ void Coordinator::on_join(const Report& report) {
     return refuse(report.from, why);
   tell_differences(facts);
   members_[report.from] = {.facts = facts};
+  if (facts.node_rank)
+    holders_[*facts.node_rank] = report.from;
   if (phase_ != Phase::running || !rules_.elastic())
     return;
   const auto members = std::views::values(members_);
@@ -57,18 +59,24 @@ void Coordinator::on_join(const Report& report) {
   stop_round(what);
 }
 
+// The member that has this number; null: none has. No two members have the same.
+const std::string* Coordinator::holder_of(const std::optional<int>& node_rank) const {
+  if (!node_rank)
+    return nullptr;
+  const auto holder = holders_.find(*node_rank);
+  const bool is_there = holder != holders_.end() && members_.contains(holder->second);
+  return is_there ? &holder->second : nullptr;
+}
+
 // The id of the member that this host would be if its agent was started again before its end was
 // known.
 std::optional<std::string> Coordinator::same_agent(const HostFacts& facts) const {
-  if (!facts.node_rank)
+  const std::string* const id = holder_of(facts.node_rank);
+  if (id == nullptr)
     return std::nullopt;
-  for (const auto& [id, member] : members_) {
-    const HostFacts& other = member.facts;
-    const bool is_same_host = other.host.name == facts.host.name && other.address == facts.address;
-    if (is_same_host && other.node_rank == facts.node_rank)
-      return id;
-  }
-  return std::nullopt;
+  const HostFacts& other = members_.at(*id).facts;
+  const bool is_same_host = other.host.name == facts.host.name && other.address == facts.address;
+  return is_same_host ? std::optional(*id) : std::nullopt;
 }
 
 // The first sign may have been given before the newcomer came. The second says that the member
@@ -123,15 +131,13 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
                " hosts (--nnodes), got ",
                *facts.node_rank);
   }
-  for (const auto& [id, member] : members_) {
-    if (!facts.node_rank || member.facts.node_rank != facts.node_rank)
-      continue;
+  if (const std::string* const id = holder_of(facts.node_rank)) {
     return cat("--node-rank: expected a different number on every host, got ",
                *facts.node_rank,
                " on host ",
                facts.host.name,
                " and on ",
-               name_of(id),
+               name_of(*id),
                "; give every host its own");
   }
   if (set_aside_.contains(facts.host.name))

@@ -139,7 +139,7 @@ void CoordinatorThread::serve() {
     std::vector<Order> orders = next_orders(next_report);
     watch_signs_of_life(orders);
     give(orders);
-    if (coordinator_.finished() && coordinator_.live_hosts().empty()) {
+    if (coordinator_.finished() && !coordinator_.has_hosts()) {
       all_left_ = true;
       return;
     }

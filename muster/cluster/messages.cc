@@ -1,11 +1,13 @@
-// Reports and orders as JSON. All hosts run the same version of muster, so every member must be
-// there; only facts and plans, which few messages have, may be missing.
+// Reports and orders as JSON, compressed where that saves something. All hosts run the same version
+// of muster, so every member must be there; only facts and plans, which few messages have, may be
+// missing.
 #include "muster/cluster/messages.h"
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/compress.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
@@ -18,6 +20,9 @@ namespace muster {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kPlainBytes = 1 << 10;          // a message of less is sent as it is
+constexpr size_t kMostBytes = size_t{1} << 30;   // of a message's text
 
 // The names are in the order of the kinds.
 constexpr std::array<const char*, 6> kReportKinds = {
@@ -78,13 +83,14 @@ void visit_order(AnyOrder& order, const Visit& visit) {
   visit("exit_code", order.exit_code);
 }
 
-// The machine is text in the text, in the form of a captured file.
+// The machine is text in the text, in the form of a captured file without its blanks.
 Json to_json(const HostFacts& facts) {
   const VisibilityMasks& masks = facts.masks;
   Json json = members_to_json([&](const auto& visit) { visit_facts(facts, visit); });
   json["masks"] =
       Json::array({member_json(masks.cuda), member_json(masks.rocr), member_json(masks.hip)});
-  json["devices"] = inventory_to_json({.source = "a host", .hosts = {facts.host}});
+  const std::string devices = inventory_to_json({.source = "a host", .hosts = {facts.host}});
+  json["devices"] = Json::parse(devices).dump();
   return json;
 }
 
@@ -119,14 +125,15 @@ std::vector<RankExit> exits_from(const Json& json) {
 
 // A rank's lines and a host's name need not be UTF-8.
 std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() < kPlainBytes ? text : compressed(text);
 }
 
-// Calls `read` with the parsed text. Throws: invalid_argument that begins with `what`.
+// Calls `read` with the parsed message. Throws: invalid_argument that begins with `what`.
 template <class Value>
-Value parse(const std::string& text, const char* what, Value (*read)(const Json&)) {
+Value parse(const std::string& message, const char* what, Value (*read)(const Json&)) {
   try {
-    return read(Json::parse(text));
+    return read(Json::parse(is_compressed(message) ? uncompressed(message, kMostBytes) : message));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
                 cat(what, ": expected JSON of this version of muster, got ", error.what()));
