@@ -476,7 +476,7 @@ void Coordinator::enter_round(const Order& order) {
     const RankRange ranks = ranks_on_host(order.plan, index++);
     const auto found = members_.find(id);
     if (found == members_.end())
-      continue;  // in a replay: it has left since
+      continue;  // in a replay: it was refused since
     Member& member = found->second;
     member.in_round = true;
     member.has_ranks = ranks.count > 0;
@@ -508,12 +508,37 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
   phase_ = Phase::finished;
 }
 
-// Who has joined and left does not depend on what was decided since.
-void Coordinator::replay(const Report& report) {
-  if (report.kind == Report::Kind::join)
-    members_[report.from] = {.facts = *report.facts};
-  if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost)
-    members_.erase(report.from);
+// Who has joined does not depend on what was decided since. What happened to hosts of the last round
+// does: it counts only after the orders, as if it was reported now.
+std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
+                                          const std::vector<Order>& orders,
+                                          Clock::time_point now,
+                                          std::chrono::milliseconds age) {
+  now_ = now;
+  began_ = now - age;
+  const auto last_start = std::ranges::find(
+      std::views::reverse(orders), Order::Kind::start, &Order::kind);
+  std::set<std::string> in_round;
+  if (last_start != std::views::reverse(orders).end())
+    in_round.insert(last_start->hosts.begin(), last_start->hosts.end());
+  std::vector<Report> later;
+  for (const Report& report : reports) {
+    const bool is_gone = report.kind == Report::Kind::leave || report.kind == Report::Kind::lost;
+    if (report.kind == Report::Kind::join) {
+      members_[report.from] = {.facts = *report.facts};
+    } else if (is_gone && !in_round.contains(report.from)) {
+      members_.erase(report.from);
+    } else {
+      later.push_back(report);
+    }
+  }
+  for (const Order& order : orders)
+    replay(order);
+  join_again();
+  std::vector<Order> given = std::exchange(orders_, {});
+  for (const Report& report : later)
+    std::ranges::move(on_report(report, now), std::back_inserter(given));
+  return given;
 }
 
 // An order of the coordinator before is the state that it was in.
@@ -536,9 +561,7 @@ void Coordinator::replay(const Order& order) {
 }
 
 // Hosts that no order speaks of have joined while nobody coordinated: they join again.
-std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milliseconds age) {
-  now_ = now;
-  began_ = now - age;
+void Coordinator::join_again() {
   std::vector<Report> joins;
   for (const auto& [id, member] : members_) {
     if (member.seniority == 0)
@@ -550,11 +573,10 @@ std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milli
     if (member.facts.node_rank)
       holders_[*member.facts.node_rank] = id;
   }
-  if (phase_ != Phase::finished) {
-    for (const Report& join : joins)
-      on_join(join);
-  }
-  return std::exchange(orders_, {});
+  if (phase_ == Phase::finished)
+    return;
+  for (const Report& join : joins)
+    on_join(join);
 }
 
 // All members, in the order of their ids.

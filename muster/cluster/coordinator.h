@@ -59,12 +59,12 @@ class Coordinator {
   // A host of live_hosts() has been heard again.
   std::vector<Order> on_sign_of_life(const std::string& id, Clock::time_point now);
 
-  // Going on after a coordinator that is gone: who has joined and left, then what it had ordered;
-  // then resume, and on_report with the reports of ranks' ends.
-  void replay(const Report& report);
-  void replay(const Order& order);
-  // Looks at those that have joined and that no order speaks of. `age`: since the job began.
-  std::vector<Order> resume(Clock::time_point now, std::chrono::milliseconds age);
+  // Goes on after a coordinator that is gone, from what was reported and what it had ordered: all of
+  // it, or what LogHistory leaves. `age`: since the job began. Returns the orders that follow.
+  std::vector<Order> take_over(const std::vector<Report>& reports,
+                               const std::vector<Order>& orders,
+                               Clock::time_point now,
+                               std::chrono::milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
   bool has_hosts() const { return !members_.empty(); }
@@ -102,6 +102,8 @@ class Coordinator {
     bool hosts_changed = false;  // one has joined or left: that costs no restart
   };
 
+  void replay(const Order& order);
+  void join_again();
   void on_join(const Report& report);
   const std::string* holder_of(const std::optional<int>& node_rank) const;
   std::optional<std::string> same_agent(const HostFacts& facts) const;

@@ -17,28 +17,42 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/cluster/order_log.h"
 
 namespace muster {
 
 namespace {
 
 constexpr std::chrono::milliseconds kTick{200};
-constexpr size_t kShownInLog = 200;
+constexpr int64_t kReadAtATime = 256;
 
-// The entry of that number; nothing if it does not come in time.
-std::optional<std::string> entry(Store& store,
-                                 const char* log,
-                                 int64_t number,
-                                 std::chrono::milliseconds wait) {
-  const std::string key = log_entry_key(log, number);
-  if (wait.count() == 0 && !store.check({key}))
-    return std::nullopt;
+// The report of that number; nothing if it does not come within a tick.
+std::optional<std::string> next_report_in(Store& store, int64_t number) {
   try {
-    return store.get(key, wait);
+    return store.get(log_entry_key(kReports, number), kTick);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::timeout)
       return std::nullopt;
     throw;
+  }
+}
+
+// Calls `read` with the number and the text of each entry that the log has. Returns the number of
+// the next one. Entries that were history are not there any more; the size may lag behind by one.
+template <class Read>
+int64_t read_log(Store& store, const char* log, const Read& read) {
+  const int64_t size = store.add(log_size_key(log), 0);
+  for (int64_t first = 1;; first += kReadAtATime) {
+    std::vector<std::string> keys;
+    for (int64_t number = first; number < first + kReadAtATime; ++number)
+      keys.push_back(log_entry_key(log, number));
+    for (int64_t number = first; const auto& entry : store.values(keys)) {
+      if (!entry && number > size)
+        return number;
+      if (entry)
+        read(number, *entry);
+      ++number;
+    }
   }
 }
 
@@ -49,10 +63,6 @@ class Deposed : public Error {
 };
 
 }  // namespace
-
-std::string sign_of_life_key(const std::string& id) {
-  return cat("alive/", id);
-}
 
 CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store,
                                      CoordinatorRules rules,
@@ -65,6 +75,7 @@ CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store,
           std::move(planner),
           [](const std::string& line) { log(LogLevel::info, line); },
           Clock::now()),
+      history_(options.keeps_history.value_or(options.silence.is_gone_after())),
       next_watch_(Clock::now() + options.silence.step()) {
   // Signals are for the agent's own thread.
   const BlockedSignals blocked;  // in the thread, for good
@@ -116,12 +127,16 @@ void CoordinatorThread::give_up(const std::string& why) {
 // The orders that follow from the next report, or from the time if none comes within a tick. A
 // report that cannot be read is passed over.
 std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
-  const auto text = entry(*store_, kReports, next_report, kTick);
+  const auto text = next_report_in(*store_, next_report);
+  const auto now = Clock::now();
   if (!text)
-    return coordinator_.on_tick(Clock::now());
-  log(LogLevel::debug, cat("report ", next_report++, ": ", text->substr(0, kShownInLog)));
+    return coordinator_.on_tick(now);
+  const int64_t number = next_report++;
   try {
-    return coordinator_.on_report(report_from_text(*text), Clock::now());
+    const Report report = report_from_text(*text);
+    log(LogLevel::debug, cat("report ", number, ": ", to_string(report.kind), " of ", report.from));
+    history_.note(number, report, now);
+    return coordinator_.on_report(report, now);
   } catch (const Error& error) {
     log(LogLevel::error, cat("coordinator: ", error.message()));
     return {};
@@ -139,6 +154,7 @@ void CoordinatorThread::serve() {
     std::vector<Order> orders = next_orders(next_report);
     watch_signs_of_life(orders);
     give(orders);
+    forget_history();
     if (coordinator_.finished() && !coordinator_.has_hosts()) {
       all_left_ = true;
       return;
@@ -146,27 +162,20 @@ void CoordinatorThread::serve() {
   }
 }
 
-// Joins and losses are replayed at once. Ends of ranks count only after the orders, which say of
-// which round they are.
+// The history notes the orders first: a report of the last round comes after the order to start it.
 void CoordinatorThread::take_over(int64_t& next_report) {
-  const std::chrono::milliseconds now(0);
-  std::vector<Report> ends;
-  while (const auto text = entry(*store_, kReports, next_report, now)) {
-    ++next_report;
-    const Report report = report_from_text(*text);
-    coordinator_.replay(report);
-    if (report.kind == Report::Kind::failing || report.kind == Report::Kind::ended ||
-        report.kind == Report::Kind::stop) {
-      ends.push_back(report);
-    }
-  }
-  while (const auto text = entry(*store_, kOrders, next_order_, now)) {
-    ++next_order_;
-    coordinator_.replay(order_from_text(*text));
-  }
-  give(coordinator_.resume(Clock::now(), age_of_job()));
-  for (const Report& report : ends)
-    give(coordinator_.on_report(report, Clock::now()));
+  const auto now = Clock::now();
+  std::vector<Order> orders;
+  next_order_ = read_log(*store_, kOrders, [&](int64_t number, const std::string& entry) {
+    orders.push_back(read_order(*store_, entry));
+    history_.note(orders.back(), keys_of_order(number, entry), now);
+  });
+  std::vector<Report> reports;
+  next_report = read_log(*store_, kReports, [&](int64_t number, const std::string& text) {
+    reports.push_back(report_from_text(text));
+    history_.note(number, reports.back(), now);
+  });
+  give(coordinator_.take_over(reports, orders, now, age_of_job()));
 }
 
 // How long ago the job began, by the clock of the host that began it: after a takeover the age may
@@ -183,11 +192,12 @@ std::chrono::milliseconds CoordinatorThread::age_of_job() {
 // for dead, and finds another's order there, is deposed. Throws: Deposed.
 void CoordinatorThread::give(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
-    const std::string text = to_text(order);
-    log(LogLevel::debug, cat("order ", next_order_, ": ", text.substr(0, kShownInLog)));
-    if (store_->compare_set(log_entry_key(kOrders, next_order_), "", text) != text)
+    log(LogLevel::debug,
+        cat("order ", next_order_, ": ", to_string(order.kind), ", round ", order.round));
+    const WrittenOrder written = write_order(*store_, next_order_, order);
+    if (!written.is_ours)
       throw Deposed();
-    store_->add(log_size_key(kOrders), 1);
+    history_.note(order, written.keys, Clock::now());
     if (order.kind == Order::Kind::finish) {
       const std::lock_guard lock(mutex_);
       result_ = order;
@@ -206,10 +216,14 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   const auto add = [&](std::vector<Order> more) {
     std::ranges::move(more, std::back_inserter(orders));
   };
-  for (const std::string& id : coordinator_.live_hosts()) {
-    const std::string key = sign_of_life_key(id);
-    const std::string value =
-        store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
+  const std::vector<std::string> ids = coordinator_.live_hosts();
+  std::vector<std::string> keys;
+  for (const std::string& id : ids)
+    keys.push_back(sign_of_life_key(id));
+  const auto values = store_->values(keys);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::string& id = ids[i];
+    const std::string value = values[i].value_or("");
     const auto known = signs_.find(id);
     if (known == signs_.end() || known->second.value != value) {
       signs_[id] = {value, now};
@@ -227,6 +241,11 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
             format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent))));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
+}
+
+void CoordinatorThread::forget_history() {
+  for (const std::string& key : history_.take_due(Clock::now()))
+    store_->remove(key);
 }
 
 }  // namespace muster

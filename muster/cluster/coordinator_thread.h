@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/cluster/coordinator.h"
+#include "muster/cluster/log_history.h"
 #include "muster/cluster/silence.h"
 #include "muster/store/store.h"
 
@@ -23,6 +24,8 @@ namespace muster {
 struct CoordinatorThreadOptions {
   Silence silence{std::chrono::seconds(15)};  // of a host that is gone then
   bool take_over = false;  // there was another coordinator: read what it did first
+  // How long entries of the logs stay that nobody needs; nothing: as long as a host may be silent.
+  std::optional<std::chrono::milliseconds> keeps_history = {};
 };
 
 class CoordinatorThread {
@@ -53,6 +56,7 @@ class CoordinatorThread {
   std::chrono::milliseconds age_of_job();
   void give(const std::vector<Order>& orders);
   void watch_signs_of_life(std::vector<Order>& orders);
+  void forget_history();
 
   struct SignOfLife {
     std::string value;
@@ -63,6 +67,7 @@ class CoordinatorThread {
   CoordinatorThreadOptions options_;
   Coordinator coordinator_;
   int64_t next_order_ = 1;
+  LogHistory history_;
   std::map<std::string, SignOfLife> signs_;
   Clock::time_point next_watch_;
   mutable std::mutex mutex_;
@@ -73,8 +78,5 @@ class CoordinatorThread {
   std::atomic<bool> broken_{false};
   std::thread thread_;
 };
-
-// The key under which a host counts up as long as it lives.
-std::string sign_of_life_key(const std::string& id);
 
 }  // namespace muster

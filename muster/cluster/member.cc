@@ -18,7 +18,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/cluster/coordinator_thread.h"
+#include "muster/cluster/order_log.h"
 
 namespace muster {
 
@@ -185,7 +185,8 @@ void Member::elect() {
     if (std::exchange(coordinator_, chosen) == id_)
       return;
     // Orders before this host's are those of a coordinator that has handed over.
-    const bool has_orders = store_->check({log_entry_key(kOrders, 1)});
+    const bool has_orders =
+        store_->add(log_size_key(kOrders), 0) > 0 || store_->check({log_entry_key(kOrders, 1)});
     part_ = has_orders ? Part::successor : Part::first;
     return;
   }
@@ -207,7 +208,8 @@ void Member::elect() {
   part_ = Part::successor;
 }
 
-// Waits a step at most. Throws: failed_precondition where the job's keys have been removed.
+// Waits a step at most. Throws: failed_precondition where the job's keys have been removed, or the
+// order has: then every host that lives has read it, and the others have given this one up.
 bool Member::take_next_order() {
   std::string text;
   try {
@@ -215,13 +217,20 @@ bool Member::take_next_order() {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout)
       throw;
-    if (store_->check({log_size_key(kReports)}))
+    const std::string key = log_entry_key(kOrders, next_order_);
+    const auto found = store_->values({log_size_key(kReports), log_size_key(kOrders)});
+    if (!found[0]) {
+      throw Error(ErrorCode::failed_precondition,
+                  "somebody has removed what the store had of this job");
+    }
+    const bool was_given = parse_int(found[1].value_or("0")).value_or(0) >= next_order_;
+    if (!was_given || store_->check({key}))
       return false;
     throw Error(ErrorCode::failed_precondition,
-                "somebody has removed what the store had of this job");
+                "this host was not heard for so long that the others went on without it");
   }
   ++next_order_;
-  Order order = order_from_text(text);
+  Order order = read_order(*store_, text);
   const std::lock_guard lock(mutex_);
   finished_ = order.kind == Order::Kind::finish;
   orders_.push(std::move(order));

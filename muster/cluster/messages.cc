@@ -142,10 +142,22 @@ Value parse(const std::string& message, const char* what, Value (*read)(const Js
 
 }  // namespace
 
+std::string sign_of_life_key(const std::string& id) {
+  return cat("alive/", id);
+}
+
+const char* to_string(Report::Kind kind) {
+  return kReportKinds.at(static_cast<size_t>(kind));
+}
+
+const char* to_string(Order::Kind kind) {
+  return kOrderKinds.at(static_cast<size_t>(kind));
+}
+
 // A host that joins tells its facts; other reports have none.
 std::string to_text(const Report& report) {
   Json json = members_to_json([&](const auto& visit) { visit_report(report, visit); });
-  json["kind"] = kReportKinds.at(static_cast<size_t>(report.kind));
+  json["kind"] = to_string(report.kind);
   json["exits"] = to_json(report.exits);
   if (report.facts)
     json["facts"] = to_json(*report.facts);
@@ -166,7 +178,7 @@ Report report_from_text(const std::string& text) {
 // Only an order to start has a plan, which is large.
 std::string to_text(const Order& order) {
   Json json = members_to_json([&](const auto& visit) { visit_order(order, visit); });
-  json["kind"] = kOrderKinds.at(static_cast<size_t>(order.kind));
+  json["kind"] = to_string(order.kind);
   json["exits"] = to_json(order.exits);
   if (order.kind == Order::Kind::start)
     json["plan"] = plan_to_json(order.plan);

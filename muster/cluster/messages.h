@@ -22,6 +22,9 @@ namespace muster {
 inline constexpr const char* kReports = "reports";
 inline constexpr const char* kOrders = "orders";
 
+// The key under which a host counts up as long as it lives.
+std::string sign_of_life_key(const std::string& id);
+
 // All that a host tells of itself when it joins.
 struct HostFacts {
   std::string id = {};  // of its agent: one a process
@@ -90,6 +93,10 @@ struct Order {
   // finish, start in place: of the round that failed, the cause first
   std::vector<RankExit> exits = {};
 };
+
+// "join" and so on.
+const char* to_string(Report::Kind kind);
+const char* to_string(Order::Kind kind);
 
 std::string to_text(const Report& report);
 std::string to_text(const Order& order);

@@ -40,10 +40,12 @@ class EtcdStore final : public Store {
                           const std::string& expected,
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
+  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
+  size_t max_value_bytes() const override { return kMaxValueBytes; }
 
   // Removes all of the job's keys.
   void remove_all();

@@ -76,6 +76,10 @@ StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers)
     case Operation::append:
       reply.number = append(request, answers);
       break;
+    case Operation::values:
+      reply.text = encode_values(table_.values(request.keys));
+      check_limits("values", "", reply.text);
+      break;
     case Operation::get:
     case Operation::wait:
     case Operation::append_when_lost:

@@ -1,6 +1,8 @@
 // How it works: a log is a key for each entry and one for their number.
 #include "muster/store/store.h"
 
+#include <chrono>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -28,6 +30,23 @@ int64_t Store::append(const std::string& log, const std::string& entry) {
     add(size, 1);
     return number;
   }
+}
+
+// Each key is asked for alone. One that is removed after it was found counts as absent.
+std::vector<std::optional<std::string>> Store::values(const std::vector<std::string>& keys) {
+  std::vector<std::optional<std::string>> values;
+  for (const std::string& key : keys) {
+    values.emplace_back();
+    if (!check({key}))
+      continue;
+    try {
+      values.back() = get(key, std::chrono::milliseconds(0));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout)
+        throw;
+    }
+  }
+  return values;
 }
 
 }  // namespace muster

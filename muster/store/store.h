@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ class Store {
   // True when all of `keys` exist.
   virtual bool check(const std::vector<std::string>& keys) = 0;
 
+  // What each of `keys` has now; nothing where there is no such key. Not one moment for all.
+  virtual std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys);
+
   // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
   virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
 
@@ -65,6 +69,9 @@ class Store {
   virtual bool remove(const std::string& key) = 0;
 
   virtual int64_t num_keys() = 0;
+
+  // The largest value that it takes.
+  virtual size_t max_value_bytes() const { return kMaxValueBytes; }
 };
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include "muster/store/table.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "muster/base/hex.h"
@@ -60,6 +61,15 @@ Table::Comparison Table::compare(const std::string& key,
   if (is_expected)
     return {true, desired};
   return {false, value == nullptr ? expected : *value};
+}
+
+std::vector<std::optional<std::string>> Table::values(const std::vector<std::string>& keys) const {
+  std::vector<std::optional<std::string>> values;
+  for (const std::string& key : keys) {
+    const std::string* const value = find(key);
+    values.push_back(value == nullptr ? std::nullopt : std::optional(*value));
+  }
+  return values;
 }
 
 size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) const {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,6 +31,8 @@ class Table {
   // The value, or null. Valid until the next change.
   const std::string* find(const std::string& key) const;
   int64_t size() const { return std::ssize(values_); }
+  // What each of `keys` has; nothing where it is absent.
+  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) const;
 
   // The counter's next value, not yet stored. Throws: invalid_argument.
   int64_t sum(const std::string& key, int64_t amount) const;

@@ -325,6 +325,12 @@ bool TcpStore::check(const std::vector<std::string>& keys) {
   return round_trip({.operation = Operation::check, .keys = keys}).number != 0;
 }
 
+std::vector<std::optional<std::string>> TcpStore::values(const std::vector<std::string>& keys) {
+  check_limits("values", keys);
+  const StoreReply reply = round_trip({.operation = Operation::values, .keys = keys});
+  return decode_values(reply.text, keys.size());
+}
+
 void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
   check_limits("wait", keys);
   const auto bounded = bounded_timeout(timeout);

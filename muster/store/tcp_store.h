@@ -47,6 +47,8 @@ class TcpStore final : public Store {
                           const std::string& expected,
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
+  // Throws: invalid_argument where all together are larger than one value may be.
+  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;

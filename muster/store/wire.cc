@@ -50,12 +50,16 @@ class Reader {
   std::string_view rest_;
 };
 
-// check and wait come with any number of keys, num_keys with none, and the others with one.
-void check_keys(const StoreRequest& request) {
+// These come with any number of keys, num_keys with none, and the others with one.
+bool takes_any_number(StoreRequest::Operation operation) {
   using Operation = StoreRequest::Operation;
-  const bool any = request.operation == Operation::check || request.operation == Operation::wait;
-  const size_t expected = request.operation == Operation::num_keys ? 0 : 1;
-  if (!any && request.keys.size() != expected)
+  return operation == Operation::check || operation == Operation::wait ||
+         operation == Operation::values;
+}
+
+void check_keys(const StoreRequest& request) {
+  const size_t expected = request.operation == StoreRequest::Operation::num_keys ? 0 : 1;
+  if (!takes_any_number(request.operation) && request.keys.size() != expected)
     malformed("another number of keys");
   for (const auto& key : request.keys) {
     if (key.size() > kMaxKeyBytes)
@@ -90,6 +94,8 @@ const char* to_string(StoreRequest::Operation operation) {
       return "append";
     case Operation::append_when_lost:
       return "append_when_lost";
+    case Operation::values:
+      return "values";
   }
   return "unknown";
 }
@@ -118,8 +124,7 @@ StoreRequest decode_request(std::string_view bytes) {
   Reader reader(bytes);
   StoreRequest request;
   const uint64_t operation = reader.number(1);
-  if (operation < sent_number(Operation::set) ||
-      operation > sent_number(Operation::append_when_lost))
+  if (operation < sent_number(Operation::set) || operation > sent_number(Operation::values))
     malformed("an unknown operation");
   request.operation = static_cast<Operation>(operation);
   const uint64_t num_keys = reader.number(4);
@@ -135,6 +140,31 @@ StoreRequest decode_request(std::string_view bytes) {
   reader.end();
   check_keys(request);
   return request;
+}
+
+// A byte says whether there is a value.
+std::string encode_values(const std::vector<std::optional<std::string>>& values) {
+  std::string bytes;
+  for (const auto& value : values) {
+    put_number(bytes, value ? 1 : 0, 1);
+    if (value)
+      put_text(bytes, *value);
+  }
+  return bytes;
+}
+
+std::vector<std::optional<std::string>> decode_values(std::string_view bytes, size_t count) {
+  Reader reader(bytes);
+  std::vector<std::optional<std::string>> values(count);
+  for (auto& value : values) {
+    const uint64_t is_there = reader.number(1);
+    if (is_there > 1)
+      malformed("a value that is neither there nor absent");
+    if (is_there == 1)
+      value = reader.text();
+  }
+  reader.end();
+  return values;
 }
 
 StoreReply decode_reply(std::string_view bytes) {

@@ -2,7 +2,9 @@
 // decoding accepts exactly what encoding makes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,10 +25,11 @@ struct StoreRequest {
     num_keys,
     append,
     append_when_lost,  // as append, when this connection ends
+    values,
   };
 
   Operation operation = Operation::num_keys;
-  std::vector<std::string> keys{};  // one, except for check and wait
+  std::vector<std::string> keys{};  // one, except for check, wait and values
   std::string value{};              // of set and both appends; `desired` of compare_set
   std::string expected{};           // of compare_set
   int64_t number = 0;               // amount of add; milliseconds to wait of get and wait
@@ -35,7 +38,8 @@ struct StoreRequest {
 struct StoreReply {
   bool ok = true;
   ErrorCode code = ErrorCode::internal;  // when not ok
-  std::string text{};  // a value, the missing keys (timeout), or the error's message
+  // A value, the missing keys (timeout), the error's message, or encoded values.
+  std::string text{};
   int64_t number = 0;  // of add, num_keys, append; 0 or 1 of check, remove
 };
 
@@ -45,6 +49,12 @@ const char* to_string(StoreRequest::Operation operation);
 // Appends the encoding to `out`.
 void encode(const StoreRequest& request, std::string& out);
 void encode(const StoreReply& reply, std::string& out);
+
+// The values of several keys as one text.
+std::string encode_values(const std::vector<std::optional<std::string>>& values);
+
+// Throws: io when the bytes are not `count` values.
+std::vector<std::optional<std::string>> decode_values(std::string_view bytes, size_t count);
 
 // Throws: io when the bytes are not one well-formed request (reply).
 StoreRequest decode_request(std::string_view bytes);

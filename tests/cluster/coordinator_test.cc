@@ -162,6 +162,13 @@ TEST(Coordinator, TwoAgentsOnOneMachineGetNamesOfTheirOwn) {
   EXPECT_EQ(orders.at(0).plan.ranks.at(1).host, "box.2");
 }
 
+Report join_of(const std::string& name) {
+  HostFacts facts = facts_of(name);
+  facts.min_hosts = 1;
+  facts.max_hosts = 3;
+  return {.kind = Report::Kind::join, .from = facts.id, .facts = facts};
+}
+
 // What one coordinator did, another that takes over knows.
 TEST(Coordinator, GoesOnWhereAnotherWasLost) {
   World first(between(1, 3));
@@ -172,18 +179,61 @@ TEST(Coordinator, GoesOnWhereAnotherWasLost) {
   keep(first.join("a"));
   keep(first.join("b"));
   keep(first.join("c"));
-  World second(between(1, 3));
+  std::vector<Report> reports;
   for (const char* name : {"a", "b", "c"})
-    second.coordinator().replay(
-        Report{.kind = Report::Kind::join, .from = cat("id-", name), .facts = facts_of(name)});
-  for (const Order& order : log)
-    second.coordinator().replay(order);
+    reports.push_back(join_of(name));
+  World second(between(1, 3));
+  EXPECT_THAT(second.coordinator().take_over(reports, log, Clock::now(), seconds(0)), IsEmpty());
   EXPECT_EQ(second.lose("a").at(0).kind, Kind::stop);
   second.end("b", 1);
   const auto orders = second.end("c", 1);
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-b", "id-c"));
   EXPECT_EQ(orders[0].round, 2);
+}
+
+// A host that went while nobody coordinated is missed as it would have been before.
+TEST(Coordinator, OneThatTakesOverStopsARoundWhoseHostHasGone) {
+  for (const Report::Kind end : {Report::Kind::lost, Report::Kind::leave}) {
+    World first(between(1, 3));
+    first.join("a");
+    first.join("b");
+    const auto log = first.join("c");
+    const std::vector<Report> reports = {
+        join_of("a"), join_of("b"), join_of("c"), {.kind = end, .from = "id-b"}};
+    World second(between(1, 3));
+    const auto orders =
+        second.coordinator().take_over(reports, log, Clock::now(), std::chrono::seconds(0));
+    ASSERT_FALSE(orders.empty()) << to_string(end);
+    EXPECT_EQ(orders.back().kind, Kind::stop);
+    EXPECT_THAT(orders.back().reason, HasSubstr("host b (10.0.0.b)"));
+    second.end("a", 1);
+    const auto next = second.end("c", 1);
+    ASSERT_THAT(next, SizeIs(1));
+    EXPECT_THAT(next[0].hosts, ElementsAre("id-a", "id-c"));
+  }
+}
+
+// Its ranks had ended well, and the successor reads that first.
+TEST(Coordinator, OneThatTakesOverDoesNotMissAHostThatWasDone) {
+  World first(fixed(2));
+  first.join("a");
+  const auto log = first.join("b");
+  std::vector<Report> reports;
+  for (const char* name : {"a", "b"}) {
+    reports.push_back({.kind = Report::Kind::join, .from = cat("id-", name)});
+    reports.back().facts = facts_of(name);
+  }
+  reports.push_back({.kind = Report::Kind::ended, .from = "id-a", .round = 1});
+  reports.push_back({.kind = Report::Kind::lost, .from = "id-a"});
+  World second(fixed(2));
+  for (const Order& order :
+       second.coordinator().take_over(reports, log, Clock::now(), std::chrono::seconds(0)))
+    EXPECT_EQ(order.kind, Kind::refuse) << "in case it lives";
+  const auto end = second.end("b", 1);
+  ASSERT_THAT(end, SizeIs(1));
+  EXPECT_EQ(end[0].kind, Kind::finish);
+  EXPECT_EQ(end[0].exit_code, 0);
 }
 
 TEST(Coordinator, OneThatTakesOverKnowsWhoIsSetAsideAndHowOldTheJobIs) {
@@ -194,15 +244,8 @@ TEST(Coordinator, OneThatTakesOverKnowsWhoIsSetAsideAndHowOldTheJobIs) {
   started.plan = plan(Inventory{.source = "test", .hosts = {{.name = "a"}}}, {.nproc_per_node = 1});
   started.failures = {{"b", 3}};
   started.set_aside = {"b"};
-  for (const char* name : {"a", "b"}) {
-    HostFacts facts = facts_of(name);
-    facts.min_hosts = 1;
-    facts.max_hosts = 3;
-    second.coordinator().replay(
-        Report{.kind = Report::Kind::join, .from = cat("id-", name), .facts = facts});
-  }
-  second.coordinator().replay(started);
-  const auto orders = second.coordinator().resume(Clock::time_point(), seconds(40));
+  const auto orders = second.coordinator().take_over(
+      {join_of("a"), join_of("b")}, {started}, Clock::time_point(), seconds(40));
   ASSERT_THAT(orders, SizeIs(1)) << "b had joined, and nobody had answered";
   EXPECT_EQ(orders[0].kind, Kind::refuse);
   EXPECT_THAT(orders[0].reason, HasSubstr("set aside"));

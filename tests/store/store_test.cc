@@ -196,6 +196,23 @@ TEST_P(StoreConformance, ChecksRemovesAndCounts) {
   EXPECT_EQ(store_->num_keys(), 1);
 }
 
+TEST_P(StoreConformance, GivesTheValuesOfManyKeysInTheirOrder) {
+  EXPECT_TRUE(store_->values({}).empty());
+  std::vector<std::string> keys;
+  std::vector<std::optional<std::string>> expected;
+  for (int i = 0; i < 250; ++i) {
+    keys.push_back("key" + std::to_string(i));
+    expected.emplace_back();
+    if (i % 3 == 0)
+      continue;
+    expected.back() = i % 3 == 1 ? "" : std::string(i, 'v') + '\0' + '\n';
+    store_->set(keys.back(), *expected.back());
+  }
+  keys.push_back("key1");
+  expected.push_back(expected[1]);
+  EXPECT_EQ(store_->values(keys), expected);
+}
+
 TEST_P(StoreConformance, NamesTheMissingKeysAtTheTimeout) {
   store_->set("present", "");
   const auto shortly = std::chrono::milliseconds(20);

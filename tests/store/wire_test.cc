@@ -64,6 +64,17 @@ TEST(Wire, SenselessRequestsAreRefused) {
   error_of(ErrorCode::io, [&] { decode_request(huge_count); });
 }
 
+TEST(Wire, ValuesSurviveAndNothingElseIsTakenForThem) {
+  const std::vector<std::optional<std::string>> values = {"a", std::nullopt, "", "bc"};
+  const std::string bytes = encode_values(values);
+  EXPECT_EQ(decode_values(bytes, 4), values);
+  for (size_t size = 0; size < bytes.size(); ++size)
+    error_of(ErrorCode::io, [&] { decode_values(std::string_view(bytes).substr(0, size), 4); });
+  error_of(ErrorCode::io, [&] { decode_values(bytes, 3); });
+  error_of(ErrorCode::io, [&] { decode_values(bytes, 5); });
+  error_of(ErrorCode::io, [&] { decode_values("\2", 1); });
+}
+
 TEST(Wire, RandomBytesAreRefusedOrDecodedNeverWorse) {
   std::mt19937 random(7);
   for (int i = 0; i < 20'000; ++i) {

@@ -11,6 +11,8 @@ namespace muster {
 
 class MemoryStore final : public Store {
  public:
+  explicit MemoryStore(size_t max_value_bytes = kMaxValueBytes)
+      : max_value_bytes_(max_value_bytes) {}
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
@@ -21,6 +23,7 @@ class MemoryStore final : public Store {
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
+  size_t max_value_bytes() const override { return max_value_bytes_; }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -29,6 +32,7 @@ class MemoryStore final : public Store {
                    const std::vector<std::string>& keys,
                    std::chrono::milliseconds timeout);
 
+  const size_t max_value_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Table table_;

@@ -1,0 +1,79 @@
+// An order to start makes history of the orders and reports before it. A host that goes makes
+// history of its join, and then of its leave: whoever reads the logs in between sees no host that
+// is not there.
+#include "muster/cluster/log_history.h"
+
+#include <utility>
+
+#include "muster/store/store.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kAtATime = 64;
+
+}  // namespace
+
+void LogHistory::forget_later(std::vector<std::string>& keys, Clock::time_point now) {
+  for (std::string& key : keys)
+    history_.push_back({.key = std::move(key), .due = now + kept_});
+  keys.clear();
+}
+
+// Its sign of life goes too.
+void LogHistory::forget_member(const std::string& id, Clock::time_point now) {
+  const auto join = joins_.extract(id);
+  if (join.empty())
+    return;
+  std::vector<std::string> keys = {join.mapped(), sign_of_life_key(id)};
+  forget_later(keys, now);
+}
+
+void LogHistory::note(int64_t number, const Report& report, Clock::time_point now) {
+  const std::string key = log_entry_key(kReports, number);
+  switch (report.kind) {
+    case Report::Kind::join:
+      joins_[report.from] = key;
+      return;
+    case Report::Kind::leave:
+    case Report::Kind::lost: {
+      forget_member(report.from, now);
+      std::vector<std::string> keys = {key};
+      return forget_later(keys, now);
+    }
+    case Report::Kind::ended:
+      if (report.stopped_by != 0)
+        leaving_.push_back(report.from);
+      [[fallthrough]];
+    case Report::Kind::failing:
+    case Report::Kind::stop:
+      reports_.push_back(key);
+  }
+}
+
+// A host that is refused takes no part, and one that was stopped by a signal takes none in the next
+// round.
+void LogHistory::note(const Order& order, std::vector<std::string> keys, Clock::time_point now) {
+  if (order.kind == Order::Kind::refuse && !order.hosts.empty())
+    forget_member(order.hosts[0], now);
+  if (order.kind == Order::Kind::start) {
+    forget_later(reports_, now);
+    forget_later(orders_, now);
+    for (const std::string& id : std::exchange(leaving_, {}))
+      forget_member(id, now);
+  }
+  for (std::string& key : keys)
+    orders_.push_back(std::move(key));
+}
+
+std::vector<std::string> LogHistory::take_due(Clock::time_point now) {
+  std::vector<std::string> keys;
+  while (keys.size() < kAtATime && !history_.empty() && history_.front().due <= now) {
+    keys.push_back(std::move(history_.front().key));
+    history_.pop_front();
+  }
+  return keys;
+}
+
+}  // namespace muster

@@ -1,0 +1,47 @@
+// What the two logs of a job need not keep: a job of weeks, whose hosts come and go, would fill its
+// store. A coordinator that takes over needs the joins of those that are there, the last order to
+// start and all that came after it. Every host that lives has read what is older than the silence.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/cluster/messages.h"
+
+namespace muster {
+
+class LogHistory {
+ public:
+  // `kept`: how long an entry stays after it has lost its use.
+  explicit LogHistory(std::chrono::milliseconds kept) : kept_(kept) {}
+
+  // An entry has been read, or written: in the order of their numbers. `keys` hold the order.
+  void note(int64_t number, const Report& report, Clock::time_point now);
+  void note(const Order& order, std::vector<std::string> keys, Clock::time_point now);
+
+  // The keys to remove now, oldest first; a few at a time, so that nobody has to wait.
+  std::vector<std::string> take_due(Clock::time_point now);
+
+ private:
+  struct Entry {
+    std::string key;
+    Clock::time_point due;
+  };
+
+  void forget_later(std::vector<std::string>& keys, Clock::time_point now);
+  void forget_member(const std::string& id, Clock::time_point now);
+
+  const std::chrono::milliseconds kept_;
+  std::map<std::string, std::string> joins_;  // the keys of those that are there, by id
+  std::vector<std::string> reports_;          // keys since the last order to start
+  std::vector<std::string> orders_;
+  std::vector<std::string> leaving_;  // ids
+  std::deque<Entry> history_;
+};
+
+}  // namespace muster

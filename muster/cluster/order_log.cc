@@ -1,0 +1,85 @@
+// The parts of a large order are written first, under keys that no other coordinator uses. Then the
+// entry of the log says where they are: until it is there, nobody has seen anything.
+#include "muster/cluster/order_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <string_view>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/launch/job_setup.h"
+
+namespace muster {
+
+namespace {
+
+// An entry that begins like this names the place and the number of an order's parts.
+constexpr std::string_view kInParts = "in parts ";
+
+std::string part_key(const std::string& place, int64_t part) {
+  return cat(place, "/", part);
+}
+
+// "in parts PLACE NUMBER". Throws: invalid_argument for another text.
+std::vector<std::string> keys_of_parts(std::string_view entry) {
+  const std::string_view words = entry.substr(kInParts.size());
+  const size_t blank = words.find(' ');
+  const auto count =
+      blank == words.npos ? std::nullopt : parse_int(std::string(words.substr(blank + 1)));
+  constexpr int64_t kMostParts = 4096;
+  if (!count || *count < 1 || *count > kMostParts) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("order: expected the number of its parts, got '", printable(entry), "'"));
+  }
+  std::vector<std::string> keys;
+  for (int64_t part = 0; part < *count; ++part)
+    keys.push_back(part_key(std::string(words.substr(0, blank)), part));
+  return keys;
+}
+
+// The entry that names the parts.
+std::string write_parts(Store& store, int64_t number, std::string_view text) {
+  const std::string place = cat(kOrders, "-", number, "-", make_uuid());
+  int64_t count = 0;
+  for (; !text.empty(); ++count) {
+    const size_t size = std::min(text.size(), store.max_value_bytes());
+    store.set(part_key(place, count), std::string(text.substr(0, size)));
+    text.remove_prefix(size);
+  }
+  return cat(kInParts, place, " ", count);
+}
+
+}  // namespace
+
+// The log's size is brought to the number, in case a coordinator ended between the two steps.
+WrittenOrder write_order(Store& store, int64_t number, const Order& order) {
+  const std::string text = to_text(order);
+  const bool is_large = text.size() > store.max_value_bytes();
+  const std::string entry = is_large ? write_parts(store, number, text) : text;
+  const std::string key = log_entry_key(kOrders, number);
+  if (store.compare_set(key, "", entry) != entry)
+    return {};
+  const std::string size = log_size_key(kOrders);
+  store.add(size, number - store.add(size, 0));
+  return {.is_ours = true, .keys = keys_of_order(number, entry)};
+}
+
+std::vector<std::string> keys_of_order(int64_t number, const std::string& entry) {
+  std::vector<std::string> keys = {log_entry_key(kOrders, number)};
+  if (entry.starts_with(kInParts))
+    std::ranges::move(keys_of_parts(entry), std::back_inserter(keys));
+  return keys;
+}
+
+Order read_order(Store& store, const std::string& entry) {
+  if (!entry.starts_with(kInParts))
+    return order_from_text(entry);
+  std::string text;
+  for (const std::string& key : keys_of_parts(entry))
+    text += store.get(key, std::chrono::milliseconds(0));
+  return order_from_text(text);
+}
+
+}  // namespace muster

@@ -1,0 +1,30 @@
+// The log of orders in a store: written by one coordinator at a time, read by every host. An order
+// that is larger than what the store takes is written in parts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/cluster/messages.h"
+#include "muster/store/store.h"
+
+namespace muster {
+
+struct WrittenOrder {
+  bool is_ours = false;                 // false: another coordinator has written this number
+  std::vector<std::string> keys = {};   // all that the order takes in the store
+};
+
+// Each number can be taken once. Throws: as Store.
+WrittenOrder write_order(Store& store, int64_t number, const Order& order);
+
+// All keys that the order takes whose entry this is. Throws: invalid_argument as read_order.
+std::vector<std::string> keys_of_order(int64_t number, const std::string& entry);
+
+// The order of an entry of the log. Throws: as Store; timeout where a part is not there any more;
+// invalid_argument when the text is no order.
+Order read_order(Store& store, const std::string& entry);
+
+}  // namespace muster

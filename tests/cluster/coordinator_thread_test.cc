@@ -1,0 +1,123 @@
+// The coordinator over a store, with hosts that are nothing but their reports.
+#include "muster/cluster/coordinator_thread.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/strings.h"
+#include "muster/cluster/order_log.h"
+#include "tests/cluster/coordinator_world.h"
+#include "tests/support/memory_store.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+
+constexpr std::chrono::seconds kLong{60};
+
+// No host of these tests gives a sign of life, and none is given up for that.
+CoordinatorThreadOptions options_of(bool take_over) {
+  return {.silence = Silence(std::chrono::hours(1)),
+          .take_over = take_over,
+          .keeps_history = milliseconds(0)};
+}
+
+class CoordinatorOverAStore : public testing::Test {
+ protected:
+  std::unique_ptr<CoordinatorThread> coordinator(bool take_over = false) {
+    return std::make_unique<CoordinatorThread>(
+        store_,
+        between(2, 3),
+        [](const std::vector<HostFacts>& hosts) {
+          Inventory inventory{.source = "test"};
+          Request request;
+          for (const HostFacts& host : hosts) {
+            inventory.hosts.push_back(host.host);
+            request.hosts.push_back({.name = host.host.name, .nproc = host.nproc});
+          }
+          return plan(inventory, request);
+        },
+        options_of(take_over));
+  }
+
+  void join(const std::string& name) {
+    HostFacts facts = facts_of(name);
+    facts.min_hosts = 2;
+    facts.max_hosts = 3;
+    report({.kind = Report::Kind::join, .from = facts.id, .facts = facts});
+  }
+  void report(Report report) {
+    report.number = report.kind == Report::Kind::lost ? 0 : ++number_;
+    store_->append(kReports, to_text(report));
+  }
+
+  // The next order of this kind. The log's entries are read in turn, as hosts do.
+  Order next(Order::Kind kind) {
+    for (;;) {
+      const std::string key = log_entry_key(kOrders, next_order_++);
+      Order order = read_order(*store_, store_->get(key, kLong));
+      if (order.kind == kind)
+        return order;
+    }
+  }
+
+  // Host `name` is lost, all others end their ranks, and `newcomer` joins.
+  Order change(const std::vector<std::string>& others,
+               const std::string& name,
+               const std::string& newcomer,
+               int round) {
+    report({.kind = Report::Kind::lost, .from = "id-" + name});
+    next(Order::Kind::stop);
+    join(newcomer);
+    for (const std::string& other : others)
+      report({.kind = Report::Kind::ended, .from = "id-" + other, .round = round});
+    return next(Order::Kind::start);
+  }
+
+  std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>(400);
+  int number_ = 0;
+  int64_t next_order_ = 1;
+};
+
+TEST_F(CoordinatorOverAStore, ItsLogsDoNotGrowWhileHostsComeAndGo) {
+  const auto first = coordinator();
+  join("0");
+  join("1");
+  join("2");
+  EXPECT_THAT(next(Order::Kind::start).hosts, ElementsAre("id-0", "id-1", "id-2"));
+  int64_t most = 0;
+  for (int round = 1; round <= 50; ++round) {
+    const std::string gone = cat(round - 1);
+    const std::vector<std::string> others = {cat(round), cat(round + 1)};
+    const Order order = change(others, gone, cat(round + 2), round);
+    EXPECT_EQ(order.round, round + 1);
+    EXPECT_THAT(order.hosts, ElementsAre("id-" + others[0], "id-" + others[1], "id-" + cat(round + 2)));
+    most = std::max(most, store_->num_keys());
+  }
+  // Three joins, the sizes of both logs, the moment of the beginning; and of the last two rounds an
+  // order in some parts, a refusal, a stop and three reports each.
+  EXPECT_LT(most, 60);
+}
+
+TEST_F(CoordinatorOverAStore, ASuccessorReadsWhatIsLeftOfTheLogs) {
+  auto first = coordinator();
+  join("0");
+  join("1");
+  join("2");
+  next(Order::Kind::start);
+  for (int round = 1; round <= 10; ++round)
+    change({cat(round), cat(round + 1)}, cat(round - 1), cat(round + 2), round);
+  first.reset();
+  const auto second = coordinator(/*take_over=*/true);
+  const Order order = change({"11", "12"}, "10", "13", 11);
+  EXPECT_EQ(order.round, 12);
+  EXPECT_THAT(order.hosts, ElementsAre("id-11", "id-12", "id-13"));
+  report({.kind = Report::Kind::ended, .from = "id-11", .round = 12});
+  report({.kind = Report::Kind::ended, .from = "id-12", .round = 12});
+  report({.kind = Report::Kind::ended, .from = "id-13", .round = 12});
+  EXPECT_EQ(next(Order::Kind::finish).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace muster
