@@ -12,7 +12,8 @@ constexpr int kCoresPerHost = 64;
 // Two pairs of links of each GPU are faster than the rest, so that the topology policy has work to
 // do.
 std::vector<std::vector<muster::Link>> links() {
-  std::vector<std::vector<muster::Link>> all(kInventedGpus, std::vector<muster::Link>(kInventedGpus));
+  std::vector<std::vector<muster::Link>> all(kInventedGpus,
+                                             std::vector<muster::Link>(kInventedGpus));
   for (int a = 0; a < kInventedGpus; ++a) {
     for (int b = 0; b < kInventedGpus; ++b) {
       muster::Link& link = all[static_cast<size_t>(a)][static_cast<size_t>(b)];

@@ -11,6 +11,7 @@ if [ -n "${TORCH:-}" ]; then
 fi
 echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
 "$build/benchmarks/plan_bench"
+"$build/benchmarks/cluster_sim"
 "$build/benchmarks/tasks_bench"
 "$build/benchmarks/store_bench"
 "$build/benchmarks/shm_bench"

@@ -12,7 +12,8 @@ bool is_compressed(std::string_view bytes);
 
 std::string compressed(std::string_view text);
 
-// The text. Throws: invalid_argument if the bytes are damaged, or are more than `max_bytes` of text.
+// The text. Throws: invalid_argument if the bytes are damaged, or are more than `max_bytes` of
+// text.
 std::string uncompressed(std::string_view bytes, size_t max_bytes);
 
 }  // namespace muster

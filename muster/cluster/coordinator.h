@@ -59,8 +59,8 @@ class Coordinator {
   // A host of live_hosts() has been heard again.
   std::vector<Order> on_sign_of_life(const std::string& id, Clock::time_point now);
 
-  // Goes on after a coordinator that is gone, from what was reported and what it had ordered: all of
-  // it, or what LogHistory leaves. `age`: since the job began. Returns the orders that follow.
+  // Goes on after a coordinator that is gone, from what was reported and what it had ordered: all
+  // of it, or what LogHistory leaves. `age`: since the job began. Returns the orders that follow.
   std::vector<Order> take_over(const std::vector<Report>& reports,
                                const std::vector<Order>& orders,
                                Clock::time_point now,
@@ -95,8 +95,8 @@ class Coordinator {
 
     std::vector<RankExit> failures;
     std::map<int, size_t> place_of_rank;  // among the failures
-    std::vector<std::string> lost;  // names of hosts
-    std::string error;              // of a host that could not start, or of the job
+    std::vector<std::string> lost;        // names of hosts
+    std::string error;                    // of a host that could not start, or of the job
     int error_code = 1;
     int stopped_by = 0;
     bool hosts_changed = false;  // one has joined or left: that costs no restart

@@ -21,8 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kPlainBytes = 1 << 10;          // a message of less is sent as it is
-constexpr size_t kMostBytes = size_t{1} << 30;   // of a message's text
+constexpr size_t kPlainBytes = 1 << 10;         // a message of less is sent as it is
+constexpr size_t kMostBytes = size_t{1} << 30;  // of a message's text
 
 // The names are in the order of the kinds.
 constexpr std::array<const char*, 6> kReportKinds = {
@@ -83,14 +83,29 @@ void visit_order(AnyOrder& order, const Visit& visit) {
   visit("exit_code", order.exit_code);
 }
 
-// The machine is text in the text, in the form of a captured file without its blanks.
+// Removes what is not known, at any depth.
+Json without_nulls(const Json& json) {
+  if (!json.is_structured())
+    return json;
+  Json kept = json.is_object() ? Json::object() : Json::array();
+  for (const auto& [key, value] : json.items()) {
+    if (json.is_array()) {
+      kept.push_back(without_nulls(value));
+    } else if (!value.is_null()) {
+      kept[key] = without_nulls(value);
+    }
+  }
+  return kept;
+}
+
+// The machine is text in the text: a captured file without blanks and nulls.
 Json to_json(const HostFacts& facts) {
   const VisibilityMasks& masks = facts.masks;
   Json json = members_to_json([&](const auto& visit) { visit_facts(facts, visit); });
   json["masks"] =
       Json::array({member_json(masks.cuda), member_json(masks.rocr), member_json(masks.hip)});
   const std::string devices = inventory_to_json({.source = "a host", .hosts = {facts.host}});
-  json["devices"] = Json::parse(devices).dump();
+  json["devices"] = without_nulls(Json::parse(devices)).dump();
   return json;
 }
 

@@ -13,8 +13,8 @@
 namespace muster {
 
 struct WrittenOrder {
-  bool is_ours = false;                 // false: another coordinator has written this number
-  std::vector<std::string> keys = {};   // all that the order takes in the store
+  bool is_ours = false;                // false: another coordinator has written this number
+  std::vector<std::string> keys = {};  // all that the order takes in the store
 };
 
 // Each number can be taken once. Throws: as Store.

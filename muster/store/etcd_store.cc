@@ -34,7 +34,7 @@ using Json = nlohmann::json;
 constexpr std::chrono::seconds kLease{60};
 constexpr std::chrono::seconds kRenewLease{15};
 constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
-constexpr size_t kMostInTransaction = 100;  // etcd's own default is 128
+constexpr size_t kMostInTransaction = 100;      // etcd's own default is 128
 constexpr std::chrono::milliseconds kFirstLook{2};
 constexpr std::chrono::milliseconds kLongestLook{100};
 

@@ -6,6 +6,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "muster/base/contains.h"
 
@@ -33,23 +35,27 @@ bool is_own_doing(int signal) {
   return signal == SIGABRT || signal == SIGPIPE;
 }
 
-bool ended_alike(const End& a, const End& b) {
-  return a.signal == b.signal && a.exit_code == b.exit_code;
+// How many processes ended in which way: by signal and exit code.
+using Counts = std::map<std::pair<int, int>, int>;
+
+std::pair<int, int> way_of(const End& end) {
+  return {end.signal, end.exit_code};
 }
 
-// The count includes the end itself. An end that told an error of its own is never one of a crowd.
-std::ptrdiff_t count_alike(const std::vector<End>& ends, const End& end) {
-  return std::ranges::count_if(ends, [&](const End& other) {
-    return other.account != Account::own_error && ended_alike(other, end);
-  });
+// An end that told an error of its own is never one of a crowd.
+Counts count_alike(const std::vector<End>& ends) {
+  Counts counts;
+  for (const End& end : ends) {
+    if (end.account != Account::own_error)
+      ++counts[way_of(end)];
+  }
+  return counts;
 }
 
 // Processes that fail of the same thing end in the same way, and these are many.
-bool has_crowd(const std::vector<End>& ends) {
-  constexpr std::ptrdiff_t kCrowd = 3;
-  return std::ranges::any_of(ends, [&](const End& end) {
-    return end.account != Account::own_error && count_alike(ends, end) >= kCrowd;
-  });
+bool has_crowd(const Counts& counts) {
+  constexpr int kCrowd = 3;
+  return std::ranges::any_of(counts, [](const auto& entry) { return entry.second >= kCrowd; });
 }
 
 // The process told nothing, so its signal or its exit code has to do. Code 1 says the least.
@@ -64,7 +70,7 @@ Weight weight_of_silent(const End& end) {
 
 // A signal from outside comes first, whatever the process told before it was killed. A crash, which
 // a lost connection may bring about too, comes after the process's own word.
-Weight weight_of(const End& end, const std::vector<End>& ends) {
+Weight weight_of(const End& end, const Counts& counts) {
   if (end.signal != 0 && !is_crash(end.signal))
     return Weight::killed;
   if (end.account == Account::lost_peer)
@@ -75,7 +81,7 @@ Weight weight_of(const End& end, const std::vector<End>& ends) {
     return Weight::own_error;
   if (end.account == Account::connection)
     return Weight::connection;
-  const bool is_odd = count_alike(ends, end) == 1 && has_crowd(ends);
+  const bool is_odd = counts.at(way_of(end)) == 1 && has_crowd(counts);
   if (!is_odd)
     return weight_of_silent(end);
   return end.signal != 0 ? Weight::odd_signal : Weight::odd_code;
@@ -94,10 +100,11 @@ bool is_crash(int signal) {
 }
 
 Cause cause_among(const std::vector<End>& ends) {
+  const Counts counts = count_alike(ends);
   std::vector<Weight> weights;
   weights.reserve(ends.size());
   for (const End& end : ends)
-    weights.push_back(weight_of(end, ends));
+    weights.push_back(weight_of(end, counts));
   const auto first = std::ranges::min_element(weights);
   Cause cause;
   cause.index = first - weights.begin();

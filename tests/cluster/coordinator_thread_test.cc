@@ -92,7 +92,8 @@ TEST_F(CoordinatorOverAStore, ItsLogsDoNotGrowWhileHostsComeAndGo) {
     const std::vector<std::string> others = {cat(round), cat(round + 1)};
     const Order order = change(others, gone, cat(round + 2), round);
     EXPECT_EQ(order.round, round + 1);
-    EXPECT_THAT(order.hosts, ElementsAre("id-" + others[0], "id-" + others[1], "id-" + cat(round + 2)));
+    EXPECT_THAT(order.hosts,
+                ElementsAre("id-" + others[0], "id-" + others[1], "id-" + cat(round + 2)));
     most = std::max(most, store_->num_keys());
   }
   // Three joins, the sizes of both logs, the moment of the beginning; and of the last two rounds an

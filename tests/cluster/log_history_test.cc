@@ -16,7 +16,8 @@ class Logs {
     history_.note(++reports_, Report{.kind = kind, .from = id, .stopped_by = stopped_by}, now_);
   }
   void order(Order::Kind kind, const std::vector<std::string>& hosts = {}) {
-    history_.note(Order{.kind = kind, .hosts = hosts}, {"orders/" + std::to_string(++orders_)}, now_);
+    history_.note(
+        Order{.kind = kind, .hosts = hosts}, {"orders/" + std::to_string(++orders_)}, now_);
   }
   std::vector<std::string> due_after(seconds time) {
     now_ += time;

@@ -73,8 +73,12 @@ TEST(OrderLog, TheSizeIsBroughtUpAfterACoordinatorThatEndedInBetween) {
 
 TEST(OrderLog, RefusesPartsThatNobodyCanHaveWritten) {
   MemoryStore store;
-  for (const std::string entry : {"in parts ", "in parts x", "in parts x y", "in parts x 0",
-                                  "in parts x -1", "in parts x 9999999999"}) {
+  for (const std::string entry : {"in parts ",
+                                  "in parts x",
+                                  "in parts x y",
+                                  "in parts x 0",
+                                  "in parts x -1",
+                                  "in parts x 9999999999"}) {
     EXPECT_THROW(read_order(store, entry), Error) << entry;
     EXPECT_THROW(keys_of_order(1, entry), Error) << entry;
   }

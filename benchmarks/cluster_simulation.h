@@ -1,0 +1,120 @@
+// A job of very many hosts without any: the real coordinator and its real messages, on a virtual
+// clock and a modelled network. Processor time is measured, time on the wire is computed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/cluster/coordinator.h"
+#include "muster/cluster/log_history.h"
+#include "muster/cluster/messages.h"
+
+// Units: seconds and bytes.
+struct NetworkModel {
+  double latency = 100e-6;           // one way
+  double slow_latency = 20e-3;       // of one host in a hundred
+  double bytes_per_second = 1.25e9;  // of the coordinator's link, each way
+  double loss = 1e-4;                // of messages; each comes 200 ms later
+};
+
+// What one part of the job took. Units: seconds; bytes and messages of the coordinator's link.
+struct PhaseCost {
+  std::string name;
+  double seconds = 0;    // until the last host has what it waits for
+  double processor = 0;  // of the coordinator
+  double bytes_per_host = 0;
+  double messages_per_host = 0;
+};
+
+class ClusterSimulation {
+ public:
+  // Hosts of 8 GPUs; so many may be fewer, where hosts come and go.
+  ClusterSimulation(const NetworkModel& network, int hosts, int min_hosts);
+
+  // All hosts join within five seconds, and start their ranks.
+  PhaseCost start();
+  // A host is lost: until the ranks of all others have ended, which takes them half a second.
+  PhaseCost lose_a_host();
+  // Another host joins: until all ranks have started.
+  PhaseCost replace_it();
+  // Ranks of all hosts fail in the same moment: until all have started again.
+  PhaseCost fail_everywhere();
+  // A host leaves and another joins, `times` times, a minute from each to the next.
+  PhaseCost come_and_go(int times);
+  // All ranks end well: until every host has left.
+  PhaseCost end();
+
+  // What the logs hold now.
+  size_t log_entries() const { return log_.size(); }
+  double log_bytes() const { return log_bytes_; }
+
+ private:
+  // Everything that will happen, in the order of the virtual time.
+  struct Event {
+    double time;
+    int64_t number;
+    std::function<void()> action;
+    bool operator<(const Event& other) const;
+  };
+
+  struct Totals {
+    double processor = 0;
+    double bytes = 0;
+    int64_t messages = 0;
+  };
+
+  // One direction of the coordinator's link, on which messages follow one another.
+  struct Link {
+    double free = 0;
+    double bytes = 0;
+    int64_t messages = 0;
+  };
+
+  void at(double time, std::function<void()> action);
+  Totals totals() const;
+  PhaseCost run(const std::string& name, const Totals& before);
+  double send(Link& link, double time, size_t bytes) const;
+  double delay(const std::string& id);
+  double uniform(double limit);
+  void join(double time);
+  void tell(muster::Report report, double time);
+  void hear(const std::string& text);
+  void give(const muster::Order& order, const std::string& text);
+  void obey(const std::string& id, const muster::Order& order);
+  void end_ranks_of(const std::string& id, int round, bool failed);
+  void forget_history();
+  void keep(const std::string& key, size_t bytes);
+  muster::Clock::time_point clock(double time) const;
+
+  const NetworkModel network_;
+  const int hosts_;
+  const int min_hosts_;
+  std::mt19937_64 random_{1};
+  std::priority_queue<Event> events_;
+  int64_t next_event_ = 0;
+  double now_ = 0;
+  Link in_, out_;
+  muster::Coordinator coordinator_;
+  muster::LogHistory history_;
+  std::map<std::string, size_t> log_;  // the bytes of each entry
+  double log_bytes_ = 0;
+  int64_t reports_ = 0;
+  int64_t orders_ = 0;
+  int joined_ = 0;                          // hosts so far
+  std::map<std::string, int> last_number_;  // of each host's reports
+  std::vector<std::string> running_;        // hosts of the round
+  std::map<std::string, int> ended_in_round_;
+  int round_ = 0;
+  double free_ = 0;       // when the coordinator can read the next report
+  double processor_ = 0;  // that it has taken
+  double last_started_ = 0;
+  double last_ended_ = 0;
+  double last_left_ = 0;
+};

@@ -1,0 +1,45 @@
+// What a job of many hosts costs its coordinator does not grow faster than the job.
+#include "benchmarks/cluster_simulation.h"
+
+#include <gmock/gmock.h>
+
+namespace {
+
+constexpr int kHosts = 200;
+
+TEST(ClusterSimulation, EachHostSaysAndHearsAFewThings) {
+  ClusterSimulation simulation({}, kHosts, kHosts);
+  EXPECT_NEAR(simulation.start().messages_per_host, 2, 0.01) << "a join, an order";
+  EXPECT_NEAR(simulation.lose_a_host().messages_per_host, 3, 0.1) << "a refusal, a stop, an end";
+  EXPECT_NEAR(simulation.replace_it().messages_per_host, 1, 0.1) << "an order";
+  EXPECT_NEAR(simulation.fail_everywhere().messages_per_host, 3, 0.1) << "an end, a stop, an order";
+  EXPECT_NEAR(simulation.end().messages_per_host, 3, 0.1) << "an end, an order, a leave";
+}
+
+TEST(ClusterSimulation, AnOrderToStartTakesAFewBytesARank) {
+  ClusterSimulation simulation({}, kHosts, kHosts);
+  const PhaseCost start = simulation.start();
+  EXPECT_LT(start.bytes_per_host, 2'000 + kHosts * 8 * 40);
+  EXPECT_LT(simulation.lose_a_host().bytes_per_host, 4'000);
+}
+
+TEST(ClusterSimulation, LogsDoNotGrowWhileHostsComeAndGo) {
+  ClusterSimulation simulation({}, kHosts, kHosts);
+  simulation.start();
+  simulation.come_and_go(5);
+  const size_t entries = simulation.log_entries();
+  const double bytes = simulation.log_bytes();
+  simulation.come_and_go(20);
+  EXPECT_EQ(simulation.log_entries(), entries);
+  EXPECT_LT(simulation.log_bytes(), 1.1 * bytes);
+  EXPECT_LT(entries, 3 * kHosts) << "a join and an end of each, and a few orders";
+}
+
+TEST(ClusterSimulation, LostMessagesAndSlowHostsChangeTheTimeAndNotTheEnd) {
+  ClusterSimulation simulation({.slow_latency = 1, .loss = 0.05}, kHosts, kHosts);
+  simulation.start();
+  simulation.come_and_go(5);
+  EXPECT_NEAR(simulation.end().messages_per_host, 3, 0.1);
+}
+
+}  // namespace
