@@ -21,14 +21,14 @@ BackgroundSave::~BackgroundSave() {
   }
 }
 
-// Signals are for the threads of the program. One that this thread took would interrupt its
-// writing.
+// The thread waits for the copies, so that the training does not. Signals are for the threads of
+// the program: one that this thread took would interrupt its writing.
 void BackgroundSave::start(const SaveOptions& options, const CheckpointImage& image) {
   finish();
   const BlockedSignals blocked;  // in the thread, for good
-  copy_image(image, copy_);
-  thread_ = std::thread([this, options] {
+  thread_ = std::thread([this, options, copies = copy_image(image, copy_)]() mutable {
     try {
+      copies.wait();
       write_image(options, copy_);
     } catch (...) {
       failure_ = std::current_exception();

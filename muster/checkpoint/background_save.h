@@ -16,7 +16,8 @@ class BackgroundSave {
   BackgroundSave& operator=(const BackgroundSave&) = delete;
   ~BackgroundSave();  // waits; logs a failure that no call has thrown
 
-  // Blocking: until the image is copied and the previous one is written. Throws: as finish().
+  // Blocking: until the previous image is written, and this one copied; copies from a GPU are only
+  // started. Throws: as finish().
   void start(const SaveOptions& options, const CheckpointImage& image);
 
   // Blocking: until the last image is written. Throws: once, what its writing threw.

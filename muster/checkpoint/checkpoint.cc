@@ -130,15 +130,21 @@ void share_tensors(const LoadedFile& file,
   }
 }
 
-// Gathers what share_tensors gives, for tensors that are wanted all at once.
-NamedTensors shared_tensors(const LoadedFile& file,
-                            const TensorEntries& entries,
-                            const Peers& peers) {
-  NamedTensors tensors;
-  share_tensors(file, entries, peers, [&](const std::string& name, at::Tensor tensor) {
-    tensors[name] = std::move(tensor);
-  });
-  return tensors;
+// Fills one tensor of every rank. On a device it is copied there at once: the host holds one tensor
+// of the file at a time, however large the file is.
+void fill_shared(const TensorPiece& piece,
+                 const LoadedFile& file,
+                 const TensorEntries& entries,
+                 const Peers& peers) {
+  const auto& [name, entry] = *entries.find(piece.name);
+  share_tensors(file,
+                {{name, entry}},
+                peers,
+                [&](const std::string&, const at::Tensor& tensor) {
+                  if (!tensor.is_same(piece.tensor))
+                    piece.tensor.copy_(tensor);
+                },
+                {{name, piece.tensor}});
 }
 
 // Returns what LoadedCheckpoint::read_parts is. The file stays open for it.
@@ -207,11 +213,16 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
                           .world_size = manifest.world_size,
                           .user = manifest.user};
   // The optimizer first: it can still refuse, the model cannot.
-  if (state.optimizer != nullptr)
-    restore_optimizer(
-        state.model,
-        *state.optimizer,
-        {manifest.optimizer, shared_tensors(loaded.optimizer, optimizer.tensors, peers)});
+  if (state.optimizer != nullptr) {
+    const auto fill = [&](const TensorPiece& piece) {
+      fill_shared(piece, loaded.optimizer, optimizer.tensors, peers);
+    };
+    prepare_optimizer(parameter_pieces(state.model),
+                      *state.optimizer,
+                      manifest.optimizer,
+                      optimizer.tensors,
+                      fill)();
+  }
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> model_by_name;
   for (auto& [name, tensor] : model_tensors(state.model))

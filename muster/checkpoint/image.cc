@@ -30,12 +30,14 @@ uint64_t needed_bytes(const NamedTensors& tensors) {
   return head.json.size() + head.data_bytes;
 }
 
-// Copies tensors to the host, in the memory of `before` where it fits.
-NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) {
+// Starts to copy tensors to the host, in the memory of `before` where it fits.
+NamedTensors copies_of(const NamedTensors& tensors,
+                       const NamedTensors& before,
+                       HostCopies& under_way) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) {
     const auto old = before.find(name);
-    copies.emplace(name, host_copy(tensor, old == before.end() ? at::Tensor() : old->second));
+    copies.emplace(name, under_way.start(tensor, old == before.end() ? at::Tensor() : old->second));
   }
   return copies;
 }
@@ -100,26 +102,22 @@ CheckpointImage image_of(const TrainingState& state,
   return image;
 }
 
-// The optimizer may have more state than at the last copy, as after its first step.
-at::Tensor host_copy(const at::Tensor& tensor, at::Tensor old) {
-  const bool fits =
-      old.defined() && old.sizes() == tensor.sizes() && old.scalar_type() == tensor.scalar_type();
-  at::Tensor copy = fits ? std::move(old) : at::empty(tensor.sizes(), tensor.scalar_type());
-  copy.copy_(tensor);
-  return copy;
-}
-
-void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
+HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy) {
   const at::NoGradGuard no_grad;
-  copy.model = copies_of(image.model, copy.model);
-  copy.parts = copies_of(image.parts, copy.parts);
+  HostCopies under_way;
+  copy.model = copies_of(image.model, copy.model, under_way);
+  copy.parts = copies_of(image.parts, copy.parts, under_way);
   copy.position = image.position;
   copy.world_size = image.world_size;
-  if (!image.optimizer)
-    return copy.optimizer.reset();
+  if (!image.optimizer) {
+    copy.optimizer.reset();
+    return under_way;
+  }
   const NamedTensors before = copy.optimizer ? std::move(copy.optimizer->tensors) : NamedTensors{};
-  copy.optimizer = OptimizerSnapshot{.description = image.optimizer->description,
-                                     .tensors = copies_of(image.optimizer->tensors, before)};
+  copy.optimizer =
+      OptimizerSnapshot{.description = image.optimizer->description,
+                        .tensors = copies_of(image.optimizer->tensors, before, under_way)};
+  return under_way;
 }
 
 // The space is checked before anything is written.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/host_copies.h"
 #include "muster/checkpoint/optimizer_state.h"
 
 namespace muster {
@@ -23,13 +24,9 @@ CheckpointImage image_of(const TrainingState& state,
                          const TrainingPosition& position,
                          int world_size);
 
-// Copies a tensor to the host: into `old` where that is defined and fits, since new memory costs
-// more than the copy.
-at::Tensor host_copy(const at::Tensor& tensor, at::Tensor old);
-
-// Copies `image` into `copy`, in separate memory on the host, so that later training does not
-// change it. Reuses tensors that fit, because new memory costs more than the copy.
-void copy_image(const CheckpointImage& image, CheckpointImage& copy);
+// Starts to copy `image` into `copy`, in separate memory on the host, so that later training does
+// not change it. Reuses tensors that fit. The copy is there after the result's wait().
+HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy);
 
 // Writes the image completely or not at all, then removes older checkpoints. Returns the
 // checkpoint's path. Throws: as save_checkpoint.

@@ -29,6 +29,7 @@
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/tensor_source.h"
+#include "muster/checkpoint/host_copies.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
 #include "muster/trace/span.h"
@@ -76,15 +77,16 @@ WrittenFile write_pieces(const std::string& folder,
   return write_safetensors(folder, name, tensors, metadata);
 }
 
-// Copies pieces to the host, in the memory of `before` where it fits: new memory costs more than
-// the copy.
-TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before) {
+// Starts to copy pieces to the host, in the memory of `before` where it fits.
+TensorPieces piece_copies(const TensorPieces& pieces,
+                          const TensorPieces& before,
+                          HostCopies& under_way) {
   std::map<std::string, at::Tensor> old;
   for (const TensorPiece& piece : before)
     old.emplace(piece.name, piece.tensor);
   TensorPieces copies = pieces;
   for (TensorPiece& piece : copies)
-    piece.tensor = host_copy(piece.tensor, old[piece.name]);
+    piece.tensor = under_way.start(piece.tensor, old[piece.name]);
   return copies;
 }
 
@@ -131,6 +133,7 @@ struct ShardedSave::Save {
   std::unique_ptr<Staging> staging;  // on rank 0
   ShardedPlan plan;                  // what this rank writes
   NamedTensors parts;                // on rank 0
+  HostCopies copies;                 // of what is written in the background
   Manifest manifest;                 // what is known of it
   int rank = 0;
 
@@ -218,7 +221,7 @@ std::string ShardedSave::start(const SaveOptions& options,
   });
   save->plan = plan;
   if (background) {
-    peers.together([&] { copy_ = piece_copies(all_pieces(plan), copy_); });
+    peers.together([&] { copy_ = piece_copies(all_pieces(plan), copy_, save->copies); });
     put_pieces(copy_, save->plan);
   }
   save_ = std::move(save);
@@ -241,6 +244,7 @@ void ShardedSave::write_in_background() {
 void ShardedSave::write_part() {
   Save& save = *save_;
   try {
+    save.copies.wait();
     const int size = save.manifest.world_size;
     const int64_t step = save.manifest.position.step;
     json record = json::array();

@@ -360,6 +360,39 @@ void leave_steps_out(muster::Context& ctx) {
   stop_late<muster::optim::SGD>(ctx, torch::optim::SGDOptions(1e-3).momentum(0.9));
 }
 
+// A save in the background has the values of its step, whatever the steps after it do, and the host
+// does not wait for the GPU.
+void save_beside_training(muster::Context& ctx) {
+  auto net = layers(64);
+  net->to(ctx.device());
+  muster::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  muster::Checkpoints checkpoints(ctx, {.folder = "beside", .background = true});
+  checkpoints.add("model", net).add("optimizer", optimizer);
+  const auto x = torch::randn({32, 64}, ctx.device());
+  const auto train = [&] {
+    optimizer.zero_grad();
+    net->forward(x).square().mean().backward();
+    optimizer.step();
+  };
+  train();
+  checkpoints.save(1);  // makes the room on the host
+  checkpoints.finish();
+  for (int step = 2; step <= 4; ++step) {
+    train();
+    const auto saved = torch::nn::utils::parameters_to_vector(net->parameters()).detach().clone();
+    const int64_t before = host_waits();
+    checkpoints.save(step);
+    const int64_t waits = host_waits() - before;
+    expect(waits == 0 || host_waits() < 0, muster::cat("a save without waits, got ", waits));
+    train();
+    train();
+    checkpoints.finish();
+    checkpoints.restore();
+    const auto restored = torch::nn::utils::parameters_to_vector(net->parameters()).detach();
+    expect(torch::equal(saved, restored), muster::cat("the parameters of step ", step));
+  }
+}
+
 // Until somebody ends it.
 void train_forever(muster::Context& ctx) {
   auto net = small_net();
@@ -407,6 +440,8 @@ void probe(const std::string& what, muster::Context& ctx) {
     return count_waits(ctx, 1024, {256, 2048});
   if (what == "count waits of a small model")
     return count_waits(ctx, 4, {16});
+  if (what == "save beside")
+    return save_beside_training(ctx);
   if (what == "leave out")
     return leave_steps_out(ctx);
   if (what == "forever")

@@ -142,6 +142,10 @@ class OnGpus(unittest.TestCase):
         self.assertIn("TrainStep, muster::optim::AdamW: 0 waits a step", said)
         self.assertRegex(said, "TrainStep, torch::optim::AdamW: 1 waits a step")
 
+    def test_a_save_in_the_background_has_the_values_of_its_step(self):
+        counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
+        self.assertIn("save beside holds", self.probe(counting, "save beside"))
+
     @unittest.skipIf(FAKE, "LibTorch has its kernels for true GPUs alone")
     def test_synchronised_batch_norm(self):
         self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))

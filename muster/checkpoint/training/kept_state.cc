@@ -33,7 +33,7 @@ KeptStates& KeptStates::of(const std::string& folder, int rank) {
 // half of it.
 void KeptStates::keep(const KeptState& state) {
   is_whole_ = false;
-  copy_image(state.image, state_.image);
+  copy_image(state.image, state_.image).wait();
   state_.model_of_rank0 = state.model_of_rank0;
   state_.parts_of_rank0 = state.parts_of_rank0;
   state_.rank = state.rank;

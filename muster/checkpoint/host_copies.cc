@@ -1,0 +1,47 @@
+// A copy from a GPU runs beside the host only into page-locked memory. An event behind it on the
+// current stream says when it is there.
+#include "muster/checkpoint/host_copies.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+bool fits(const at::Tensor& old, const at::Tensor& tensor) {
+  if (!old.defined() || old.sizes() != tensor.sizes())
+    return false;
+  const bool lies_right = !tensor.is_cuda() || old.is_pinned();
+  return lies_right && old.scalar_type() == tensor.scalar_type();
+}
+
+at::Tensor room_on_host(const at::Tensor& tensor) {
+  const auto options = at::TensorOptions(tensor.scalar_type()).pinned_memory(tensor.is_cuda());
+  return at::empty(tensor.sizes(), options);
+}
+
+}  // namespace
+
+// The optimizer may have more state than at the last copy, as after its first step.
+at::Tensor HostCopies::start(const at::Tensor& tensor, at::Tensor old) {
+  at::Tensor copy = fits(old, tensor) ? std::move(old) : room_on_host(tensor);
+  copy.copy_(tensor, /*non_blocking=*/tensor.is_cuda());
+  if (!tensor.is_cuda())
+    return copy;
+  std::shared_ptr<c10::Event>& last = last_[tensor.device()];
+  if (!last)
+    last = std::make_shared<c10::Event>(tensor.device().type());
+  last->record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+  return copy;
+}
+
+void HostCopies::wait() {
+  for (const auto& [device, last] : last_)
+    last->synchronize();
+  last_.clear();
+}
+
+}  // namespace muster
