@@ -217,11 +217,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
     const auto fill = [&](const TensorPiece& piece) {
       fill_shared(piece, loaded.optimizer, optimizer.tensors, peers);
     };
-    prepare_optimizer(parameter_pieces(state.model),
-                      *state.optimizer,
-                      manifest.optimizer,
-                      optimizer.tensors,
-                      fill)();
+    restore_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors, fill);
   }
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> model_by_name;

@@ -7,8 +7,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
-#include <map>
 #include <memory>
+#include <unordered_map>
 
 namespace muster {
 
@@ -23,7 +23,7 @@ class HostCopies {
 
  private:
   // Behind the last copy of each GPU.
-  std::map<c10::Device, std::shared_ptr<c10::Event>> last_;
+  std::unordered_map<c10::Device, std::shared_ptr<c10::Event>> last_;
 };
 
 }  // namespace muster

@@ -462,9 +462,16 @@ std::function<void()> prepare_optimizer(const TensorPieces& parameters,
 
 void restore_optimizer(const torch::nn::Module& model,
                        Optimizer& optimizer,
+                       const std::string& description,
+                       const TensorEntries& entries,
+                       const FetchTensor& fetch) {
+  check_optimizer(model, optimizer, description, entries);
+  prepare_optimizer(parameter_pieces(model), optimizer, description, entries, fetch)();
+}
+
+void restore_optimizer(const torch::nn::Module& model,
+                       Optimizer& optimizer,
                        OptimizerSnapshot snapshot) {
-  const TensorEntries entries = entries_of(snapshot.tensors);
-  check_optimizer(model, optimizer, snapshot.description, entries);
   // A tensor that lies as it must and is nobody else's becomes the state itself: a large one is not
   // there twice.
   const auto fetch = [&](TensorPiece& piece) {
@@ -478,7 +485,7 @@ void restore_optimizer(const torch::nn::Module& model,
       piece.tensor.copy_(saved);
     }
   };
-  prepare_optimizer(parameter_pieces(model), optimizer, snapshot.description, entries, fetch)();
+  restore_optimizer(model, optimizer, snapshot.description, entries_of(snapshot.tensors), fetch);
 }
 
 }  // namespace muster

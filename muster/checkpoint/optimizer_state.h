@@ -40,6 +40,17 @@ void restore_optimizer(const torch::nn::Module& model,
                        torch::optim::Optimizer& optimizer,
                        OptimizerSnapshot snapshot);
 
+// Fills a piece's tensor with its saved elements, or replaces it by such a tensor.
+using FetchTensor = std::function<void(TensorPiece& piece)>;
+
+// The same where `fetch` brings the tensors of `entries`, one after the other, in an order that is
+// the same on all ranks. Throws: also whatever `fetch` throws.
+void restore_optimizer(const torch::nn::Module& model,
+                       torch::optim::Optimizer& optimizer,
+                       const std::string& description,
+                       const TensorEntries& entries,
+                       const FetchTensor& fetch);
+
 // The same for an optimizer whose parameters are pieces of a model's: its state is divided like
 // them.
 struct OptimizerPieces {
@@ -57,9 +68,6 @@ std::string merge_descriptions(const std::vector<std::string>& descriptions);
 // Checks that both have the same parameters in the same groups, in any order. Throws:
 // invalid_argument.
 void check_same_parameters(const std::string& description, const std::string& saved);
-
-// Fills a piece's tensor with its saved elements, or replaces it by such a tensor.
-using FetchTensor = std::function<void(TensorPiece& piece)>;
 
 // Builds the state that restores the optimizer, and returns a function that installs it. Does not
 // compare names. Throws: as check_optimizer, and whatever `fetch` throws; then nothing is changed.
