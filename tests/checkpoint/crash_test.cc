@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "muster/base/fd.h"
 #include "tests/checkpoint/model.h"
 #include "tests/data/files.h"
+#include "tests/support/small_disk.h"
 
 namespace muster {
 namespace {
@@ -175,25 +175,9 @@ TEST(FullDisk, AFailingWriteLeavesTheOldOnesAndSaysSo) {
   ::signal(SIGXFSZ, old_handler);
 }
 
-class SmallDisk {
- public:
-  explicit SmallDisk(const std::string& path) : path_(path) {
-    mounted_ = ::mount("muster-test", path.c_str(), "tmpfs", 0, "size=6m") == 0;
-  }
-  ~SmallDisk() {
-    if (mounted_)
-      ::umount2(path_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  std::string path_;
-  bool mounted_;
-};
-
 TEST(FullDisk, TooLittleSpaceIsSeenBeforeAnythingIsWritten) {
   const test::TempFolder folder;
-  const SmallDisk disk(folder.path());
+  const test::SmallDisk disk(folder.path(), "6m");
   if (!disk.mounted())
     GTEST_SKIP() << "mounting a tmpfs is not permitted";
   save_step(folder.path(), 1);

@@ -12,7 +12,7 @@ from table import row
 @row(26, "an exception in the user's function", "message and rank in the card")
 def exception(place):
     code, _, err = place.run("run", "-q", "-n", "2", place.probe(), "throw")
-    expect(code == 1 and "the reactor is too hot" in err and "rank 1 failed first" in err, err)
+    expect(code == 1 and err.count("the reactor is too hot") == 1 and "rank 1 failed first" in err, err)
     return "rank 1, 'the reactor is too hot'"
 
 
@@ -78,16 +78,16 @@ def early_end(place):
     job = place.start("run", "-q", "-n", "2", "--timeout", "20", *sh("[ $RANK = 0 ] || sleep 1000"))
     err = job.communicate(timeout=60)[1].decode()
     expect("rank 0 has ended with exit code 0" in err and job.returncode == 124, err)
-    return "told after 10 s; --timeout ended the job with 124"
+    return "told; --timeout ended the job with 124"
 
 
 @row(30, "a rank fails again and again", "the budget is the job's")
 def budget(place):
     code, out, err = place.run("run", "-q", "-n", "2", "--max-restarts", "2", *sh(
         "echo attempt; : > spoke$MUSTER_ATTEMPT$RANK; [ $RANK = $((MUSTER_ATTEMPT % 2)) ] || sleep 100; "
-        "until [ -e spoke$MUSTER_ATTEMPT$((1 - RANK)) ]; do sleep 0.02; done; exit 3"))
-    expect(code == 3 and out.count("attempt") == 6 and "restart 2 of 2" in err, err)
-    return "3 attempts in all, whichever rank failed; exit code 3"
+        "until [ -e spoke$MUSTER_ATTEMPT$((1 - RANK)) ]; do sleep 0.02; done; exit $((3 + MUSTER_ATTEMPT))"))
+    expect(code == 5 and out.count("attempt") == 6 and "restart 2 of 2" in err, err)
+    return "3 attempts in all, whichever rank failed; exit code 5, of the last"
 
 
 @row(60, "a job that fails at once, again and again", "longer and longer pauses between its starts")

@@ -12,6 +12,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))  # its hosts.py
+import page
 import table
 
 for concept in ("ranks", "strangers", "agents", "failures", "training", "checkpoints", "gpus", "networks", "machine", "output", "shared_memory", "tasks"):
@@ -26,6 +27,8 @@ def main():
     parser.add_argument("--but", default="")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if unlisted := {entry[0] for entry in table.ROWS} ^ set(page.rows()):
+        parser.error(f"rows that docs/faults.md has and no test, or the reverse: {sorted(unlisted)}")
     results = table.run_rows(str(pathlib.Path(args.muster).resolve()),
                              args.probe and str(pathlib.Path(args.probe).resolve()),
                              [int(number) for number in args.rows.split(",") if number],

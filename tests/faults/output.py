@@ -1,10 +1,12 @@
 """What ranks print: too much of it, not text, and nowhere to put it."""
 
 import os
+import pathlib
 import subprocess
 import time
 
-from hosts import wait_for
+from hosts import cmdline, wait_for
+from page import told
 from place import Skip, expect, rss, sh
 from table import row
 
@@ -12,7 +14,9 @@ from table import row
 def peak_with_line(place, size):
     """The launcher's memory at most, with a line of so many bytes without an end."""
     job = place.start("run", "-q", "-n", "2", *sh(
-        f"[ $RANK = 0 ] && head -c {size} /dev/zero | tr '\\0' x; exit 0"), stdout=subprocess.DEVNULL, seconds=200)
+        f"[ $RANK = 0 ] && head -c {size} /dev/zero | tr '\\0' x; exit 0"), seconds=200)
+    counter = place.start("-c", "tr -cd x | wc -c", program="sh", stdin=job.stdout, seconds=200)
+    job.stdout.close()
     most = 0
     while job.poll() is None:
         try:
@@ -20,14 +24,16 @@ def peak_with_line(place, size):
         except (OSError, AttributeError):
             pass
         time.sleep(0.01)  # between samples
-    expect(job.returncode == 0, f"exit code {job.returncode}")
+    came = int(counter.communicate(timeout=60)[0])
+    expect(job.returncode == 0 and came == size, f"exit code {job.returncode}, {came} of {size} bytes came out")
     return most
 
 
 @row(41, "a line of 1 GiB without an end", "memory bounded")
 def endless_line(place):
     short, most = (peak_with_line(place, size) for size in (32 << 20, 1 << 30))
-    expect(most < min(32 << 20, short + (16 << 20)), f"{most >> 20} MiB, {short >> 20} with one of 32 MiB")
+    most_told = told(41, "takes less than () MiB") * (1 << 20)
+    expect(most < min(most_told, short + (16 << 20)), f"{most >> 20} MiB, {short >> 20} with one of 32 MiB")
     return f"the launcher took {most / (1 << 20):.1f} MiB at most"
 
 
@@ -40,7 +46,7 @@ def bytes_pass(place):
     return "all 254 came through"
 
 
-@row(43, "log disk full; a reader that stops", "the rank goes on; a pipe loses nothing")
+@row(43, "log disk full", "the rank goes on")
 def full_disk(place):
     mount = place.folder / "logs"
     mount.mkdir()
@@ -53,17 +59,47 @@ def full_disk(place):
         expect(code == 0 and "ends here: No space left" in err and "end" in err, err[-500:])
     finally:
         subprocess.run(["umount", "-l", str(mount)])
+    return "warned, and output went on"
+
+
+@row(93, "a reader that stops", "a pipe loses nothing; a signal and a time limit end the job")
+def stopped_reader(place):
     write = "head -c 8000000 /dev/zero | tr '\\0' x; touch written"
     job = place.start("run", "-q", "-n", "1", *sh(write), bufsize=0)
     expect(len(job.stdout.read(1)) == 1 and not (place.folder / "written").exists(), "the pipe holds 8 MB?")
     out, _ = job.communicate(timeout=60)  # it is read on
     expect(job.returncode == 0 and len(out) == 7999999, f"exit code {job.returncode}, {len(out)} bytes")
     (place.folder / "written").unlink()
-    job = place.start("run", "-q", "-n", "1", *sh(write), bufsize=0)
-    expect(len(job.stdout.read(1)) == 1, "nothing was written")  # and no more of it
-    job.terminate()
-    expect(job.wait(timeout=30) == 143, f"exit code {job.returncode}")
-    return "full disk: warned, output went on; stopped reader: it got all when it went on; SIGTERM ended the job"
+    ends_without_a_reader(place, write)
+    return "it got all when it went on; a signal and a time limit ended the job, a death its ranks"
+
+
+def ends_without_a_reader(place, write):
+    """Jobs of whose output a byte is read, and no more: a signal and a time limit end them, a death ends their ranks."""
+    stopped = place.start("run", "-q", "-n", "1", *sh(write), bufsize=0)
+    limited = place.start("run", "-q", "-n", "1", "--timeout", "5", *sh(write), bufsize=0)
+    dies = f"[ $RANK = 1 ] || {{ {write}; }}; until [ -e dies ]; do sleep 0.02; done; kill -9 $$"
+    failed = place.start("run", "-q", "-n", "2", *sh(dies), bufsize=0)
+    late = place.start("run", "-q", "-n", "2", "--timeout", "5", *sh(dies), bufsize=0)
+    for job in (stopped, limited, failed, late):
+        expect(len(job.stdout.read(1)) == 1, "nothing was written")
+    stopped.terminate()
+    (place.folder / "dies").touch()
+    for job, codes in ((stopped, (143,)), (limited, (124,)), (late, (137, 124))):  # the limit may come first
+        said = job.stderr.read().decode()
+        place.hear(said)
+        expect(job.wait(timeout=30) in codes, f"exit code {job.returncode}, not of {codes}: {said}")
+        expect("of output not shown on standard output: the reader has stopped" in said, said)
+    wait_for(lambda: not ranks_of(failed.pid), 30)
+    expect(failed.poll() is None, "nothing of a pipe is lost")
+    out, err = failed.communicate(timeout=30)
+    expect(failed.returncode == 137 and out, f"exit code {failed.returncode} {err}")
+
+
+def ranks_of(pid):
+    """The processes that this one has started and that are still there, but for its sentinel."""
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in children if b"sentinel" not in cmdline(child)]
 
 
 @row(81, "a job starts in the folder of one that runs", "it is refused, and logs of earlier starts are kept")

@@ -17,6 +17,7 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/span.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_disk.h"
 #include "tests/train/oracle.h"
 
 namespace muster::testing {
@@ -367,6 +368,41 @@ TEST(TrainMetrics, WhenTheDiskHasRoomAgainItSaysHowManyLinesWereLost) {
   });
   std::signal(SIGXFSZ, before_signal);
   EXPECT_EQ(read_file(folder + "/metrics.jsonl"), before + "{\"step\":4,\"n\":1}\n");
+}
+
+// Returns once the disk takes no more.
+void fill(const std::string& path) {
+  std::ofstream file(path);
+  while (file << std::string(512, 'x') << std::flush) {
+  }
+}
+
+// A suite of its own, which is skipped without the right to mount.
+TEST(MetricsOnASmallDisk, LosesLinesUntilThereIsRoomAgain) {
+  const std::string folder = folder_for_metrics();
+  const test::SmallDisk disk(folder, "64k");
+  if (!disk.mounted())
+    GTEST_SKIP() << "mounting a tmpfs is not permitted";
+  const std::string before(4096, '\n');  // so that the next line needs a page more
+  std::ofstream(folder + "/metrics.jsonl") << before;
+  note_beginning(folder + "/metrics.jsonl", Beginning::anew, -1);
+  run_ranks(1, [&](ProcessGroup& group) {
+    Metrics metrics(group, {.folder = folder});
+    fill(folder + "/junk");
+    ::testing::internal::CaptureStderr();
+    for (int64_t step = 1; step <= 5; ++step) {
+      if (step == 4)
+        std::filesystem::remove(folder + "/junk");
+      metrics.sum("n", 1);
+      metrics.write(step);
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, HasSubstr("No space left on device"));
+    EXPECT_EQ(said.find("metrics are lost"), said.rfind("metrics are lost")) << "said once";
+    EXPECT_THAT(said, HasSubstr("metrics: written again; 3 lines were lost"));
+  });
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
+            before + "{\"step\":4,\"n\":1}\n{\"step\":5,\"n\":1}\n");
 }
 
 TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {
