@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -87,6 +88,9 @@ class RemoteJob {
   // Blocking: until the job is over and all agents have ended. Returns the exit code.
   int run() {
     output_ = std::make_unique<Output>(processes_.loop());
+    std::optional<Clock::time_point> until;
+    if (options_.time_limit)
+      until = Clock::now() + *options_.time_limit;
     for (const HostSpec& host : remote_.hosts)
       start(host);
     watch_discovery();
@@ -96,7 +100,8 @@ class RemoteJob {
                              .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
                              .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
                              .on_stop = [this](int signal) { on_stop(signal); }});
-    output_->finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; });
+    output_->finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; },
+                    until);
     coordinator_->wait(kAllTakeLeave);
     return report(ended);
   }

@@ -255,7 +255,9 @@ class LocalRanks {
     start_all();
     const WaitResult ended = wait();
     input_.close();
-    finish_output(ended);
+    // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
+    output_.finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; },
+                   rules_.until);
     GroupResult result{.exits = exits_of(ended),
                        .stopped_by = ended.stopped_by,
                        .timed_out = ended.timed_out,
@@ -297,19 +299,6 @@ class LocalRanks {
       processes_.kill_all();
       throw;
     }
-  }
-
-  // A job that is stopped, or whose time is over, ends soon, whoever holds the pipe that it writes
-  // to. The timer wakes the loop, so that it is asked then.
-  void finish_output(const WaitResult& ended) {
-    EventLoop::Handle timer = 0;
-    if (rules_.until)
-      timer = processes_.loop().call_at(*rules_.until, [] {});
-    output_.finish([&] {
-      const bool is_stopped = ended.stopped_by != 0 || processes_.stop_requested() != 0;
-      return is_stopped || (rules_.until && Clock::now() >= *rules_.until);
-    });
-    processes_.loop().cancel(timer);
   }
 
   // Without Successors the callbacks about replacements stay empty, and the first failure ends all.

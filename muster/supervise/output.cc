@@ -404,17 +404,29 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
   streams_.at(id)->set_prefix(prefix);
 }
 
-void Output::finish(const std::function<bool()>& hurry) {
+// The timer wakes the loop, in which a flush waits for the reader.
+void Output::finish(const std::function<bool()>& hurry, std::optional<Clock::time_point> until) {
+  EventLoop::Handle timer = 0;
+  if (until)
+    timer = loop_.call_at(*until, [] {});
+  const auto is_late = [&] {
+    return (hurry && hurry()) || (until && Clock::now() >= *until);
+  };
+  flush_all(is_late);
+  loop_.cancel(timer);
+}
+
+void Output::flush_all(const std::function<bool()>& is_late) {
   for (const auto& stream : streams_) {
     if (stream)
-      take_rest(*stream, hurry ? hurry : [] { return false; });
+      take_rest(*stream, is_late);
   }
   show_collapsed(true);
   if (live_drawn_)
     collapsed_to_->write(erase_live());
   for (const auto& console : consoles_) {
     if (console)
-      console->flush(hurry);
+      console->flush(is_late);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,8 @@ class Output {
 
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have
   // ended. Blocking: as long as somebody reads the console, or holds its pipe (Console::flush,
-  // `hurry` too).
-  void finish(const std::function<bool()>& hurry = {});
+  // `hurry` too: after `until` it is as if that said yes).
+  void finish(const std::function<bool()>& hurry = {}, std::optional<Clock::time_point> until = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
   std::vector<std::string> last_lines(StreamId id, size_t count) const;
@@ -70,6 +71,7 @@ class Output {
 
   Console* console(int fd);
   static void take_rest(Stream& stream, const std::function<bool()>& hurry = {});
+  void flush_all(const std::function<bool()>& is_late);
   void resume_all();
   void show_collapsed(bool all);
   void set_live(size_t id, const StreamOptions& options, const std::string& text);

@@ -132,6 +132,15 @@ class Ssh(HostsCase):
         self.assertEqual(process.wait(timeout=30), 128 + signal.SIGTERM)
         self.nothing_is_left()
 
+    def test_a_time_limit_ends_a_job_whose_reader_has_stopped(self):
+        write = "head -c 8000000 /dev/zero | tr '\\0' x; sleep 1000"
+        process = self.start_on("a:1,b:1", "sh", "-c", write, flags=["--timeout", "5", "--shutdown-timeout", "2"])
+        self.assertEqual(len(process.stdout.read(1)), 1)  # and no more of it
+        said = process.stderr.read()
+        self.assertEqual(process.wait(timeout=30), 124, said)
+        self.assertRegex(said, "of output not shown on standard output: the reader has stopped")
+        self.nothing_is_left()
+
     def test_a_host_that_cannot_be_reached_is_named(self):
         code, out, err = self.run_on("a:1,10.77.0.99:1", "true")
         self.assertEqual(code, 1)

@@ -97,9 +97,9 @@ def ends_without_a_reader(place, write):
 
 
 def ranks_of(pid):
-    """The processes that this one has started and that are still there, but for its sentinel."""
+    """The processes that this launcher has started and that are still there, but for its sentinel, a copy of it."""
     children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [child for child in children if b"sentinel" not in cmdline(child)]
+    return [child for child in children if cmdline(child) != cmdline(pid)]
 
 
 @row(81, "a job starts in the folder of one that runs", "it is refused, and logs of earlier starts are kept")

@@ -40,12 +40,13 @@ def exit_codes(number):
 
 def pattern(message):
     """A regular expression of that message as another machine may say it."""
+    message = message.strip("… ")  # at its ends, anything is nothing to look for
     found, end = "", 0
     for varies in VARIES.finditer(message):
         found += re.escape(message[end:varies.start()]) + ELSEWHERE.get(varies.lastgroup, re.escape(varies[0]))
         end = varies.end()
     found += re.escape(message[end:])
-    return found if message[:1] in "…#" or not message[:1].isalnum() else r"\b" + found
+    return r"\b" + found if message[:1].isalnum() else found
 
 
 def not_held(number, said, codes):
