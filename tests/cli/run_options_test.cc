@@ -123,6 +123,22 @@ TEST(RunOptions, SeveralHosts) {
   EXPECT_EQ(options_of(by_master).master_addr, "") << "the coordinator says where rank 0 listens";
 }
 
+// docs/clusters.md and --help tell of these.
+TEST(RunOptions, HostsAreAwaitedForSoLongUnlessSaidOtherwise) {
+  RunFlags flags = several_hosts();
+  flags.rdzv_conf = "";
+  const auto unsaid = to_cluster_options(flags);
+  flags.rdzv_conf =
+      "join_timeout=600,last_call_timeout=30,keep_alive_interval=5,keep_alive_max_attempt=3";
+  const auto as_in_help = to_cluster_options(flags);
+  ASSERT_TRUE(unsaid && as_in_help);
+  for (const auto& cluster : {*unsaid, *as_in_help}) {
+    EXPECT_EQ(cluster.join_timeout, std::chrono::minutes(10));
+    EXPECT_EQ(cluster.last_call, std::chrono::seconds(30));
+    EXPECT_EQ(cluster.silence.limit(), std::chrono::seconds(15));
+  }
+}
+
 TEST(RunOptions, TheFormsOfAnEndpoint) {
   const auto endpoint_of = [](const std::string& text) {
     RunFlags flags = several_hosts();
