@@ -2,7 +2,7 @@
 // anybody; a thread claims a record with its first span and gives it back at its end. A record that
 // changes is opened and closed by its number (activity_layout.h), by which readers see whether they
 // have it whole. The totals are the main thread's: each change of its category adds the time since
-// the last.
+// the last, and then says since when the new one is.
 #include "muster/trace/activity.h"
 
 #include <fcntl.h>
@@ -20,13 +20,14 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <type_traits>
 
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/process_status.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
+#include "muster/trace/activity_record.h"
+#include "muster/trace/activity_times.h"
 #include "muster/trace/call_text.h"
 #include "muster/trace/mapped_file.h"
 
@@ -38,31 +39,10 @@ std::atomic<uint64_t> g_serial = 0;
 
 constexpr uint32_t kInherited = kActivityCategories;
 
-// Others read the file at any time, so each field is written and read in one piece.
-template <class T>
-void put(T& field, std::type_identity_t<T> value) {
-  std::atomic_ref(field).store(value, std::memory_order_relaxed);
-}
-template <class T>
-T value_of(T& field) {
-  return std::atomic_ref(field).load(std::memory_order_relaxed);
-}
-
 // The file has an enum's number.
 template <class Enum>
 uint32_t stored_number(Enum value) {
   return static_cast<uint32_t>(value);
-}
-
-// A record changes only between these two calls.
-template <class Record>
-void open_record(Record& record, uint64_t number) {
-  put(record.tail, number);
-  std::atomic_thread_fence(std::memory_order_release);
-}
-template <class Record>
-void close_record(Record& record, uint64_t number) {
-  std::atomic_ref(record.head).store(number, std::memory_order_release);
 }
 
 uint32_t own_thread() {
@@ -79,18 +59,21 @@ struct ThreadPlace {
   ~ThreadPlace() {
     // A record that is no longer mapped must not be written to. The newest Activity stays until the
     // end of the process.
-    const bool is_mapped = Activity::get() != nullptr && serial == g_serial;
+    Activity* const activity = Activity::get();
+    const bool is_mapped = activity != nullptr && serial == g_serial;
     if (record != nullptr && is_mapped)
-      std::atomic_ref(record->owner).store(0, std::memory_order_release);
+      activity->give_back(*record);
   }
 };
 
 thread_local ThreadPlace t_place;
 
 // The record is the calling thread's from now on, in no span yet.
-void begin_thread(ActivityThread& record, uint64_t number) {
+void begin_thread(ActivityThread& record, uint32_t thread) {
+  const uint64_t number = value_of(record.head) + 1;
   open_record(record, number);
-  record.depth = 0;
+  put(record.owner, thread);
+  put(record.depth, 0);
   char name[sizeof(record.name)] = {};
   ::pthread_getname_np(::pthread_self(), name, sizeof(name));
   put_text(record.name, sizeof(record.name), name);
@@ -118,7 +101,7 @@ void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
   put_text(header.device, sizeof(header.device), owner.device.c_str());
   header.opened_ns = activity_now();
   header.unix_minus_monotonic_ns = nanoseconds_of(CLOCK_REALTIME) - header.opened_ns;
-  header.category_since_ns = header.opened_ns;
+  header.present = present_word(header.opened_ns, stored_number(Category::other));
   header.loss = std::numeric_limits<double>::quiet_NaN();
   header.version = kActivityVersion;
   std::atomic_thread_fence(std::memory_order_release);
@@ -167,18 +150,26 @@ void Activity::set_path(const std::string& path) {
   path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
 }
 
-// The thread takes the first record that is nobody's.
+// The thread takes the first record that is nobody's, with all that its last owner wrote there.
 ActivityThread* Activity::claim_record(uint32_t thread) noexcept {
-  for (ActivityThread& record : file_->threads) {
-    uint32_t nobody = 0;
-    if (!std::atomic_ref(record.owner).compare_exchange_strong(nobody, thread))
+  uint32_t free = free_records_.load(std::memory_order_relaxed);
+  while (free != 0) {
+    const uint32_t without_first = free & (free - 1);
+    if (!free_records_.compare_exchange_weak(free, without_first, std::memory_order_acquire))
       continue;
-    begin_thread(record, value_of(record.head) + 1);
+    ActivityThread& record = file_->threads[std::countr_zero(free)];
+    begin_thread(record, thread);
     if (TraceEventFile* const traced = events())
       traced->add_thread(record.name, thread);
     return &record;
   }
   return nullptr;
+}
+
+void Activity::give_back(ActivityThread& record) noexcept {
+  put(record.owner, 0);
+  const auto place = static_cast<uint32_t>(&record - file_->threads);
+  free_records_.fetch_or(uint32_t{1} << place, std::memory_order_release);
 }
 
 // A thread that found no record free asks again with its next span.
@@ -220,11 +211,12 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
     put(span.category, inherits ? kInherited : stored_number(category));
     if (t_place.is_main)
       switch_category(category_within(record, depth + 1), now);
-    if (const auto begin = span_begin_hook_.load(std::memory_order_relaxed))
-      begin(name);
   }
   put(record.depth, depth + 1);
   close_record(record, number);
+  const auto begin = span_begin_hook_.load(std::memory_order_relaxed);
+  if (begin != nullptr && depth < kActivityDepth)
+    begin(name);
   return {.thread = &t_place, .depth = depth, .begin_ns = now};
 }
 
@@ -249,7 +241,7 @@ void Activity::leave(const Entered& span) noexcept {
     return;
   const uint32_t category = category_within(record, span.depth);
   TraceEventFile* const traced = events();
-  const bool switches = t_place.is_main && category != file_->header.category;
+  const bool switches = t_place.is_main && category != category_in(value_of(file_->header.present));
   if (!switches && traced == nullptr)
     return;
   const int64_t now = activity_now();
@@ -275,20 +267,22 @@ void Activity::set_category_outside(Category category) noexcept {
 // The time since the last change belongs to the category before.
 void Activity::switch_category(uint32_t category, int64_t now) noexcept {
   ActivityHeader& header = file_->header;
-  if (category == header.category)
+  const int64_t present = value_of(header.present);
+  if (category == category_in(present))
     return;
-  int64_t& total = header.totals_ns[header.category];
-  put(total, total + now - header.category_since_ns);
-  put(header.category_since_ns, now);
-  put(header.category, category);
+  int64_t& total = header.totals_ns[category_in(present)];
+  put(total, value_of(total) + now - since_of(present));
+  std::atomic_ref(header.present).store(present_word(now, category), std::memory_order_release);
 }
 
+// Another thread may look between the main thread's two stores, which lie a nanosecond apart.
 std::array<int64_t, kActivityCategories> Activity::totals() const noexcept {
-  ActivityHeader& header = file_->header;
-  std::array<int64_t, kActivityCategories> totals = {};
-  std::ranges::transform(header.totals_ns, totals.begin(), value_of<int64_t>);
-  totals[value_of(header.category)] += activity_now() - value_of(header.category_since_ns);
-  return totals;
+  constexpr int kLooks = 100;
+  ActivityTimes times = ActivityTimes::in(file_->header);
+  for (int look = 1; look < kLooks && !times.is_of_one_moment; ++look)
+    times = ActivityTimes::in(file_->header);
+  times.totals_ns[times.category] += activity_now() - times.since_ns;
+  return times.totals_ns;
 }
 
 // Any thread may begin a call: numbers are given out, and each has its place in the ring.
@@ -326,8 +320,8 @@ void Activity::end_call(uint64_t number, CallState state) noexcept {
     return;
   }
   const int64_t now = activity_now();
-  put(call.end_ns, now);
   put(call.state, stored_number(state));
+  std::atomic_ref(call.end_ns).store(now, std::memory_order_release);
   if (traced != nullptr)
     traced->add_call(call, now);
 }
@@ -375,9 +369,9 @@ void Activity::trace_into(const std::string& path) {
   if (events() != nullptr)
     return;
   auto events = std::make_unique<TraceEventFile>(path, file_->header);
-  for (const ActivityThread& record : file_->threads) {
-    if (record.owner != 0)
-      events->add_thread(record.name, record.owner);
+  for (ActivityThread& record : file_->threads) {
+    if (const uint32_t owner = value_of(record.owner); owner != 0)
+      events->add_thread(record.name, owner);
   }
   events_.store(events.release(), std::memory_order_release);
 }

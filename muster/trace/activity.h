@@ -70,11 +70,12 @@ class Activity {
   };
   Entered enter(const char* name, Category category, bool inherits) noexcept;
   void leave(const Entered& span) noexcept;
+  // The thread ends whose record this is: for a destructor of that thread's.
+  void give_back(ActivityThread& record) noexcept;
 
   // What the main thread's time is while it is in no span that says it.
   void set_category_outside(Category category) noexcept;
-  // By Category: the main thread's time until now, with what it is in. Called by the main thread,
-  // or else the last of them may be counted a little wrongly.
+  // By Category: the main thread's time until now, with what it is in. For any thread.
   std::array<int64_t, kActivityCategories> totals() const noexcept;
 
   void note_step(int64_t step) noexcept;
@@ -125,6 +126,8 @@ class Activity {
   Fd fd_;                                           // locked as long as the process lives
   ActivityLayout* file_ = nullptr;
   uint32_t outside_ = 0;  // the category outside of all spans; the main thread's
+  // A bit for each record that is nobody's. A thread that finds none touches nothing of the others.
+  std::atomic<uint32_t> free_records_ = (uint32_t{1} << kActivityThreads) - 1;
   std::atomic<TraceEventFile*> events_ = nullptr;
   const uint64_t serial_;  // tells a thread's place here from that in an Activity before
 };

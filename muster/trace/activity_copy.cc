@@ -14,6 +14,7 @@
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/hosts_folder.h"
 #include "muster/trace/read_activity.h"
+#include "muster/trace/steady_copy.h"
 
 namespace muster {
 
@@ -77,7 +78,7 @@ std::string unpack_file(const std::string& packed) {
 // A file that is none, or of another version, is refused here already.
 std::string pack_activity(const std::string& run_dir, int attempt, int rank) {
   const std::string path = activity_path(run_dir, attempt, rank);
-  const std::string bytes = read_plain_file(path, sizeof(ActivityLayout));
+  const std::string bytes = steady_copy(path);
   parse_activity(bytes, path);
   return pack_file(bytes);
 }

@@ -6,16 +6,22 @@
 //
 // A record that changes has its number twice: the writer sets `tail`, then the record, then `head`.
 // Whoever finds them equal, and the same before and after copying the record, has it whole (but for
-// a call that one thread writes down so slowly that others begin 1024 more meanwhile).
+// a call that one thread writes down so slowly that others begin 1024 more meanwhile). A call's end
+// is no part of that: a call has ended when both its `state` and its `end_ns` say so.
+//
+// The main thread's times have a check of their own: its totals are together the time from
+// `opened_ns` until `present` began. Whoever finds them so has all of them of one moment.
 #pragma once
 
+#include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 namespace muster {
 
 inline constexpr char kActivityMagic[8] = {'m', 'u', 's', 't', 'r', 'a', 'c', 't'};
-inline constexpr uint32_t kActivityVersion = 2;
+inline constexpr uint32_t kActivityVersion = 3;
 inline constexpr size_t kActivityThreads =
     16;  // that are in spans at one time; what more are in is not seen
 inline constexpr size_t kActivityDepth = 8;  // spans within each other that are named
@@ -31,7 +37,8 @@ struct ActivitySpan {
   uint32_t unused;
 };
 
-struct ActivityThread {
+// On cache lines of its own, on every machine: threads write to theirs all the time.
+struct alignas(128) ActivityThread {
   uint64_t head;
   uint32_t owner;  // the thread's id; 0: nobody's
   uint32_t depth;  // may be more than kActivityDepth
@@ -43,12 +50,12 @@ struct ActivityThread {
 struct ActivityCall {
   uint64_t head;  // 0: never used
   int64_t begin_ns;
-  int64_t end_ns;  // 0: not ended
+  int64_t end_ns;  // 0: under way, whatever `state` says
   int64_t sequence;
   int64_t bytes;
   int32_t peer;  // of a message; -1: a collective
   int32_t tag;
-  uint32_t state;
+  uint32_t state;  // CallState; under way, whatever `end_ns` says
   uint32_t thread;
   char group[32];
   char operation[24];
@@ -56,7 +63,7 @@ struct ActivityCall {
   uint64_t tail;
 };
 
-struct ActivityHeader {
+struct alignas(128) ActivityHeader {
   char magic[8];
   uint32_t version;
   uint32_t bytes;  // of the file
@@ -76,10 +83,10 @@ struct ActivityHeader {
   int64_t step_ns;  // when `step` changed last
   int64_t steps;    // how often it did
   int64_t samples;
-  double loss;            // NaN: nobody told; with the bits kLossIsNan: told as NaN
-  uint32_t category;      // the main thread's now
+  double loss;  // NaN: nobody told; with the bits kLossIsNan: told as NaN
+  uint32_t unused;
   uint32_t stack_signal;  // that makes the process write its stack; 0: none does
-  int64_t category_since_ns;
+  int64_t present;        // the main thread's category now, and since when: present_word()
   int64_t totals_ns[kActivityCategories];  // of the main thread, without what it is in now
   uint64_t calls;                          // that have begun
   char libtorch[24];                       // its version; empty: nobody told, of the next two too
@@ -93,8 +100,28 @@ struct ActivityLayout {
   ActivityCall ring[kActivityCalls];
 };
 
-static_assert(sizeof(ActivitySpan) == 56 && sizeof(ActivityThread) == 488 &&
-              sizeof(ActivityCall) == 168 && sizeof(ActivityHeader) == 416 &&
-              offsetof(ActivityLayout, ring) == 416 + 16 * 488);
+static_assert(sizeof(ActivitySpan) == 56 && sizeof(ActivityThread) == 512 &&
+              sizeof(ActivityCall) == 168 && sizeof(ActivityHeader) == 512 &&
+              offsetof(ActivityLayout, ring) == 512 + 16 * 512);
+static_assert(std::endian::native == std::endian::little, "activity files are little endian");
+static_assert(std::atomic_ref<int64_t>::is_always_lock_free &&
+                  std::atomic_ref<uint32_t>::is_always_lock_free &&
+                  std::atomic_ref<double>::is_always_lock_free,
+              "processes that share an activity file share no lock");
+
+// A category and since when it is the main thread's, in one word: nobody sees one without the
+// other. The times that fit are those of 36 years.
+inline constexpr int64_t kCategoriesOfWord = 8;
+static_assert(kActivityCategories <= kCategoriesOfWord);
+
+constexpr int64_t present_word(int64_t since_ns, uint32_t category) {
+  return since_ns * kCategoriesOfWord + category;
+}
+constexpr int64_t since_of(int64_t present) {
+  return present >> 3;
+}
+constexpr uint32_t category_in(int64_t present) {
+  return static_cast<uint32_t>(present & (kCategoriesOfWord - 1));
+}
 
 }  // namespace muster

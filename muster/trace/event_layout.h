@@ -3,6 +3,8 @@
 // makes one trace of all ranks' (merge_trace.h). Who changes anything here raises kEventVersion.
 #pragma once
 
+#include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,6 +47,10 @@ struct EventHeader {
   char filler[65536 - 224];  // what follows is mapped: pages have up to 64 KiB
 };
 
+static_assert(std::endian::native == std::endian::little, "files of events are little endian");
+static_assert(std::atomic_ref<uint32_t>::is_always_lock_free &&
+                  std::atomic_ref<int64_t>::is_always_lock_free,
+              "processes that share a file of events share no lock");
 static_assert(sizeof(TraceEvent) == 136 && sizeof(EventHeader) == 65536 &&
               kEventsOfChunk * sizeof(TraceEvent) % 65536 == 0);
 

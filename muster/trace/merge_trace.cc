@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +28,7 @@
 #include "muster/trace/category.h"
 #include "muster/trace/event_layout.h"
 #include "muster/trace/read_activity.h"
+#include "muster/trace/whole_events.h"
 
 namespace muster {
 
@@ -34,7 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kEventsAtOnce = 4096;
 constexpr size_t kWrittenAtOnce = size_t{1} << 20;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
 
@@ -63,11 +64,6 @@ bool is_event_header(const EventHeader& header) {
   return header.rank >= 0 && header.rank < header.world_size;
 }
 
-EventKind kind_of(const TraceEvent& event) {
-  const bool is_known = event.kind <= static_cast<uint32_t>(EventKind::thread_name);
-  return is_known ? static_cast<EventKind>(event.kind) : EventKind::none;
-}
-
 // Reads the file's events in pieces; a file may end anywhere.
 class EventReader {
  public:
@@ -76,20 +72,13 @@ class EventReader {
     is_good = fd_.valid() && read_header() && is_event_header(header);
   }
 
-  // Calls `take` with each event that is whole.
+  // Calls `take` with each event that is whole; the rank may go on writing.
   template <class Take>
   void for_each(const Take& take) {
-    constexpr ssize_t kEventBytes = sizeof(TraceEvent);
-    std::vector<TraceEvent> events(kEventsAtOnce);
-    for (;;) {
-      const ssize_t got = ::read(fd_.get(), events.data(), kEventsAtOnce * kEventBytes);
-      if (got < kEventBytes)
-        return;
-      for (const TraceEvent& event : std::span(events).first(got / kEventBytes)) {
-        if (kind_of(event) != EventKind::none)
-          take(event);
-      }
-    }
+    const auto read = [this](std::span<TraceEvent> events, size_t number) {
+      return read_events(events, number);
+    };
+    for_each_whole_event(read, take);
   }
 
   EventHeader header = {};
@@ -98,8 +87,17 @@ class EventReader {
  private:
   bool read_header() {
     constexpr ssize_t kHeaderBytes = sizeof(header);
-    return ::read(fd_.get(), &header, kHeaderBytes) == kHeaderBytes;
+    return ::pread(fd_.get(), &header, kHeaderBytes, 0) == kHeaderBytes;
   }
+
+  // How many whole ones there are. The fence keeps the next copy's loads behind this one's.
+  size_t read_events(std::span<TraceEvent> events, size_t number) const {
+    const auto at = static_cast<off_t>(sizeof(EventHeader) + number * sizeof(TraceEvent));
+    const ssize_t got = ::pread(fd_.get(), events.data(), events.size_bytes(), at);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return got < 0 ? 0 : got / sizeof(TraceEvent);
+  }
+
   Fd fd_;
 };
 

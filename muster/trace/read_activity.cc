@@ -1,6 +1,5 @@
-// How it works: a file is read three times while its rank may write to it. A record counts only if
-// its number is the same, at both of its ends, in all three copies. Then the bytes become values,
-// each of which may be anything, as somebody else may have written the file.
+// How it works: the bytes of a file (steady_copy.h) become values, each of which may be anything,
+// as somebody else may have written the file.
 #include "muster/trace/read_activity.h"
 
 #include <unistd.h>
@@ -19,8 +18,10 @@
 #include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
+#include "muster/trace/activity_times.h"
 #include "muster/trace/call_text.h"
 #include "muster/trace/hosts_folder.h"
+#include "muster/trace/steady_copy.h"
 
 namespace muster {
 
@@ -105,12 +106,13 @@ std::optional<ThreadView> thread_view(const ActivityThread& record) {
   return view;
 }
 
-// Nothing for a place that was never used, or whose record is being written.
+// Nothing for a place that was never used, or whose record is being written. The rank says an end
+// in two words, of which a copy may have one alone: then the call is still under way.
 std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
   const bool is_whole = record.head != 0 && record.head == record.tail;
   if (!is_whole || (record.head - 1) % kActivityCalls != place)
     return std::nullopt;
-  constexpr uint32_t kFailed = 2;  // CallState::failed
+  constexpr uint32_t kUnderWay = 0, kFailed = 2;  // of CallState
   CallView view{.number = record.head,
                 .group = text_of(record.group),
                 .operation = text_of(record.operation),
@@ -121,7 +123,7 @@ std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
                 .tag = record.tag,
                 .thread = count_of(record.thread),
                 .begin_ns = record.begin_ns};
-  if (record.end_ns == 0)
+  if (record.end_ns == 0 || record.state == kUnderWay)
     return view;
   view.end_ns = record.end_ns;
   view.state = record.state == kFailed ? CallView::State::failed : CallView::State::ended;
@@ -145,34 +147,6 @@ void read_calls(const std::string& bytes, ActivityView& view) {
       view.calls.push_back(std::move(*call));
   }
   std::ranges::sort(view.calls, {}, &CallView::number);
-}
-
-// 0 for a record that was never used or is being written.
-template <class Record>
-uint64_t number_at(const std::string& bytes, size_t offset) {
-  const auto record = record_at<Record>(bytes, offset);
-  return record.head == record.tail ? record.head : 0;
-}
-
-// Sets the record to zero unless it has the same number in all three copies.
-template <class Record>
-void drop_if_changed(const std::string& before,
-                     std::string& bytes,
-                     const std::string& after,
-                     size_t offset) {
-  const uint64_t number = number_at<Record>(bytes, offset);
-  const bool is_same =
-      number == number_at<Record>(before, offset) && number == number_at<Record>(after, offset);
-  if (number == 0 || !is_same)
-    bytes.replace(offset, sizeof(Record), sizeof(Record), '\0');
-}
-
-// The header has no number of its own, as each of its fields stands alone.
-void drop_changed(const std::string& before, std::string& bytes, const std::string& after) {
-  for (size_t i = 0; i < kActivityThreads; ++i)
-    drop_if_changed<ActivityThread>(before, bytes, after, place_of_thread(i));
-  for (size_t i = 0; i < kActivityCalls; ++i)
-    drop_if_changed<ActivityCall>(before, bytes, after, place_of_call(i));
 }
 
 // The number that a file's or folder's whole name is.
@@ -237,10 +211,10 @@ std::string own_host_name() {
   return name;
 }
 
-// The caller has the bytes of one moment, or what drop_changed left of them.
 ActivityView parse_activity(const std::string& bytes, const std::string& name) {
   check_file(bytes, name);
-  const auto header = record_at<ActivityHeader>(bytes, 0);
+  auto header = record_at<ActivityHeader>(bytes, 0);
+  const ActivityTimes times = ActivityTimes::in(header);
   ActivityView view{.rank = header.rank,
                     .world_size = header.world_size,
                     .attempt = header.attempt,
@@ -259,8 +233,9 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
                     .step_ns = header.step_ns,
                     .steps = header.steps,
                     .samples = header.samples,
-                    .category = category_of(header.category),
-                    .category_since_ns = header.category_since_ns,
+                    .category = category_of(times.category),
+                    .category_since_ns = times.since_ns,
+                    .totals_ns = times.totals_ns,
                     .main_thread = count_of(header.main_thread),
                     .threads = {},
                     .num_calls = header.calls,
@@ -271,7 +246,6 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
       !std::isnan(header.loss) || std::bit_cast<uint64_t>(header.loss) == kLossIsNan;
   if (is_told)
     view.loss = header.loss;
-  std::ranges::copy(header.totals_ns, view.totals_ns.begin());
   read_threads(bytes, view);
   read_calls(bytes, view);
   return view;
@@ -291,18 +265,8 @@ int64_t ActivityView::last_sign_ns() const {
   return last;
 }
 
-// The order in which a copy goes through memory is the machine's affair: so a record counts if
-// nobody wrote to it from before the copy until after it.
 ActivityView read_activity(const std::string& path) {
-  constexpr size_t kWhole = sizeof(ActivityLayout);
-  const std::string before = read_plain_file(path, kWhole);
-  std::string bytes = read_plain_file(path, kWhole);
-  const std::string after = read_plain_file(path, kWhole);
-  const bool are_whole =
-      before.size() == kWhole && bytes.size() == kWhole && after.size() == kWhole;
-  if (are_whole)
-    drop_changed(before, bytes, after);
-  return parse_activity(bytes, path);
+  return parse_activity(steady_copy(path), path);
 }
 
 // A rank's own file comes before a copy of it.

@@ -86,8 +86,8 @@ struct ActivityView {
   int64_t last_sign_ns() const;
 };
 
-// `name` is what errors call it. Throws: invalid_argument for what is no activity file, or one of
-// another version.
+// The bytes are of one moment, or steady_copy() has them. `name` is what errors call them. Throws:
+// invalid_argument for what is no activity file, or one of another version.
 ActivityView parse_activity(const std::string& bytes, const std::string& name);
 
 // Throws: io; as parse_activity.

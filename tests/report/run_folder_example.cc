@@ -197,7 +197,7 @@ std::string example_activity(int rank, double began, bool fails) {
   header.step_ns = kOpened + kLasts;
   header.samples = 1'280'000;
   header.loss = 0.051;
-  header.category_since_ns = kOpened + kLasts;
+  header.present = present_word(kOpened + kLasts, static_cast<uint32_t>(Category::other));
   const int64_t wait = rank == 6 ? 52 : 9 + rank;
   header.totals_ns[static_cast<size_t>(Category::data)] = wait * kSecond;
   header.totals_ns[static_cast<size_t>(Category::communication)] = (62 - wait) * kSecond;

@@ -16,6 +16,7 @@
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/read_activity.h"
 #include "muster/trace/span.h"
+#include "tests/trace/activity_fixture.h"
 
 namespace muster {
 namespace {
@@ -24,41 +25,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-class ActivityTest : public testing::Test {
- protected:
-  void SetUp() override {
-    const char* const temporary = std::getenv("TMPDIR");
-    std::string name = cat(temporary == nullptr ? "/tmp" : temporary, "/muster-activity-XXXXXX");
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    Activity::set(nullptr);
-    std::filesystem::remove_all(folder_);
-  }
-
-  std::unique_ptr<Activity> open(int rank = 0, int world_size = 1) {
-    auto activity = std::make_unique<Activity>(
-        activity_path(folder_, 0, rank),
-        ActivityOwner{.rank = rank, .world_size = world_size, .device = "cpu:0"});
-    Activity::set(activity.get());
-    return activity;
-  }
-  static ActivityView view_of(const Activity& activity) { return read_activity(activity.path()); }
-
-  std::string folder_;
-};
-
-CallFacts call_facts(int64_t sequence, const std::vector<int64_t>& sizes) {
-  return {.group = "world",
-          .operation = "all_reduce",
-          .sequence = sequence,
-          .type = "f32",
-          .sizes = sizes.data(),
-          .dimensions = sizes.size(),
-          .bytes = 4000};
-}
 
 TEST_F(ActivityTest, SaysWhoseItIs) {
   const auto activity = open(2, 4);
@@ -222,40 +188,6 @@ TEST_F(ActivityTest, TheLast1024CallsAreKept) {
   EXPECT_EQ(view.calls.back().sequence, 2999);
   EXPECT_TRUE(
       std::none_of(view.calls.begin(), view.calls.end(), [](const auto& c) { return c.end_ns; }));
-}
-
-// A reader beside a writer of calls and two of spans sees whole records alone.
-TEST_F(ActivityTest, RecordsAreWholeWhileTheyChange) {
-  const auto activity = open();
-  std::atomic<bool> stop = false;
-  std::vector<std::thread> writers;
-  writers.emplace_back([&] {
-    for (int64_t i = 0; !stop; ++i) {
-      CallFacts facts = call_facts(i, {});
-      facts.sizes = &i;
-      facts.dimensions = 1;
-      facts.bytes = i;
-      activity->end_call(activity->begin_call(facts), CallState::ended);
-    }
-  });
-  for (const char* name : {"aaaaaaaa", "bbbbbbbb"}) {
-    writers.emplace_back([&, name] {
-      while (!stop)
-        const Span span(name);
-    });
-  }
-  bool whole = true;
-  for (int look = 0; look < 300; ++look) {
-    const ActivityView view = view_of(*activity);
-    for (const CallView& call : view.calls)
-      whole = whole && call.bytes == call.sequence && call.what == cat("f32[", call.sequence, "]");
-    for (const ThreadView& thread : view.threads)
-      whole = whole && (thread.spans[0].name == "aaaaaaaa" || thread.spans[0].name == "bbbbbbbb");
-  }
-  stop = true;
-  for (std::thread& writer : writers)
-    writer.join();
-  EXPECT_TRUE(whole);
 }
 
 TEST_F(ActivityTest, IsWholeAfterSigkill) {

@@ -2,18 +2,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/trace/event_file.h"
 #include "muster/trace/merge_trace.h"
+#include "muster/trace/whole_events.h"
 
 namespace muster {
 namespace {
@@ -145,6 +148,31 @@ TEST_F(Events, CallsBeginAndEndBesideThreads) {
   EXPECT_EQ(begin["args"]["bytes"], 64);
   EXPECT_EQ(begin["id2"], end["id2"]);
   EXPECT_EQ(end["ts"], 2);
+}
+
+// `muster report --trace` looks while the rank writes. A copy of memory has its bytes in any order:
+// here it has the kind of the second event, which is written last, and not the rest.
+TEST_F(Events, OfARankThatRunsAreWhole) {
+  const uint32_t span = static_cast<uint32_t>(EventKind::span);
+  TraceEvent whole = {};
+  whole.begin_ns = 1'000;
+  whole.end_ns = 2'000;
+  whole.kind = span;
+  TraceEvent torn = {};
+  torn.kind = span;
+  const TraceEvent not_there = {};
+  int reads = 0;
+  const auto read = [&](std::span<TraceEvent> events, size_t number) {
+    if (number != 0)
+      return size_t{0};
+    const auto seen =
+        ++reads == 1 ? std::array{whole, torn, not_there} : std::array{whole, whole, torn};
+    std::ranges::copy(seen, events.begin());
+    return seen.size();
+  };
+  std::vector<int64_t> begins;
+  for_each_whole_event(read, [&](const TraceEvent& event) { begins.push_back(event.begin_ns); });
+  EXPECT_THAT(begins, ElementsAre(1'000, 1'000));
 }
 
 // What a stranger, or a full disk, has left of a file.
