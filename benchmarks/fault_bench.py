@@ -153,6 +153,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     args.muster = str(pathlib.Path(args.muster).resolve())
+    if os.sep in args.python:  # jobs run in folders of their own; a name alone is looked for in PATH
+        args.python = os.path.abspath(args.python)  # not resolve(): a link to a python makes another of it
     found = launchers(args)
     measures = [("death -> all gone, ms", death_to_gone, False), ("death -> restarted, ms", death_to_restart, True),
                 ("launcher killed -> ranks gone, ms", launcher_to_gone, False), ("RSS of the launcher, MiB", launcher_rss, False)]

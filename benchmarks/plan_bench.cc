@@ -33,6 +33,8 @@ muster::Request request_for(const muster::Policy& policy) {
     request.scores = {{"0", 3}, {"NVIDIA H100 80GB HBM3", 2}};
   if (name == "memory")
     request.rank_memory_bytes = {kInventedGpuBytes / 2};
+  if (name == "mesh")
+    request.mesh = {{.name = "dp", .size = -1}, {.name = "tp", .size = kInventedGpus}};
   return request;
 }
 
