@@ -13,6 +13,9 @@
 
 namespace muster::shm {
 
+// The kernel sees the word that the processors see, and processes share no lock.
+static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
+
 // Sleeps until somebody wakes it, `word` is no longer `seen`, or `patience` is over.
 inline void futex_wait(std::atomic<uint32_t>& word,
                        uint32_t seen,
@@ -24,12 +27,6 @@ inline void futex_wait(std::atomic<uint32_t>& word,
 
 inline void futex_wake_all(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
 }
 
 }  // namespace muster::shm

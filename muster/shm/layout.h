@@ -3,24 +3,27 @@
 //
 //   lines | slots | stages | channels | arenas
 //
-// Lines, slots, stages and arenas have a part for every rank, channels for every pair of ranks.
-// Lines, slots and stages exist from the start; the pages of a channel or an arena exist from their
-// first use.
+// Lines, slots, stages and arenas have a part for every rank, channels for every pair of ranks. The
+// arenas come last, as they take most of the addresses: what a rank has no addresses for, none
+// uses. Lines, slots and stages exist from the start; the pages of a channel or an arena exist from
+// their first use.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
+#include "muster/base/cache_line.h"
 #include "muster/shm/reduce.h"
 
 namespace muster::shm {
 
 inline constexpr size_t kKiB = 1024;
 inline constexpr size_t kPage = 4096;
-inline constexpr int kMaxRanks = 256;               // of a team
-inline constexpr size_t kSlotBytes = 8 * kKiB;      // an operation no larger needs no stage
-inline constexpr size_t kComparedDims = 8;          // of a tensor, by all ranks
+inline constexpr int kMaxRanks = 256;           // of a team
+inline constexpr size_t kSlotBytes = 8 * kKiB;  // an operation no larger needs no stage
+inline constexpr size_t kComparedDims = 8;      // of a tensor, by all ranks
+inline constexpr size_t kLeastArena = 64 * kKiB * kKiB;
 inline constexpr size_t kChannelBytes = 32 * kKiB;  // what a sender may be ahead of its receiver
 
 enum class Kind : uint32_t {
@@ -37,7 +40,7 @@ enum class Kind : uint32_t {
 };
 
 // A rank says here what it is about to do, and the others compare it with what they do.
-struct alignas(128) Call {
+struct alignas(kCacheLine) Call {
   uint64_t sequence;
   Kind kind;
   Op op;
@@ -62,29 +65,35 @@ enum class RankState : uint32_t {
 };
 
 // A rank's own words, on cache lines of their own.
-struct alignas(128) Line {
+struct alignas(kCacheLine) Line {
   std::atomic<uint64_t> arrived;   // steps that the rank has come to
   std::atomic<int32_t> processor;  // on which it last came to one
   // The rank (+ 1) whose next step it sleeps for; 0: it is awake.
-  alignas(128) std::atomic<uint32_t> waits_for;
-  std::atomic<uint32_t> bell;                    // futex: rung for it
-  alignas(128) std::atomic<uint32_t> mail_bell;  // futex: rung for its mail
+  alignas(kCacheLine) std::atomic<uint32_t> waits_for;
+  std::atomic<uint32_t> bell;                           // futex: rung for it
+  alignas(kCacheLine) std::atomic<uint32_t> mail_bell;  // futex: rung for its mail
   std::atomic<uint32_t> mail_sleeps;
-  alignas(128) std::atomic<RankState> state;
+  alignas(kCacheLine) std::atomic<RankState> state;
   std::atomic<int32_t> pid;
   uint64_t pid_namespace;
   std::atomic<uint32_t> needs_connections;  // it sees some other rank's end by a connection alone
   uint64_t cpus[16];                        // a bit for each processor that the rank may run on
+  uint64_t arena_bytes;                     // of each arena, that it has addresses for
 };
 
 // The progress of the bytes that one rank sends to another.
 struct ChannelWords {
-  alignas(64) std::atomic<uint64_t> written;
-  alignas(64) std::atomic<uint64_t> read;
+  alignas(kCacheLine) std::atomic<uint64_t> written;
+  alignas(kCacheLine) std::atomic<uint64_t> read;
 };
+// A lock of the C++ library's would be one for each process.
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free &&
+              std::atomic<int32_t>::is_always_lock_free &&
+              std::atomic<RankState>::is_always_lock_free);
 
 // The lowest byte is the layout's version.
-inline constexpr uint64_t kMagic = 0x31726574'73756d02;
+inline constexpr uint64_t kMagic = 0x31726574'73756d03;
 
 // Offsets, all of whole pages.
 struct Layout {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
+#include "muster/shm/waiting.h"
 
 namespace muster::shm {
 
@@ -33,8 +35,7 @@ namespace muster::shm {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLongestNap{100};  // then deadlines and states are looked at
-constexpr int kIdleLooks = 50;                         // in vain, before the thread sleeps
+constexpr std::chrono::microseconds kIdleTime{20};  // of looking in vain, before the thread sleeps
 
 }  // namespace
 
@@ -109,6 +110,19 @@ bool Mailbox::is_busy() const {
          std::ranges::any_of(sends_, [](const auto& queue) { return !queue.empty(); });
 }
 
+// Without messages somebody rings when there are some. With some, their deadlines and the ranks'
+// states are looked at now and then.
+std::chrono::milliseconds Mailbox::longest_nap() const {
+  std::chrono::milliseconds nap = is_busy() ? longest_sleep.load() : std::chrono::hours(1);
+  const auto end_at = [&nap](const Pending& pending) {
+    nap = std::min(nap, pending.deadline.left() + std::chrono::milliseconds(1));
+  };
+  std::ranges::for_each(receives_, end_at);
+  for (const auto& queue : sends_)
+    std::ranges::for_each(queue, end_at);
+  return nap;
+}
+
 // Tells the callers whose messages have ended. It leaves the lock first: they may send again.
 void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
   std::vector<std::function<void()>> callbacks;
@@ -124,13 +138,14 @@ void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
 // the look, so that a ring in between keeps futex_wait() from sleeping.
 void Mailbox::run() {
   Line& line = team_.line(team_.rank());
-  int idle = 0;
+  std::optional<WaitingTime> idle;
   bool drowsy = false;  // it has said that it sleeps, and looks once more
   for (;;) {
     if (drowsy)
       line.mail_sleeps.store(1);
     const uint32_t seen = line.mail_bell.load();
     bool moved = false, busy = false;
+    std::chrono::milliseconds nap{0};
     {
       std::unique_lock lock(mutex_);
       if (stop_)
@@ -138,18 +153,21 @@ void Mailbox::run() {
       moved = move_all();
       moved |= fail_late_and_lost();
       busy = is_busy();
+      nap = longest_nap();
       run_callbacks(lock);
     }
     if (!moved && !drowsy) {
-      drowsy = !busy || team_.crowded() || ++idle >= kIdleLooks;
+      if (!idle)
+        idle.emplace();
+      drowsy = !busy || team_.crowded() || idle->is_over(kIdleTime, /*now=*/true);
       relax();
       continue;
     }
     if (!moved)
-      futex_wait(line.mail_bell, seen, busy ? kLongestNap : std::chrono::hours(1));
+      futex_wait(line.mail_bell, seen, nap);
     line.mail_sleeps.store(0);
     drowsy = false;
-    idle = 0;
+    idle.reset();
   }
   line.mail_sleeps.store(0);
   fail_all();

@@ -71,6 +71,7 @@ class Mailbox {
   void fail_all();
   bool is_here() const;
   bool is_busy() const;
+  std::chrono::milliseconds longest_nap() const;
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   bool move_all();
   bool push(int to);

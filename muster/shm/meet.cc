@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -153,6 +154,17 @@ void say_that_it_failed(const Met& met) {
   }
 }
 
+// The layout with arenas so small that this process can have them. Where the wish is too much, what
+// there is must serve the program too, and other teams: a team takes a quarter of it at most.
+Layout fitting(Layout wish) {
+  if (SharedMemory::has_room(wish.total()))
+    return wish;
+  while (wish.arena_bytes > kLeastArena && !SharedMemory::has_room(wish.total()))
+    wish.arena_bytes = Layout::pages(wish.arena_bytes / 2);
+  wish.arena_bytes = Layout::pages(std::max(wish.arena_bytes / 4, kLeastArena));
+  return wish;
+}
+
 // A socket that listens under a random name, and the name.
 std::pair<Fd, std::string> listen_somewhere() {
   Fd listener = unix_socket();
@@ -169,7 +181,7 @@ std::pair<Fd, std::string> listen_somewhere() {
 // Rank 0's part. Its listener goes when all have come, or none will.
 Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
-  Met met{.layout = layout_for(size), .memory = nullptr, .peers = {}};
+  Met met{.layout = fitting(layout_for(size)), .memory = nullptr, .peers = {}};
   met.peers.resize(size);
   Fd listener;
   try {
@@ -261,6 +273,7 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
           .memory = nullptr,
           .peers = {}};
   check_memory(memory, met.layout);
+  met.layout = fitting(met.layout);
   met.memory =
       std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
   met.peers.resize(size);
@@ -269,6 +282,12 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
 }
 
 }  // namespace
+
+void Met::agree_on_arenas() {
+  for (int rank = 0; rank < layout.size; ++rank)
+    layout.arena_bytes = std::min<size_t>(layout.arena_bytes, line(rank).arena_bytes);
+  memory->keep_first(layout.total());
+}
 
 Met meet(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
   return rank == 0 ? host(exchange, size, timeout) : join_host(exchange, rank, size, timeout);

@@ -23,7 +23,7 @@ struct Exchange {
 };
 
 struct Met {
-  Layout layout;
+  Layout layout;  // its arenas are those that this rank has addresses for
   std::shared_ptr<SharedMemory> memory;
   // Connections that stay: at rank 0 one to every other rank (its own is none), elsewhere one to
   // rank 0. One that closes tells that the process at its other end has gone.
@@ -31,6 +31,9 @@ struct Met {
 
   std::byte* at(size_t offset) const { return memory->data() + offset; }
   Line& line(int rank) const { return *reinterpret_cast<Line*>(at(layout.line(rank))); }
+
+  // Once all ranks' lines say what they have addresses for: all go on with the least.
+  void agree_on_arenas();
 };
 
 // Collective: over `size` ranks of one host and one user. Throws: timeout naming the ranks that did

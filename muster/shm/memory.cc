@@ -37,7 +37,8 @@ std::byte* map_whole(int fd, size_t bytes) {
   if (data == MAP_FAILED)
     fail_errno(cat("shared memory: cannot map ",
                    format_bytes(bytes),
-                   " of addresses (see ulimit -v); MUSTER_BACKEND=gloo needs none"),
+                   " of addresses, the least that the group needs; raise the limit (ulimit -v), or "
+                   "set MUSTER_BACKEND=gloo, which needs none"),
                errno);
   mapped += bytes;
   ::madvise(data, bytes, MADV_DONTDUMP);  // a core dump would touch, and so allocate, all of it
@@ -53,17 +54,22 @@ std::byte* map_whole(int fd, size_t bytes) {
                   "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
 }
 
+// The largest file that this process may make.
+rlim_t file_limit() {
+  rlimit limit = {};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
 // The kernel does not refuse a file beyond the limit: it sends SIGXFSZ.
 void check_file_limit(size_t bytes) {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-      limit.rlim_cur >= bytes)
+  const rlim_t limit = file_limit();
+  if (limit == RLIM_INFINITY || limit >= bytes)
     return;
   throw Error(ErrorCode::unavailable,
               cat("shared memory: expected files of ",
                   format_bytes(bytes),
                   " to be allowed (addresses, not memory), got a limit of ",
-                  format_bytes(limit.rlim_cur),
+                  format_bytes(limit),
                   " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo"));
 }
 
@@ -102,6 +108,26 @@ SharedMemory::~SharedMemory() {
 
 size_t SharedMemory::mapped_bytes() {
   return mapped;
+}
+
+bool SharedMemory::has_room(size_t bytes) {
+  const rlim_t limit = file_limit();
+  if (limit != RLIM_INFINITY && limit < bytes)
+    return false;
+  constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const addresses = ::mmap(nullptr, bytes, PROT_NONE, kNothing, -1, 0);
+  if (addresses == MAP_FAILED)
+    return false;
+  ::munmap(addresses, bytes);
+  return true;
+}
+
+void SharedMemory::keep_first(size_t bytes) {
+  if (bytes >= size_)
+    return;
+  ::munmap(data_ + bytes, size_ - bytes);
+  mapped -= size_ - bytes;
+  size_ = bytes;
 }
 
 void SharedMemory::reserve(size_t offset, size_t bytes) {

@@ -32,6 +32,13 @@ class SharedMemory {
   // The addresses of this process that all such memory has.
   static size_t mapped_bytes();
 
+  // Whether this process has so many addresses left in one piece, and may make a file of so many
+  // bytes: they may be few on a kernel with 39 bits of address, or under a limit (ulimit -v, -f).
+  static bool has_room(size_t bytes);
+
+  // Only the first `bytes` stay mapped.
+  void keep_first(size_t bytes);
+
   // Makes these pages exist, zeroed. Throws: unavailable saying what is left where the machine or
   // the control group does not have as much.
   void reserve(size_t offset, size_t bytes);

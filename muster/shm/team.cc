@@ -18,19 +18,16 @@
 #include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
+#include "muster/shm/waiting.h"
 
 namespace muster::shm {
 
 namespace {
 
-// A rank looks so often, some 20 µs in all, before it gives way to whoever else wants its
-// processor: giving way to another program costs more. It gives way at once to a rank on the same
-// processor, which cannot come otherwise.
-constexpr int kLooksOfItsOwn = 500;
-constexpr int kLooksBetweenTimes = 16;  // asking for the time costs as much as some looks
-
-// A rank that sleeps looks at the states after this time, come what may.
-constexpr std::chrono::milliseconds kLongestSleep{100};
+// A rank looks for so long before it gives way to whoever else wants its processor: giving way to
+// another program costs more. It gives way at once to a rank on the same processor, which cannot
+// come otherwise.
+constexpr std::chrono::microseconds kTimeOfItsOwn{20};
 
 constexpr size_t kStage = 256 * kKiB;
 constexpr size_t kLeastStage = 64 * kKiB;
@@ -39,7 +36,6 @@ constexpr size_t kAllStages = 32 * kKiB * kKiB;
 // These are addresses and not memory. A process has 2^47, and not for muster alone.
 constexpr size_t kAddresses = size_t{32} << 40;
 constexpr size_t kPartForATeam = 32;
-constexpr size_t kLeastArena = 64 * kKiB * kKiB;
 
 }  // namespace
 
@@ -86,6 +82,7 @@ void Team::introduce() {
   Line& mine = line(rank_);
   mine.pid = ::getpid();
   mine.pid_namespace = own_pid_namespace();
+  mine.arena_bytes = met_.layout.arena_bytes;
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   ::sched_getaffinity(0, sizeof(cpus), &cpus);
@@ -104,6 +101,7 @@ void Team::meet_as_processes(std::chrono::milliseconds timeout) {
   watch_ = std::make_unique<PeerWatch>(met_, rank_, PeerWatch::By::connection, on_death);
   arrive();
   wait_for_all({"process group"}, deadline);
+  met_.agree_on_arenas();
   watch_.reset();
   watch_ = std::make_unique<PeerWatch>(met_, rank_, PeerWatch::By::process, on_death);
   line(rank_).needs_connections = watch_->needs_connections() ? 1 : 0;
@@ -209,24 +207,27 @@ void Team::arrive() {
 // The ranks are looked at one after the other: one that has come stays there. `processor` may be
 // old; it only decides for whom to give way.
 bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
-  const auto start = patience.count() > 0 ? Clock::now() : Clock::time_point();
   int next = 0;
-  for (int looks = 1;; ++looks) {
+  const auto have_come = [&] {
     while (next < size() && has_come(next))
       ++next;
-    if (next == size())
-      return true;
-    if (patience.count() == 0)
-      return false;
+    return next == size();
+  };
+  if (have_come())
+    return true;
+  if (patience.count() == 0)
+    return false;
+  for (WaitingTime time; !have_come();) {
     const bool in_its_way =
         line(next).processor.load(std::memory_order_relaxed) == ::sched_getcpu();
-    const bool yields = gives_way && (crowded_ || in_its_way || looks > kLooksOfItsOwn);
+    const bool yields = gives_way && (crowded_ || in_its_way || time.is_over(kTimeOfItsOwn));
     if (yields)
       ::sched_yield();
     relax();
-    if ((yields || looks % kLooksBetweenTimes == 0) && Clock::now() - start >= patience)
+    if (time.is_over(patience, yields))
       return false;
   }
+  return true;
 }
 
 template <class Condition>
@@ -341,7 +342,8 @@ void Team::sleep_for(int peer, const Deadline& deadline) {
   const uint32_t seen = mine.bell.load();
   const bool has_not_come = line(peer).arrived.load() < step_;
   if (has_not_come && mine.state.load() != RankState::gave_up && failure(missing()).empty()) {
-    const auto patience = std::min(kLongestSleep, deadline.left() + std::chrono::milliseconds(1));
+    const auto patience =
+        std::min(longest_sleep.load(), deadline.left() + std::chrono::milliseconds(1));
     futex_wait(mine.bell, seen, patience);
   }
   mine.waits_for.store(0);

@@ -45,6 +45,7 @@ class Team {
   std::string here() const;  // "on rank 1 of 4"
   // " (group of ranks 0, 2)", of a part of the job.
   std::string group() const { return names_.group(); }
+  // The same on all ranks.
   const Layout& layout() const { return met_.layout; }
   const std::shared_ptr<SharedMemory>& memory() const { return met_.memory; }
   std::byte* at(size_t offset) const { return met_.at(offset); }

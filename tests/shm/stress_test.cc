@@ -14,10 +14,21 @@
 #include "muster/base/strings.h"
 #include "muster/shm/arena.h"
 #include "muster/shm/collectives.h"
+#include "muster/shm/waiting.h"
 #include "tests/shm/ranks.h"
 
 namespace muster::shm {
 namespace {
+
+// A rank that sleeps is woken, or the test's deadlines tell: nothing makes a lost wake-up good.
+class Stress : public testing::Test {
+ protected:
+  void SetUp() override { longest_sleep = std::chrono::hours(1); }
+  void TearDown() override { longest_sleep = before_; }
+
+ private:
+  const std::chrono::milliseconds before_ = longest_sleep;
+};
 
 double stress_seconds() {
   return static_cast<double>(get_env_int("MUSTER_STRESS_SECONDS").value_or(15));
@@ -188,7 +199,7 @@ struct Member {
   }
 };
 
-TEST(Stress, RandomOperationsAreRight) {
+TEST_F(Stress, RandomOperationsAreRight) {
   for (const int ranks : {2, 3, 4}) {
     const uint32_t seed = std::random_device()();
     SCOPED_TRACE(cat("seed ", seed, ", ", ranks, " ranks"));
@@ -209,7 +220,7 @@ TEST(Stress, RandomOperationsAreRight) {
 
 // Ranks that are in a smaller group too, of every second rank or of the first and the last half,
 // run what that group draws between what all of them run. The groups drift apart and meet again.
-TEST(Stress, SubgroupsBesideTheWholeAreRight) {
+TEST_F(Stress, SubgroupsBesideTheWholeAreRight) {
   constexpr int kRanks = 5;
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(cat("seed ", seed));
@@ -301,7 +312,7 @@ int64_t now_ns() {
   ::_exit(0);
 }
 
-TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
+TEST_F(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
   std::mt19937 random(std::random_device{}());
   const auto begun = Clock::now();
   int rounds = 0;
