@@ -3,6 +3,7 @@
 // lengths.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -42,10 +43,11 @@ class ByteReader {
     return *number;
   }
 
-  // The value as it was in the memory of who has written it.
+  // The value as it was in the memory of who has written it, which may be another host's.
   template <class Value>
   Value take_value() {
     static_assert(std::is_trivially_copyable_v<Value>);
+    static_assert(std::endian::native == std::endian::little, "hosts agree on little endian");
     Value value;
     std::memcpy(&value, take(sizeof(value)).data(), sizeof(value));
     return value;

@@ -32,6 +32,7 @@ struct Sentinel::Groups {
   std::atomic<size_t> count;
   pid_t ids[kMostGroups];
 };
+static_assert(std::atomic<size_t>::is_always_lock_free, "the child shares no lock");
 
 namespace {
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <ctime>
@@ -33,7 +34,8 @@ void put_key(std::string& out, int field, WireType type) {
   put_varint(out, field << 3 | type);
 }
 
-// Protobuf and TFRecord are little-endian, as x86 and ARM are.
+static_assert(std::endian::native == std::endian::little, "Protobuf, TFRecord are little-endian");
+
 template <class Number>
 void put_raw(std::string& out, Number value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));

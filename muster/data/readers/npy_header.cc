@@ -4,6 +4,7 @@
 #include "muster/data/readers/npy_header.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "muster/base/error.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMaxDimensions = 64;
+static_assert(std::endian::native == std::endian::little, "'<' is this machine's byte order");
 
 [[noreturn]] void refuse_npy(const std::string& name,
                              const std::string& expected,
