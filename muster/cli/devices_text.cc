@@ -202,6 +202,29 @@ std::string link_table(const Host& host) {
   return text + legend(kinds) + "\n";
 }
 
+// Such a GPU may have no memory of its own, or tells none.
+std::string c2c_text(const Host& host) {
+  std::vector<std::string> joined, without_memory;
+  for (const Gpu& gpu : host.gpus) {
+    if (gpu.c2c)
+      joined.push_back(cat("GPU ", gpu.index.value));
+    if (gpu.c2c && gpu.memory_total_bytes == 0)
+      without_memory.push_back(joined.back());
+  }
+  if (joined.empty())
+    return "";
+  const std::string shared =
+      without_memory.empty()
+          ? ""
+          : cat("; ", join(without_memory, ", "), " told no memory but the machine's");
+  return cat("C2C: NVLink-C2C joins ",
+             join(joined, ", "),
+             joined.size() > 1 ? ", each to its CPU" : " to its CPU",
+             ": both reach all of their memory",
+             shared,
+             "\n");
+}
+
 // Slots are of muster; cores, sockets and NUMA nodes are of the machine, as far as sysfs tells
 // them.
 std::string cpu_text(const Host& host) {
@@ -249,7 +272,7 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
   if (host.gpus.empty()) {
     text += cat("no GPU: ", printable(or_dash(host.gpu_note)), "\n");
   } else {
-    text += gpu_table(host.gpus, options) + link_table(host);
+    text += gpu_table(host.gpus, options) + link_table(host) + c2c_text(host);
   }
   text += cpu_text(host);
   for (const std::string& note : host.notes)

@@ -68,9 +68,9 @@ struct GpuProcess {
 };
 
 struct MigInstance {
-  GpuUuid uuid = {};         // "MIG-…"
-  std::string profile = {};  // "1g.10gb"
-  uint64_t memory_total_bytes = 0;
+  GpuUuid uuid = {};                // "MIG-…"
+  std::string profile = {};         // "1g.10gb"
+  uint64_t memory_total_bytes = 0;  // 0: not told
   bool operator==(const MigInstance&) const = default;
 };
 
@@ -79,9 +79,10 @@ struct Gpu {
   GpuUuid uuid = {};
   PciAddress pci = {};
   Vendor vendor = Vendor::nvidia;
-  std::string model = {};  // "NVIDIA H100 80GB HBM3"
-  uint64_t memory_total_bytes = 0;
+  std::string model = {};           // "NVIDIA H100 80GB HBM3"
+  uint64_t memory_total_bytes = 0;  // 0: not told, as of a GPU that uses the machine's (GB10)
   uint64_t memory_free_bytes = 0;
+  bool c2c = false;  // NVLink-C2C joins it and its CPU (GH200): each reaches the other's memory
   std::optional<int> utilization_percent = {};
   std::optional<int> temperature_celsius = {};
   std::optional<double> power_watts = {};

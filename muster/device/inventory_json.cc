@@ -1,6 +1,7 @@
 #include "muster/device/inventory_json.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <utility>
@@ -33,6 +34,12 @@ Json or_null(const std::optional<T>& value) {
 }
 
 // Members stand in the order in which people look for them, identity first.
+// Null where the device has not told its memory: 0 would be a device without any.
+template <class Device>
+Json told_bytes(uint64_t bytes, const Device& device) {
+  return device.memory_total_bytes == 0 ? Json() : Json(bytes);
+}
+
 Json to_json(const Gpu& gpu) {
   Json processes = Json::array();
   for (const GpuProcess& process : gpu.processes) {
@@ -42,15 +49,16 @@ Json to_json(const Gpu& gpu) {
   for (const MigInstance& instance : gpu.mig) {
     mig.push_back({{"uuid", instance.uuid.value},
                    {"profile", instance.profile},
-                   {"memory_total_bytes", instance.memory_total_bytes}});
+                   {"memory_total_bytes", told_bytes(instance.memory_total_bytes, instance)}});
   }
   return {{"index", gpu.index.value},
           {"uuid", gpu.uuid.value},
           {"pci", gpu.pci.value},
           {"vendor", gpu.vendor == Vendor::amd ? kAmd : kNvidia},
           {"model", gpu.model},
-          {"memory_total_bytes", gpu.memory_total_bytes},
-          {"memory_free_bytes", gpu.memory_free_bytes},
+          {"memory_total_bytes", told_bytes(gpu.memory_total_bytes, gpu)},
+          {"memory_free_bytes", told_bytes(gpu.memory_free_bytes, gpu)},
+          {"c2c", gpu.c2c},
           {"utilization_percent", or_null(gpu.utilization_percent)},
           {"temperature_celsius", or_null(gpu.temperature_celsius)},
           {"power_watts", or_null(gpu.power_watts)},
@@ -194,6 +202,7 @@ Gpu gpu_from(JsonObject object) {
   gpu.vendor = vendor_from(object);
   gpu.model = object.text("model");
   read_memory(object, gpu);
+  gpu.c2c = object.boolean_or("c2c", false);
   gpu.utilization_percent = object.optional_integer("utilization_percent", 0);
   gpu.temperature_celsius = object.optional_integer("temperature_celsius", -273);
   gpu.power_watts = object.optional_number("power_watts");

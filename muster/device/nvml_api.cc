@@ -107,6 +107,7 @@ void Api::load_optional_functions() {
   find(library_, nvlink_remote_type, {"nvmlDeviceGetNvLinkRemoteDeviceType"});
   find(library_, nvlink_remote_pci, {"nvmlDeviceGetNvLinkRemotePciInfo_v2"});
   find(library_, common_ancestor, {"nvmlDeviceGetTopologyCommonAncestor"});
+  find(library_, c2c_mode, {"nvmlDeviceGetC2cModeInfoV"});
 }
 
 std::string Api::text(Return code) const {

@@ -2,8 +2,8 @@
 // needed to build, and their loading. For the nvml*.cc files alone.
 //
 // Source: NVML API reference (structures nvmlPciInfo_t, nvmlMemory_t, nvmlUtilization_t,
-// nvmlProcessInfo_t, nvmlProcessInfo_v1_t and nvmlDeviceAttributes_t; enums nvmlReturn_t,
-// nvmlGpuTopologyLevel_t, nvmlIntNvLinkDeviceType_t).
+// nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlDeviceAttributes_t and nvmlC2cModeInfo_v1_t; enums
+// nvmlReturn_t, nvmlGpuTopologyLevel_t, nvmlIntNvLinkDeviceType_t).
 #pragma once
 
 #include <string>
@@ -54,6 +54,10 @@ struct Attributes {
   unsigned multiprocessors, copy_engines, decoders, encoders, jpeg_engines, ofa_engines;
   unsigned gpu_slices, compute_slices;
   unsigned long long memory_mib;
+};
+
+struct C2cMode {
+  unsigned is_enabled;
 };
 
 // nvmlGpuTopologyLevel_t: the nearest thing above two GPUs.
@@ -128,6 +132,7 @@ class Api {
   Return (*nvlink_remote_type)(Device, unsigned link, int*) = nullptr;
   Return (*nvlink_remote_pci)(Device, unsigned link, PciInfo*) = nullptr;
   Return (*common_ancestor)(Device, Device, int*) = nullptr;
+  Return (*c2c_mode)(Device, C2cMode*) = nullptr;  // since driver 535
 
  private:
   void load_functions();

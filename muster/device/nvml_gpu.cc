@@ -55,6 +55,8 @@ class Reader {
     }
     gpu_.pcie_generation = number(api_.max_pcie_generation);
     gpu_.pcie_width = number(api_.max_pcie_width);
+    C2cMode c2c{};
+    gpu_.c2c = glance_at(api_.c2c_mode, &c2c) && c2c.is_enabled == 1;
   }
 
   // The kernel knows best; NVML's own list is for where sysfs is not mounted.

@@ -579,7 +579,10 @@ class Planner {
                     label_of(host, device),
                     ", which policy ",
                     policy_.name,
-                    " gives it; --policy memory looks for one that has it"));
+                    knows_memory(host, device)
+                        ? " gives it; --policy memory looks for one that has it"
+                        : " gives it; leave --rank-memory out, or plan for a file (--inventory) "
+                          "that says the GPU's memory"));
   }
 
   // Slots are numbered from 0, as if there were no GPUs.

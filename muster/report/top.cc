@@ -110,6 +110,8 @@ void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
       if (!has_device(gpu, plan.ranks[i].device.uuid))
         continue;
       view.ranks[i].gpu_percent = gpu.utilization_percent;
+      if (gpu.memory_total_bytes == 0)
+        continue;  // not told
       view.ranks[i].gpu_total_bytes = gpu.memory_total_bytes;
       view.ranks[i].gpu_used_bytes =
           gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);

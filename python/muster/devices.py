@@ -13,7 +13,7 @@ class MigInstance:
 
     uuid: str
     profile: str
-    memory: int
+    memory: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Device:
     index: int
     uuid: str
     model: str = ""
-    memory: int = 0
-    free: int = 0
+    memory: Optional[int] = 0
+    free: Optional[int] = 0
     numa: Optional[int] = None
     mig: tuple[MigInstance, ...] = ()
     health: str = "ok"
@@ -58,15 +58,15 @@ class Device:
         return self.uuid if self.kind == "cuda" else f"cpu:{self.index}"
 
     @property
-    def used(self) -> int:
-        """Bytes of memory that are in use."""
-        return self.memory - self.free
+    def used(self) -> Optional[int]:
+        """Bytes of memory that are in use; None where the device has not told its memory, as a GB10."""
+        return None if self.memory is None or self.free is None else self.memory - self.free
 
     def __str__(self) -> str:
         if self.kind == "cpu":
             return self.id
         parts = [f"GPU {self.index}", self.model, self.uuid]
-        if self.memory:
+        if self.memory and self.used is not None:
             parts.append(f"{self.used / 2**30:.1f} of {self.memory / 2**30:.1f} GiB used")
         if self.health != "ok":
             parts.append(self.health)

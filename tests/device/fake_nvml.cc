@@ -5,10 +5,10 @@
 //   driver:  version, init (code), count (code)
 //   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util,
 //            temp, power, power_limit, cc (9.0), ecc, retiring, remapping, pcie_gen, pcie_width,
-//            affinity (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0, 1), migs
-//            (instances joined by ';', each uuid:name:MiB:GPU slices:compute slices, or nothing for
-//            a hole), links (NVLinks joined by '/': @N to GPU N, s to a switch, - not active), topo
-//            (levels to each GPU joined by ':')
+//            c2c (0, 1), affinity (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0,
+//            1), migs (instances joined by ';', each uuid:name:MiB:GPU slices:compute slices, or
+//            nothing for a hole), links (NVLinks joined by '/': @N to GPU N, s to a switch, - not
+//            active), topo (levels to each GPU joined by ':')
 // The declarations are independent of nvml_api.h: a wrong layout there shows here.
 #include <cstdio>
 #include <cstdlib>
@@ -215,6 +215,13 @@ int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
   return section.contains("cc") && std::sscanf(section.at("cc").c_str(), "%d.%d", major, minor) == 2
              ? success
              : not_supported;
+}
+
+struct C2cModeInfo {
+  unsigned isC2cEnabled;
+};
+int nvmlDeviceGetC2cModeInfoV(void* device, C2cModeInfo* out) {
+  return property(device, "c2c", &out->isC2cEnabled);
 }
 
 struct Utilization {

@@ -167,12 +167,13 @@ class Top(unittest.TestCase):
     def test_gpus(self):
         del self.env["CUDA_VISIBLE_DEVICES"]
         self.env.update(MUSTER_NVML_LIBRARY=NVML, FAKE_NVML="version=570.1|uuid=GPU-0a,name=Test GPU,pci=00000000:01:00.0,"
-                        f"total={80 << 30},free={60 << 30},util=37|uuid=GPU-0b,name=Test GPU,pci=00000000:02:00.0,"
-                        f"total={80 << 30},free={80 << 30},util=0")
+                        f"total={80 << 30},free={60 << 30},util=37|uuid=GPU-0b,name=NVIDIA GB10,pci=00000000:02:00.0,"
+                        "util=0")
         self.start(UNTIL_GO)
         view = self.wait_for(lambda view: self.states(view) == ["running", "running"])
         self.assertEqual([rank["gpu_percent"] for rank in view["ranks"]], [37, 0])
         self.assertEqual(view["ranks"][0]["gpu_used_bytes"], 20 << 30)
+        self.assertIsNone(view["ranks"][1]["gpu_total_bytes"])  # the driver does not tell it
         self.assertRegex(self.muster("top", "--once").stdout, r"GPU 0 +running +37% +20.0 GiB / 80.0 GiB")
         (self.folder / "go").touch()
 

@@ -111,6 +111,15 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
              input.gpus.size() > kMaxNamed ? ", …" : "");
 }
 
+// A GPU that has not told its memory gets no rank that says how much it needs.
+const char* next_step(const PolicyInput& input) {
+  const bool any_known = std::ranges::any_of(
+      input.gpus, [&](const UsableGpu& gpu) { return knows_memory(input.host, gpu); });
+  return any_known ? "start fewer ranks there"
+                   : "no GPU there tells its memory: leave --rank-memory out, or plan for a file "
+                     "(--inventory) that says it";
+}
+
 // Tries all ways of placing the ranks that the request allows, the most generous first.
 Fit fit_somehow(const PolicyInput& input, int num_ranks) {
   Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
@@ -133,7 +142,8 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
                   fit.too_big,
                   " needs ",
                   format_bytes(rank_memory_need(input.request, fit.too_big)),
-                  " and no GPU has that free; start fewer ranks there"));
+                  " and no GPU has that free; ",
+                  next_step(input)));
 }
 
 std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {

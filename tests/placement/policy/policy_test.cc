@@ -10,6 +10,7 @@
 namespace muster {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -177,7 +178,7 @@ TEST(Memory, WhatIsNotKnownIsSaid) {
   };
   EXPECT_THAT(error({.rank_memory_bytes = {20 * kGiB}}), HasSubstr("free are GPU 0 not known"));
   EXPECT_THAT(error({.policy = "sequential", .rank_memory_bytes = {20 * kGiB}}),
-              HasSubstr("got not known on GPU 0"));
+              AllOf(HasSubstr("got not known on GPU 0"), HasSubstr("leave --rank-memory out")));
   EXPECT_THAT(error({.gpus = "mem<80GiB"}),
               HasSubstr("host n0 has GPU 0; memory not known of GPU 0"));
 }
