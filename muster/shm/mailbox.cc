@@ -153,7 +153,8 @@ void Mailbox::run() {
       moved = move_all();
       moved |= fail_late_and_lost();
       busy = is_busy();
-      nap = longest_nap();
+      if (drowsy)
+        nap = longest_nap();
       run_callbacks(lock);
     }
     if (!moved && !drowsy) {
