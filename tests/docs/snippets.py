@@ -15,6 +15,9 @@ A C++ block says in its first line what it is:
   ```cpp program                a program with its own main
   ```cpp program by-hand        the same, started once a rank with the arguments METHOD RANK WORLD_SIZE
   ```cpp program compile-only   the same, only compiled (it needs GPUs)
+
+A Python block may name a file in a folder, as in ```python examples/python/ddp.py: then it shows lines of that file in their
+order, with `...` alone on a line for those that are left out. (What commands.py writes for a page's commands has no folder.)
 """
 
 import ast
@@ -41,6 +44,7 @@ class Block(NamedTuple):
     kind: str  # a value of KINDS, or "python"
     code: str
     ranks: int = 2
+    shows: str = ""  # the file that a Python block shows lines of
 
 
 def fail(page, line, what):
@@ -80,7 +84,7 @@ def fenced(page, text):
 def block_of(page, line, info, code):
     language, _, rest = info.partition(" ")
     if language == "python":
-        return [Block(page, line, "python", code)]
+        return [Block(page, line, "python", code, shows=rest if "/" in rest else "")]
     if language != "cpp":
         return []
     on_ranks = RANKS_OF_BODY.fullmatch(rest)
@@ -204,6 +208,35 @@ def run(program, blocks):
             run_by_hand(program, name_of(block))
 
 
+def line_not_in(code, text):
+    """The first line of `code` that does not follow in `text`; None when all do. Empty lines do not count."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    at, gap = 0, True
+    for line in filter(str.strip, code.splitlines()):
+        if line.strip() == "...":
+            gap = True
+            continue
+        found = lines.index(line, at) if gap and line in lines[at:] else at
+        if lines[found:found + 1] != [line]:
+            return line.strip()
+        at, gap = found + 1, False
+    return None
+
+
+def wrong_excerpts(page, text):
+    """What is wrong with the blocks of a page that show lines of a file."""
+    for block in blocks_of(page, text):
+        if not block.shows:
+            continue
+        if not os.path.exists(block.shows):
+            yield f"{page}:{block.line}: shows '{block.shows}', which is not there"
+            continue
+        with open(block.shows, encoding="utf-8") as file:
+            line = line_not_in(block.code, file.read())
+        if line:
+            yield f"{page}:{block.line}: expected the lines of {block.shows}, got '{line}'"
+
+
 def named_files(text):
     """What a page names of the repository: files as `muster/…` in back quotes, and the targets of its links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
@@ -229,6 +262,7 @@ def check_files():
         statement = unnamed_statement(page, text)
         if statement:
             missing.append(f"{page}: a block of C++ does not begin with ```cpp: {statement}")
+        missing += wrong_excerpts(page, text)
         missing += [f"{page}: starts '{path}', which cannot be run" for path in STARTED.findall(text) if not os.access(path, os.X_OK)]
         missing += [f"{page}: names '{path}', which is not there" for path in quoted if not os.path.exists(path)]
         for link in links:

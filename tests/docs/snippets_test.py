@@ -112,6 +112,16 @@ class Files(unittest.TestCase):
                       self.complaint_of("text\n```\nint x;\nmuster::Mesh mesh;\n```\n"))
         self.assertEqual(self.complaint_of("```cpp\nmuster::Mesh mesh;\n```\ntext of muster::Mesh; and\n```\n$ muster run\n```\n"), "")
 
+    def test_lines_of_a_file(self):
+        text = "import x\n\ndef f():\n    return 1\n\nf()\n"
+        for code in "import x\ndef f():\n", "    return 1\n", "import x\n...\nf()\n", "def f():\n    ...\nf()\n":
+            self.assertIsNone(snippets.line_not_in(code, text), code)
+        for code, line in ("import y\n", "import y"), ("import x\n    return 1\n", "return 1"), ("f()\n...\nimport x\n", "import x"):
+            self.assertEqual(snippets.line_not_in(code, text), line)
+        self.assertEqual(self.complaint_of("```python ./there.md\n# One `two`: three\n```\n"), "")
+        self.assertIn("README.md:2: expected the lines of ./there.md, got 'x = 1'", self.complaint_of("```python ./there.md\nx = 1\n```\n"))
+        self.assertIn("README.md:2: shows './not.py', which is not there", self.complaint_of("```python ./not.py\nx = 1\n```\n"))
+
     def test_what_cannot_be_run(self):
         for command in ("`benchmarks/not.py BUILD`", "    scripts/not.sh BUILD", "$ benchmarks/not.py BUILD"):
             self.assertIn("README.md: starts '", self.complaint_of(command))

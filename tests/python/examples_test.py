@@ -1,4 +1,5 @@
 """The examples of Python, each run as its page shows it, on two ranks or so."""
+import re
 import subprocess
 import sys
 import unittest
@@ -33,6 +34,11 @@ class Examples(PackageCase):
         self.assertEqual(sorted(found), sorted(SAYS))
         for name, path in found.items():
             self.assertLess(len(path.read_text(encoding="utf-8").splitlines()), MOST_LINES, name)
+
+    def test_the_page_shows_all(self):
+        page = (ROOT / "docs/python_examples.md").read_text(encoding="utf-8")
+        shown = re.findall(r"^```python examples/python/(\w+)\.py$", page, re.MULTILINE)
+        self.assertEqual(sorted(shown), sorted(SAYS))
 
     def run_example(self, name):
         python = sys.executable if name in WITHOUT_TORCH else TORCH_PYTHON
