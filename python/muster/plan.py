@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union, 
 from muster import _abi
 from muster._flags import DeviceName, gpus_text, mesh_text, scores_table
 from muster.devices import Device, devices_of
-from muster.errors import InvalidArgument
+from muster.errors import InvalidArgument, Unavailable
 
 MapFunction = Callable[[int, "list[Device]"], DeviceName]
 
@@ -138,7 +138,10 @@ def map_indices(map: Union[MapFunction, Iterable[DeviceName]], request: Mapping[
 def _selected(request: Mapping[str, Any]) -> list[Device]:
     """The GPUs that `gpus` selects, in its order; of several hosts those of the first, as a map is for every host."""
     asked = {key: request.get(key) for key in ("gpus", "inventory", "scores")}
-    planned = _abi.ask("muster_plan", {**asked, "n": "gpu"})
+    try:
+        planned = _abi.ask("muster_plan", {**asked, "n": "gpu"})
+    except Unavailable as error:  # it names what is asked for here, and not what the caller wrote
+        raise Unavailable(str(error).replace("--nproc-per-node gpu", "map", 1)) from None
     ranks = Plan(planned["plan"], devices_of(planned["devices"]))
     return [rank.device for rank in ranks if rank.host == ranks[0].host]
 

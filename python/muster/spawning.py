@@ -8,11 +8,12 @@ import socket
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence as SequenceType
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from muster._channel import ADDRESS, KEY, Channel
-from muster._flags import DeviceName
+from muster._flags import DeviceName, gpus_text, scores_table
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception
 from muster._job_process import JobProcess
 from muster._python_path import python_path
@@ -52,6 +53,8 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Option
     """
     refuse_while_importing("muster.spawn")
     _refuse_in_a_rank()
+    if isinstance(args, (str, bytes)) or not isinstance(args, SequenceType):
+        raise InvalidArgument(f"muster.spawn: expected a tuple of arguments, got args={args!r}; write args=({args!r},)")
     keywords: Dict[str, Any] = {"n": n, "gpus": gpus, "policy": policy, "hosts": hosts, "max_restarts": max_restarts,
                                 "timeout": timeout, "quiet": quiet, **flags}
     folder = tempfile.mkdtemp(prefix="muster-spawn-")
@@ -79,7 +82,10 @@ def _add_map(keywords: Dict[str, Any], map: Any) -> None:
         keywords["map"] = map
         return
     from muster.plan import map_indices
-    request = {key: keywords.get(key) for key in ("n", "gpus", "inventory")}
+    scores = keywords.get("scores")
+    ranks = keywords.get("n") or keywords.get("nproc_per_node")
+    request = {"n": ranks, "gpus": gpus_text(keywords.get("gpus")), "inventory": keywords.get("inventory"),
+               "scores": scores_table(scores) if isinstance(scores, Mapping) else None}
     keywords["map"] = ",".join(str(index) for index in map_indices(map, request))
 
 

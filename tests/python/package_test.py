@@ -146,6 +146,13 @@ class Plans(PackageTest):
         with self.assertRaisesRegex(muster.InvalidArgument, "map: expected an index, a UUID or a Device of GPUs 0, 1, 2, got 'GPU-x' .rank 1.; correct it"):
             self.indices(2, map=lambda rank, devices: "GPU-x" if rank else 0)
 
+    def test_a_map_without_gpus_is_an_error_of_the_map(self):
+        box = self.folder / "none.json"
+        box.write_text(json.dumps({"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": []}]}), encoding="utf-8")
+        for which in (lambda rank, devices: devices[rank]), ["GPU-0"]:
+            with self.assertRaisesRegex(muster.Unavailable, "^map: expected a GPU that can be used, got none: host box"):
+                muster.plan(n=1, inventory=str(box), map=which)
+
     def test_errors_are_exceptions_by_what_to_do(self):
         for wrong in ({"n": 0}, {"gpus": "9"}, {"policy": "none"}, {"n": 9}, {"gpus": [1.5]}):
             with self.assertRaises(ValueError) as raised:

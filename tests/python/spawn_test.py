@@ -88,6 +88,20 @@ class Spawn(PackageCase):
                 print(muster.spawn(train, n=2, quiet=True, max_restarts=1))
             """), "[1, 1]\n")
 
+    def test_arguments_that_are_no_tuple_are_named(self):
+        self.must_print(script("""
+            def train(epochs): pass
+            if __name__ == "__main__":
+                for args in (3, "ab"):
+                    try:
+                        muster.spawn(train, args=args, n=2)
+                    except muster.InvalidArgument as error:
+                        print(error)
+            """), """\
+            muster.spawn: expected a tuple of arguments, got args=3; write args=(3,)
+            muster.spawn: expected a tuple of arguments, got args='ab'; write args=('ab',)
+            """)
+
     def test_what_cannot_be_sent_is_named(self):
         code, _, err = self.run_script(script("""
             def train(lock): pass
@@ -198,7 +212,9 @@ class Spawn(PackageCase):
             if __name__ == "__main__":
                 expected = [rank.device.uuid for rank in muster.plan(n=2, inventory={machine!r}, map=[3, 2])]
                 print(muster.spawn(device, n=2, quiet=True, inventory={machine!r}, map=pick) == expected)
-            """), "True\n")
+                among = muster.spawn(device, nproc_per_node=2, quiet=True, inventory={machine!r}, gpus=[0, 9, 2, 3], map=pick)
+                print(among == expected)
+            """), "True\nTrue\n")
 
     @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
     def test_mp_spawn_in_a_rank_is_refused(self):
