@@ -34,7 +34,7 @@ class Plan(Sequence[RankPlan]):
 
     >>> plan = muster.plan(n=4)
     >>> plan[0].device.index, plan[0].reason
-    (0, 'sequential: 4 of 8 GPUs')
+    (0, 'sequential: 1 of 8 GPUs')
     >>> open("plan.json", "w").write(plan.to_json())    # for muster run --plan plan.json
     """
 

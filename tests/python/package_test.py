@@ -22,7 +22,7 @@ os.environ.update(PYTHONPATH=str(PACKAGE), PYTHONDONTWRITEBYTECODE="1", PYTHON_E
 sys.path.insert(0, str(PACKAGE))
 
 import muster  # noqa: E402
-from muster import _flags  # noqa: E402
+from muster import _flags, _run_flags, _task  # noqa: E402
 from muster._tensorboard import EventFile  # noqa: E402
 
 BOX = {"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": [
@@ -79,8 +79,9 @@ class Package(PackageTest):
                 self.assertTrue(getattr(muster, name).__doc__, name)
 
     def test_the_examples_of_its_helpers_are_right(self):
-        failed, tried = doctest.testmod(_flags)
-        self.assertEqual((failed, tried > 3), (0, True))
+        for module, least in (_flags, 4), (_run_flags, 1), (_task, 2):
+            failed, tried = doctest.testmod(module)
+            self.assertEqual((failed, tried >= least), (0, True), module.__name__)
 
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "no mypy here")
     def test_its_types_are_right(self):
