@@ -49,6 +49,19 @@ class Examples(PackageCase):
         self.assertRegex(done.stdout, SAYS[name])
 
 
+class Peers(PackageCase):
+    """The table of docs/python.md that benchmarks/peers_bench.py prints."""
+
+    def test_the_page_has_the_lines_of_the_programs(self):
+        sys.path.insert(0, str(ROOT / "benchmarks"))
+        import peers_bench
+        page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.count("|") == 8][2:]
+        told = {name: (int(functions), int(training)) for name, _, functions, training, *_ in rows}
+        self.assertEqual(told, {name: (peers_bench.lines_of(f"{peer}_functions"), peers_bench.lines_of(f"{peer}_training"))
+                                for peer, (_, name) in peers_bench.PEERS.items()})
+
+
 def add_cases():
     for name in SAYS:
         def case(self, name=name):
