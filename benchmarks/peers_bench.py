@@ -44,12 +44,12 @@ SIGKILL = re.compile(r"SIGKILL|Signal 9\b|exit ?code:? *-9\b", re.IGNORECASE)
 
 def version_of(peer):
     """None where it is not installed."""
-    if peer == "muster":
-        import muster
-        return muster.__version__
     try:
+        if peer == "muster":
+            import muster
+            return muster.__version__
         return importlib.metadata.version(PEERS[peer][0].partition("[")[0])
-    except importlib.metadata.PackageNotFoundError:
+    except ImportError:  # PackageNotFoundError is one
         return None
 
 
@@ -146,13 +146,15 @@ def main():
     unknown = [peer for peer in wanted if peer not in PEERS]
     if unknown:
         sys.exit(f"peers_bench.py: expected {', '.join(PEERS)}, got '{unknown[0]}'")
-    print(f"torch {importlib.metadata.version('torch')}, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
+    if version_of("torchrun") is None:
+        sys.exit(f"peers_bench.py: expected a Python with torch, got {sys.executable}; start it with another")
+    print(f"torch {version_of('torchrun')}, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
     print("| | version | lines: two functions | lines: training | a rank is killed: the program ends | it names | processes left |")
     print("|---|---|---|---|---|---|---|", flush=True)
     loss = None
     for peer in wanted:
         if version_of(peer) is None:
-            print(f"skipped: {peer} (pip install '{PEERS[peer][0]}')", file=sys.stderr)
+            print(f"skipped: {peer}: '{PEERS[peer][0]}' is not installed", file=sys.stderr)
             continue
         loss = row(peer, loss)
 
