@@ -124,14 +124,27 @@ Secret Secret::from_fd(int fd) {
                   ", got a pipe or socket; use a private file"));
 }
 
+namespace {
+
+bool is_for_its_owner(const struct stat& info) {
+  const bool is_ours = info.st_uid == ::geteuid() || info.st_uid == 0;
+  return is_ours && (info.st_mode & 077) == 0;
+}
+
+// Kubernetes mounts the secrets of a pod that is not root's like this: root's, and readable by the
+// pod's own group (fsGroup). Whoever else is in such a group, root has let in.
+bool is_for_a_group_by_root(const struct stat& info) {
+  return info.st_uid == 0 && ::geteuid() != 0 && (info.st_mode & 037) == 0;
+}
+
+}  // namespace
+
 Fd open_private_file(const std::string& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid())
     fail_errno(cat("secret: cannot open '", path, "'"), errno);
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
-  const bool is_ours = info.st_uid == ::geteuid() || info.st_uid == 0;
-  const bool is_private = S_ISREG(info.st_mode) && (info.st_mode & 077) == 0;
-  if (is_ours && is_private)
+  if (S_ISREG(info.st_mode) && (is_for_its_owner(info) || is_for_a_group_by_root(info)))
     return fd;
   throw Error(ErrorCode::failed_precondition,
               cat("secret: expected '",

@@ -14,7 +14,8 @@
 namespace muster {
 
 // Opens a file for reading that belongs to this user (or root) and that nobody else may read or
-// write (0600 or 0400). Throws: io; failed_precondition naming owner and mode.
+// write (0600 or 0400). For who is not root, a file of root's may be readable by a group too
+// (0440), as Kubernetes mounts secrets. Throws: io; failed_precondition naming owner and mode.
 Fd open_private_file(const std::string& path);
 
 class Secret {

@@ -1,7 +1,10 @@
 #include "muster/store/secret.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/store/support.h"
 
@@ -93,6 +96,44 @@ TEST(Secret, IsReadFromAPrivateFileOnly) {
   EXPECT_THAT(error_of(ErrorCode::io, [&] { Secret::from_file(dir.file("absent")); }),
               HasSubstr("absent"));
   error_of(ErrorCode::failed_precondition, [&] { Secret::from_file(dir.file(".")); });
+}
+
+// Whether a process that is not root, of this group, takes the file.
+bool another_user_takes(const std::string& path, gid_t group) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int code = 2;
+    if (::setgroups(0, nullptr) == 0 && ::setgid(group) == 0 && ::setuid(12345) == 0) {
+      try {
+        code = Secret::from_file(path).empty() ? 1 : 0;
+      } catch (const Error&) {
+        code = 1;
+      }
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) < 2) << status;
+  return WEXITSTATUS(status) == 0;
+}
+
+TEST(Secret, OfRootForAGroupIsReadAsPodsHaveIt) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a file to a group that it is not in";
+  constexpr gid_t kGroup = 23456;
+  const TempDir dir;
+  ASSERT_EQ(::chmod(dir.file("").c_str(), 0755), 0);
+  const auto file = [&](uid_t owner, mode_t mode) {
+    std::string path = write_secret_file(dir, Secret::make().hex(), mode);
+    EXPECT_EQ(::chown(path.c_str(), owner, kGroup), 0);
+    return path;
+  };
+  EXPECT_TRUE(another_user_takes(file(0, 0440), kGroup));
+  EXPECT_FALSE(another_user_takes(file(0, 0440), kGroup + 1)) << "of another group";
+  for (const mode_t mode : {0460, 0444, 0441, 0644})
+    EXPECT_FALSE(another_user_takes(file(0, mode), kGroup)) << mode;
+  EXPECT_FALSE(another_user_takes(file(12345, 0440), kGroup)) << "the user's own";
 }
 
 TEST(Secret, ComesFromTheEnvironment) {
