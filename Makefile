@@ -10,7 +10,7 @@ ARGS  ?=
 DEPS  := .deps
 export TORCH
 
-.PHONY: help train test test-long bench lint format install packages docs clean setup-train setup-test setup-lint build
+.PHONY: help train test test-long bench lint format install image packages docs clean setup-train setup-test setup-lint build
 
 help:
 	@echo "make train       set up, build, and train the digits example on every device of this machine"
@@ -20,6 +20,7 @@ help:
 	@echo "make lint        spelling, the pages' style, clang-format and clang-tidy over everything, with tools of fixed versions"
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make install     build with -O2, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
+	@echo "make image       an OCI image of what make install makes, for containers, in build/image/"
 	@echo "make packages    two Debian packages, a Python wheel and a source tarball, in build/packages/"
 	@echo "make docs        the documentation as a site, with the API reference, in build/docs/"
 
@@ -63,6 +64,11 @@ install: setup-train
 	  $$sudo cmake --install build/install --prefix $(PREFIX) >build/install/install.log || { cat build/install/install.log; exit 1; }; \
 	  [ -z "$$sudo" ] || sudo rm -f build/install/install_manifest*.txt
 	@echo "install: into $(PREFIX) (build/install/install.log lists the files)"
+
+image: setup-train
+	@scripts/setup.sh image
+	@scripts/build.sh build/install muster_installed
+	@sudo=; [ "$$(id -u)" = 0 ] || sudo="sudo -E"; $$sudo scripts/image.sh $(ARGS)
 
 docs:
 	@scripts/setup.sh docs

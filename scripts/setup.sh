@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Installs what `make train` (setup.sh train), `make test` (test), the tests labelled long (long), `make lint` (lint),
-# `make bench` (bench), `make packages` (packages), fuzzing (fuzz), `make docs` (docs) and an edited checkout (dev) need,
-# and says what.
+# `make bench` (bench), `make image` (image), `make packages` (packages), fuzzing (fuzz), `make docs` (docs) and an edited
+# checkout (dev) need, and says what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|dev|long|lint|bench|packages|fuzz|docs}
+goal=${1:?usage: setup.sh train|test|dev|long|lint|bench|image|packages|fuzz|docs}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
 torch_cpu_needs="nvidia-cuda-runtime==13.2.86 nvidia-cuda-cupti==13.2.86"
 # Its reader of event files, with which a test reads what muster::Metrics has written.
 tensorboard_version=2.21.0
+# Judges the manifests of examples/kubernetes by the schemas of Kubernetes, without a cluster.
+kubernetes_packages="kubernetes-validate==1.37.0"
 # A kernel in which a test runs the Python package as a notebook does.
 notebook_packages="nbclient==0.11.0 ipykernel==7.4.0 cloudpickle==3.1.3"
 
@@ -31,12 +33,13 @@ case $goal in
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
     [ "$goal" != dev ] || optional="$optional ccache"
-    [ "$goal" != long ] || optional="$optional chromium"
+    [ "$goal" != long ] || optional="$optional chromium debootstrap podman crun runc"
     [ "$goal" != bench ] || optional="$optional parallel task-spooler" ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz) needed="$needed clang libclang-rt-dev" ;;
+  image) needed="debootstrap python3" ;;
   docs) needed="doxygen python3 python3-markdown-it" ;;
-  *) say "unknown goal '$goal': expected train, test, dev, long, lint, bench, packages, fuzz or docs"; exit 2 ;;
+  *) say "unknown goal '$goal': expected train, test, dev, long, lint, bench, image, packages, fuzz or docs"; exit 2 ;;
 esac
 
 # What there is not without an optional package; the tests among it report themselves skipped.
@@ -46,6 +49,7 @@ used_by() {
     chromium) echo "the test of the report in a browser" ;;
     python3-markdown-it) echo "the check of the documentation's links" ;;
     doxygen) echo "the check of the API reference" ;;
+    debootstrap | podman | crun | runc) echo "the test of pods in containers" ;;
     dpkg-dev | file) echo "the test of the packages" ;;
     e2fsprogs) echo "row 9 of the fault table" ;;
     faketime) echo "row 39 of the fault table" ;;
@@ -96,7 +100,7 @@ pip="$venv/bin/pip install --quiet --disable-pip-version-check"
 
 # Fuzzing and the site need no LibTorch, and TORCH names another one.
 needs_torch() {
-  [ "$goal" != fuzz ] && [ "$goal" != docs ] && [ -z "${TORCH:-}" ] && [ ! -e $whole_stamp ] &&
+  [ "$goal" != fuzz ] && [ "$goal" != docs ] && [ "$goal" != image ] && [ -z "${TORCH:-}" ] && [ ! -e $whole_stamp ] &&
     { [ $whole = 1 ] || [ ! -e $cpu_stamp ]; }
 }
 
@@ -148,6 +152,22 @@ add_notebook() {
   $pip $notebook_packages || say "pip failed (above): the test of notebooks will be skipped"
 }
 
+add_kubernetes() {
+  local venv=.deps/kubernetes stamp
+  [ "$goal" = test ] || [ "$goal" = long ] || [ "$goal" = dev ] || return 0
+  stamp=$venv/.muster-$kubernetes_packages
+  [ ! -e "$stamp" ] || return 0
+  say "installing $kubernetes_packages, which judges manifests for Kubernetes (140 MB), into $venv"
+  rm -rf $venv
+  /usr/bin/python3 -m venv $venv
+  if $venv/bin/pip install --quiet --disable-pip-version-check $kubernetes_packages; then
+    touch "$stamp"
+  else
+    rm -rf $venv
+    say "pip failed (above): the tests of manifests will be skipped"
+  fi
+}
+
 # --- distribution packages ------------------------------------------------------------------------------------------
 command -v apt-get >/dev/null || {
   say "expected Debian or Ubuntu, got a system without apt-get; install by hand what these packages have:" $needed
@@ -184,7 +204,7 @@ fi
 end_torch
 
 # --- what else the goal needs ---------------------------------------------------------------------------------------
-if [ "$goal" = fuzz ] || [ "$goal" = docs ]; then exit 0; fi
+if [ "$goal" = fuzz ] || [ "$goal" = docs ] || [ "$goal" = image ]; then exit 0; fi
 
 if [ "$goal" = lint ] && ! cmp -s scripts/lint/requirements.txt .deps/lint/installed.txt; then
   say "installing for make lint, into .deps/lint:" $(grep -v '^#' scripts/lint/requirements.txt)
@@ -199,6 +219,7 @@ if [ -e .git ] && command -v git >/dev/null && [ -z "$(git config core.hooksPath
   git config core.hooksPath scripts/hooks 2>/dev/null && say "git looks at commit messages by scripts/hooks (core.hooksPath)" || true
 fi
 
+add_kubernetes
 if [ -n "${TORCH:-}" ]; then
   say "LibTorch: TORCH=$TORCH, as asked"
   exit 0

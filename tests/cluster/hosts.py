@@ -166,21 +166,24 @@ class Hosts:
         ip("netns", "add", self.switch)
         self.on_switch("ip", "link", "add", "switch", "type", "bridge")
         self.on_switch("ip", "link", "set", "switch", "up")
-        names = "127.0.0.1 localhost\n"
         for number, name in enumerate(self.names):
             self.hosts[name] = Host(self, name, f"10.77.0.{number + 1}", f"{self.prefix}h{number}")
-            names += f"10.77.0.{number + 1} {name}\n"
+        names = "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in self)
         for host in self:
-            ip("netns", "add", host.namespace)
-            ip("-n", self.switch, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns",
-               host.namespace)
-            self.on_switch("ip", "link", "set", host.link, "master", "switch", "up")
-            for link in ("lo", "eth0"):
-                ip("-n", host.namespace, "link", "set", link, "up")
-            ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
-            ip("-n", host.namespace, "route", "add", "default", "dev", "eth0")
+            self.connect(host)
             os.makedirs(f"/etc/netns/{host.namespace}", exist_ok=True)
             pathlib.Path(f"/etc/netns/{host.namespace}/hosts").write_text(names)
+
+    def connect(self, host):
+        """Makes the host's network, with its address, on the switch."""
+        ip("netns", "add", host.namespace)
+        ip("-n", self.switch, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns",
+           host.namespace)
+        self.on_switch("ip", "link", "set", host.link, "master", "switch", "up")
+        for link in ("lo", "eth0"):
+            ip("-n", host.namespace, "link", "set", link, "up")
+        ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
+        ip("-n", host.namespace, "route", "add", "default", "dev", "eth0")
 
     def make_disks(self):
         for host in self:

@@ -1,78 +1,75 @@
-"""The Kubernetes job of docs/clusters.md: its command, started in pods that are hosts of our own.
+"""The pods of the manifests in examples/kubernetes, as hosts with networks and names of their own: their commands, with
+the variables that Kubernetes and Kubeflow Trainer set.
 
     kubernetes_test.py MUSTER
 """
 
 import os
 import pathlib
-import re
+import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import HostsCase, main, missing
+import hosts
+import manifests
+from pods import Cluster
 
 MUSTER = ""
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "clusters.md"
+PODS = 2  # of the manifests' four
+SAY = "#!/bin/sh\necho pod $GROUP_RANK of $GROUP_WORLD_SIZE: $*\n"
 
 
-def job_of_page():
-    """The YAML of the page."""
-    return re.search(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL).group(1)
+def of_two_pods(document):
+    """The document for two pods."""
+    text = (manifests.EXAMPLES / document).read_text(encoding="utf-8")
+    for four in ("--nnodes=4", "completions: 4", "parallelism: 4", "numNodes: 4"):
+        text = text.replace(four, four.replace("4", str(PODS)))
+    return manifests.pods_of(manifests.load(text))
 
 
-def command_of(job):
-    listed = re.search(r"^ *command: \[(.*?)\]", job, re.MULTILINE | re.DOTALL).group(1)
-    return [word.strip().strip('"') for word in listed.split(",")]
-
-
-def service_of(job):
-    return re.search(r"^kind: Service\nmetadata: \{name: ([\w-]+)\}", job, re.MULTILINE).group(1)
-
-
-def completions_of(job):
-    return int(re.search(r"^ *completions: (\d+)$", job, re.MULTILINE).group(1))
-
-
-def mounted_secret(folder, text):
-    """A secret with mode 0400, through links as Kubernetes mounts it."""
-    (folder / "..2026_01_01").mkdir(parents=True)
-    secret = folder / "..2026_01_01" / "muster"
-    secret.write_text(text)
-    secret.chmod(0o400)
-    (folder / "..data").symlink_to("..2026_01_01")
-    (folder / "muster").symlink_to("..data/muster")
-    return folder / "muster"
-
-
-JOB = job_of_page()
-SERVICE = service_of(JOB)
-
-
-class Pods(HostsCase):
-    NAMES = [f"{SERVICE}-{index}.{SERVICE}" for index in range(completions_of(JOB))]
-
-    def test_the_command_of_the_page_starts_a_rank_in_every_pod(self):
-        folder = self.world.folder
-        program = folder / "train"
-        program.write_text("#!/bin/sh\necho pod $GROUP_RANK of $GROUP_WORLD_SIZE\n")
+class KubernetesTest(unittest.TestCase):
+    def setUp(self):
+        self.cluster = Cluster().__enter__()
+        self.addCleanup(self.cluster.__exit__)
+        self.folder = self.cluster.folder
+        program = self.folder / "train"
+        program.write_text(SAY)
         program.chmod(0o755)
-        (folder / "bin").mkdir()
-        (folder / "bin" / "muster").symlink_to(MUSTER)
-        code, text, err = self.world[self.NAMES[0]].run([MUSTER, "secret"])
-        self.assertEqual(code, 0, err)
-        secret = str(mounted_secret(folder / "secret", text))
-        command = [secret if word == "/secret/muster" else word for word in command_of(JOB)]
-        self.assertIn(secret, command)
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin" / "muster").symlink_to(MUSTER)
 
-        path = f"{folder}/bin:{os.environ['PATH']}"
-        pods = [self.world[name].start_for(self, command, env={"JOB_COMPLETION_INDEX": str(index), "PATH": path})
-                for index, name in enumerate(self.NAMES)]
-        for index, pod in enumerate(pods):
-            out, err = pod.communicate(timeout=60)
-            self.assertEqual(pod.returncode, 0, err)
-            self.assertIn(f"pod {index} of {len(pods)}", out)
+    def in_place(self, word):
+        """A path of the manifest, where these pods have it."""
+        return word.replace("/secret/", f"{self.folder}/secret/").replace("/work/", f"{self.folder}/")
+
+    def start(self, pod):
+        variables = {name: self.in_place(value) for name, value in pod.environment.items()}
+        return self.cluster.new_host(pod).start_for(self, [self.in_place(word) for word in pod.command],
+                                                    env={**variables, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "MUSTER_CPU_SLOTS": "1"})
+
+    def run_manifest(self, name):
+        pods = of_two_pods(name)
+        self.assertEqual(len(pods), PODS)
+        secret = subprocess.run([MUSTER, "secret"], capture_output=True, text=True, check=True)
+        manifests.mounted_secret(self.folder / "secret", secret.stdout)
+        # The last pod comes first: the name by which they meet is not known yet.
+        started = [self.start(pod) for pod in reversed(pods)]
+        for index, process in enumerate(reversed(started)):
+            out, err = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 0, err)
+            self.assertIn(f"pod {index} of {PODS}: --resume", out)
+
+    def test_an_indexed_job(self):
+        self.run_manifest("indexed-job.yaml")
+
+    def test_a_jobset(self):
+        self.run_manifest("jobset.yaml")
+
+    def test_a_train_job(self):
+        self.run_manifest("trainjob.yaml")
 
 
 if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    main(missing())
+    hosts.main(hosts.missing() or manifests.missing())
