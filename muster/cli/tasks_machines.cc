@@ -68,7 +68,7 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
     machines.push_back({.name = node.name,
                         .here = node.here,
                         .cpus = node.cpus,
-                        .argv = srun_command(node.name, {program, "tasks", "--serve"}),
+                        .argv = srun_command(node, {program, "tasks", "--serve"}),
                         .command_environment = srun_environment(),
                         .advice = cat("check that `srun --overlap -N1 -n1 -w ",
                                       node.name,

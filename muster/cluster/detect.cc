@@ -30,11 +30,25 @@ const Launcher* launcher_of(const RankEnv& env) {
   return found == std::end(kLaunchers) ? nullptr : found;
 }
 
-// Somebody who starts muster in a batch script may believe that it uses all nodes.
+// Somebody who starts muster in a batch script may believe that it uses all nodes. Flags are read
+// twice, and this is said once.
 void note_unused_nodes() {
+  static bool is_said = false;
   const auto nodes = get_env_int("SLURM_JOB_NUM_NODES").value_or(1);
-  if (nodes < 2 || inside_srun_step())
+  const auto components = get_env_int("SLURM_HET_SIZE").value_or(1);
+  if (is_said || (nodes < 2 && components < 2) || inside_srun_step())
     return;
+  is_said = true;
+  if (components > 1) {
+    log(LogLevel::info,
+        cat("this Slurm job has ",
+            components,
+            " components, of which this uses one node; to use all of them, start `srun "
+            "--het-group=0-",
+            components - 1,
+            " --ntasks-per-node=1 muster run ...`"));
+    return;
+  }
   log(LogLevel::info,
       cat("this Slurm job has ",
           nodes,

@@ -9,6 +9,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 
@@ -169,26 +170,48 @@ std::vector<int> parse_slurm_counts(const std::string& text) {
   return counts;
 }
 
+namespace {
+
+// Adds the nodes of an allocation, or of one component, whose variables end in `suffix`.
+void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNode>& nodes) {
+  const std::string here = get_env("SLURMD_NODENAME").value_or("");
+  const auto told = get_env((kNodeCpus + suffix).c_str());
+  const auto counts = told ? parse_slurm_counts(*told) : std::vector<int>();
+  const auto names = parse_slurm_nodes(get_env((kNodeList + suffix).c_str()).value_or(""));
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::ranges::find(nodes, names[i], &SlurmNode::name) != nodes.end()) {
+      log(LogLevel::warn,
+          cat("Slurm: node ",
+              names[i],
+              " belongs to several components of this heterogeneous job; only what the first has "
+              "there is used"));
+      continue;
+    }
+    nodes.push_back({.name = names[i],
+                     .cpus = i < counts.size() ? counts[i] : 0,
+                     .here = names[i] == here,
+                     .het_group = het_group});
+  }
+}
+
+}  // namespace
+
 // The nodes of a batch script or an interactive shell; a step of srun has its place already.
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
-  const auto list = get_env(kNodeList);
-  if (!get_env("SLURM_JOB_ID") || !list || inside_srun_step())
+  if (!get_env("SLURM_JOB_ID") || !get_env(kNodeList) || inside_srun_step())
     return std::nullopt;
   std::vector<SlurmNode> nodes;
-  for (std::string& name : parse_slurm_nodes(*list))
-    nodes.push_back({.name = std::move(name)});
-  const auto counts =
-      get_env(kNodeCpus) ? parse_slurm_counts(*get_env(kNodeCpus)) : std::vector<int>();
-  const std::string here = get_env("SLURMD_NODENAME").value_or("");
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (i < counts.size())
-      nodes[i].cpus = counts[i];
-    nodes[i].here = nodes[i].name == here;
-  }
+  const int64_t components = get_env_int("SLURM_HET_SIZE").value_or(0);
+  if (components > static_cast<int64_t>(kMostNodes))
+    refuse_nodes("SLURM_HET_SIZE", "a number of components", cat(components));
+  for (int group = 0; group < components; ++group)
+    add_nodes_of(cat("_HET_GROUP_", group), group, nodes);
+  if (components < 1)
+    add_nodes_of("", -1, nodes);
   return nodes;
 }
 
-std::vector<std::string> srun_command(const std::string& node,
+std::vector<std::string> srun_command(const SlurmNode& node,
                                       const std::vector<std::string>& program) {
   // The step gets all of the node that the allocation has, whatever the batch script asked of its
   // own steps.
@@ -197,10 +220,12 @@ std::vector<std::string> srun_command(const std::string& node,
                                    "--nodes=1",
                                    "--ntasks=1",
                                    "--ntasks-per-node=1",
-                                   "--nodelist=" + node,
+                                   "--nodelist=" + node.name,
                                    "--cpu-bind=none",
                                    "--mpi=none",
                                    "--export=ALL"};
+  if (node.het_group >= 0)
+    argv.push_back(cat("--het-group=", node.het_group));
   argv.insert(argv.end(), program.begin(), program.end());
   return argv;
 }
@@ -213,6 +238,8 @@ Environment srun_environment() {
                                  "SLURM_STDOUTMODE",
                                  "SLURM_STDERRMODE",
                                  "SLURM_GPUS_PER_TASK",
+                                 "SLURM_TRES_PER_TASK",
+                                 "SLURM_GPU_BIND",
                                  "SLURM_CPUS_PER_TASK"})
     environment.erase(name);
   return environment;

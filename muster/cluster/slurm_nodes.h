@@ -12,12 +12,14 @@ namespace muster {
 
 struct SlurmNode {
   std::string name = {};
-  int cpus = 0;       // of the allocation; 0: not told
-  bool here = false;  // this process runs on it
+  int cpus = 0;        // of the allocation; 0: not told
+  bool here = false;   // this process runs on it
+  int het_group = -1;  // of a heterogeneous job: the component that it belongs to
 };
 
-// Nothing outside of an allocation, and for a task of srun, which is one process of several.
-// Throws: invalid_argument naming the variable that cannot be read.
+// Of a heterogeneous job, the nodes of all components. Nothing outside of an allocation, and for a
+// task of srun, which is one process of several. Throws: invalid_argument naming the variable that
+// cannot be read.
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment();
 
 // "a[1-3,07],b" is a1, a2, a3, a07 and b. Throws: invalid_argument.
@@ -28,7 +30,7 @@ std::vector<int> parse_slurm_counts(const std::string& text);
 
 // The command by which srun starts one process on the node, beside whatever runs there. It ends
 // with the words of `program`.
-std::vector<std::string> srun_command(const std::string& node,
+std::vector<std::string> srun_command(const SlurmNode& node,
                                       const std::vector<std::string>& program);
 
 // For that command: this process's, without what a batch script asks of its own steps. srun would

@@ -1,5 +1,6 @@
 #include "muster/cluster/slurm_nodes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -76,6 +77,28 @@ TEST_F(SlurmEnvironment, ABatchScriptHasAllNodes) {
   EXPECT_EQ((*nodes)[1].cpus, 4);
   EXPECT_FALSE((*nodes)[0].here);
   EXPECT_TRUE((*nodes)[1].here);
+  for (const std::string& word : srun_command((*nodes)[0], {"true"}))
+    EXPECT_FALSE(word.starts_with("--het-group")) << word;
+}
+
+TEST_F(SlurmEnvironment, AHeterogeneousJobHasTheNodesOfAllComponents) {
+  set("SLURM_HET_SIZE", "2");
+  set("SLURM_JOB_NODELIST_HET_GROUP_0", "n2");
+  set("SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0", "4");
+  set("SLURM_JOB_NODELIST_HET_GROUP_1", "g[1-2],n2");
+  const auto nodes = slurm_nodes_of_environment();
+  ASSERT_TRUE(nodes);
+  ASSERT_EQ(nodes->size(), 3U) << "a node of two components is one node";
+  EXPECT_EQ((*nodes)[0].name, "n2");
+  EXPECT_EQ((*nodes)[0].cpus, 4);
+  EXPECT_EQ((*nodes)[2].name, "g2");
+  EXPECT_EQ((*nodes)[2].cpus, 0) << "not told";
+  EXPECT_THAT(srun_command((*nodes)[0], {"true"}), testing::Contains("--het-group=0"));
+  EXPECT_THAT(srun_command((*nodes)[2], {"true"}), testing::Contains("--het-group=1"));
+  set("SLURM_JOB_NODELIST_HET_GROUP_1", "");
+  EXPECT_THROW(slurm_nodes_of_environment(), Error);
+  set("SLURM_HET_SIZE", "999999999");
+  EXPECT_THROW(slurm_nodes_of_environment(), Error);
 }
 
 TEST_F(SlurmEnvironment, ATaskOfSrunHasNone) {

@@ -1,41 +1,65 @@
-"""`srun muster run`, and a batch script, under a real slurmctld and two slurmds on hosts of their own.
+"""`srun muster run`, and the recipes of docs/how/slurm.md, under a real slurmctld and two slurmds on hosts of their own.
 
-    slurm_test.py MUSTER      the program
+    slurm_test.py MUSTER FAKE_NVML      the program; a stand-in for the driver's library
 """
 
 import os
 import pathlib
 import re
 import shutil
+import stat
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from hosts import HostsCase, main, missing, wait_for
 
-MUSTER = ""
+MUSTER = FAKE_NVML = ""
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/how/slurm.md"
 SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK, $MASTER_ADDR"'
 DAEMONS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
+
+# Its lines become variables of each task.
+PROLOG = """#!/bin/sh
+[ -n "{library}" ] || exit 0
+host=$(hostname)
+mkdir -p -m 700 {folder}/runtime-$host
+echo "export MUSTER_NVML_LIBRARY={library}"
+echo "export MUSTER_RUNTIME_DIR={folder}/runtime-$host"
+gpu() {{ printf '|uuid=GPU-%s-%s,name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:0%s:00.0' $host $1 $1; }}
+echo "export FAKE_NVML=version=550.54$(gpu 0)$(gpu 1)"
+"""
 
 
 class Slurm:
     """Its daemons, one slurmd a host, and munge."""
 
-    def __init__(self, world):
+    def __init__(self, world, gpus=0):
         self.world, self.folder = world, world.folder / "slurm"
         self.folder.mkdir()
         (self.folder / "state").mkdir()
-        nodes = "".join(f"NodeName={h.name} NodeAddr={h.address} CPUs=2 State=UNKNOWN\n" for h in world)
+        has = f"Gres=gpu:{gpus} " if gpus else ""
+        nodes = "".join(f"NodeName={h.name} NodeAddr={h.address} CPUs=2 {has}State=UNKNOWN\n" for h in world)
+        if gpus:
+            nodes = f"GresTypes=gpu\n{nodes}"
+            for gpu in range(gpus):
+                os.mknod(self.folder / f"nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # Slurm wants a device for each
+            (self.folder / "gres.conf").write_text(f"Name=gpu Flags=nvidia_gpu_env File={self.folder}/nvidia[0-{gpus - 1}]\n")
         (self.folder / "slurm.conf").write_text(
             f"ClusterName=test\nSlurmctldHost=a(10.77.0.1)\nSlurmUser=root\nSlurmdUser=root\nAuthType=auth/munge\n"
             f"AuthInfo=socket={self.folder}/munge.socket\nCryptoType=crypto/munge\nStateSaveLocation={self.folder}/state\n"
             f"SlurmdSpoolDir={self.folder}/spool-%n\nSlurmctldPidFile={self.folder}/ctld.pid\n"
             f"SlurmdPidFile={self.folder}/d-%n.pid\nSlurmctldLogFile={self.folder}/ctld.log\n"
             f"SlurmdLogFile={self.folder}/d-%n.log\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n"
-            "SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\nSchedulerType=sched/builtin\n"
+            "SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\nSchedulerType=sched/backfill\n"
+            f"TaskProlog={self.folder}/prolog.sh\n"
             "SelectType=select/cons_tres\nAccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none\n"
-            f"SchedulerParameters=batch_sched_delay=0,sched_interval=1\n{nodes}"
+            f"SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1\n{nodes}"
             "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
+        # What each task finds on its node: the GPUs, and leases that are this node's.
+        prolog = self.folder / "prolog.sh"
+        prolog.write_text(PROLOG.format(folder=self.folder, library=FAKE_NVML if gpus else ""))
+        prolog.chmod(0o755)
         # No control groups: whoever runs this may not be allowed to make any.
         (self.folder / "cgroup").mkdir()
         (self.folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={self.folder}/cgroup\n")
@@ -79,12 +103,13 @@ class SlurmCase(HostsCase):
     """Two hosts, a and b, that are a Slurm cluster. For the tests of other programs too."""
 
     NAMES = ("a", "b")
+    GPUS = 0  # of each host
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         try:
-            cls.slurm = Slurm(cls.world)
+            cls.slurm = Slurm(cls.world, cls.GPUS)
         except BaseException:
             for log in (cls.world.folder / "slurm").glob("*.log"):
                 print(log, log.read_text()[-1500:])
@@ -133,29 +158,131 @@ class SlurmTest(SlurmCase):
         self.assertIn("0 of 2, local 0 of 1, host 0", said)
         self.assertIn("1 of 2, local 0 of 1, host 1", said)
 
+
+
+class RecipesTest(SlurmCase):
+    """The scripts of docs/how/slurm.md, on two nodes with two GPUs each; ./train says where it is."""
+
+    GPUS = 2
+    SMALLER = {"--nodes=4": "--nodes=2", "--gpus-per-node=8": "--gpus-per-node=2", "--gpus-per-node=4": "--gpus-per-node=2",
+               "--gpus-per-task=8": "--gpus-per-task=2", "--cpus-per-task=64": "--cpus-per-task=2", "--array=0-9": "--array=0-1"}
+    TRAIN = ('#!/bin/sh\necho "$(hostname): rank $RANK of $WORLD_SIZE, $(echo $CUDA_VISIBLE_DEVICES | cut -d, -f$((LOCAL_RANK + 1)))'
+             ' of $CUDA_VISIBLE_DEVICES: $*" | tee -a places\n')
+    FOUR = ["a: rank 0 of 4, GPU-a-0 of GPU-a-0,GPU-a-1", "a: rank 1 of 4, GPU-a-1 of GPU-a-0,GPU-a-1", "b: rank 2 of 4, GPU-b-0 of GPU-b-0,GPU-b-1", "b: rank 3 of 4, GPU-b-1 of GPU-b-0,GPU-b-1"]
+    page = PAGE.read_text(encoding="utf-8")
+
+    def setUp(self):
+        self.folder = self.world.folder / self._testMethodName
+        self.folder.mkdir()
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin/muster").symlink_to(MUSTER)
+        self.put("train", self.TRAIN)
+
+    def put(self, name, text):
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
+
+    def recipe(self, title, number=0, changed=()):
+        """A block below this title, for two nodes; `changed` has more that is written otherwise."""
+        section = self.page.split(f"## {title}\n")[1].split("\n## ")[0]
+        block = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[number]
+        for here, there in changed:
+            self.assertIn(here, block)
+            block = block.replace(here, there)
+        for here, there in self.SMALLER.items():
+            block = block.replace(here, there)
+        return block
+
+    def run_here(self, *command):
+        path = f"{self.folder}/bin:{self.world.environment['PATH']}"
+        return self.world["a"].run(list(command), cwd=self.folder, env={"PATH": path})
+
+    def submit(self, script, code=0):
+        self.put("job.sh", script.replace("#!/bin/bash\n", "#!/bin/bash\n#SBATCH --output=out --open-mode=append\n"))
+        done, _, err = self.run_here("sbatch", "--wait", "job.sh")
+        self.assertEqual(done, code, err + self.said())
+
+    def said(self):
+        return (self.folder / "out").read_text() if (self.folder / "out").exists() else "no output"
+
+    def places(self):
+        """Where ranks were, without what they were told."""
+        return sorted(line.split(": --")[0].rstrip(": ") for line in (self.folder / "places").read_text().splitlines())
+
+    def test_a_job_on_several_nodes(self):
+        self.submit(self.recipe("A job on several nodes"))
+        self.assertEqual(self.places(), self.FOUR, self.said())
+
+    def test_a_shell_of_salloc(self):
+        salloc, *lines = self.recipe("In a shell of salloc").splitlines()
+        code, _, err = self.run_here(*salloc.split(), "bash", "-c", " && ".join(lines))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.places(), sorted(self.FOUR * 2))
+        code, out, err = self.run_here(*salloc.split(), "muster", "run", "-n", "1", "./train")
+        self.assertEqual((code, err.count("this Slurm job has 2 nodes, of which this uses one")), (0, 1), err)
+
+    def test_gpus_by_task(self):
+        self.submit(self.recipe("Which GPUs a task gets", 0))
+        self.assertEqual(self.places(), self.FOUR, self.said())
+
+    def test_gpus_that_are_not_bound(self):
+        self.submit(self.recipe("Which GPUs a task gets", 1))
+        self.assertEqual(self.places(), ["a: rank 0 of 1, GPU-a-0 of GPU-a-0"], self.said())
+
+    def test_whole_nodes(self):
+        self.submit(self.recipe("A node for yourself alone"))
+        self.assertEqual(self.places(), self.FOUR, self.said())
+
+    def test_a_heterogeneous_job(self):
+        script = self.recipe("Nodes of different kinds", changed=[("--nodes=1 --ntasks-per-node=1 --gpus-per-node=8", "--nodes=1 --ntasks-per-node=1 --gpus-per-node=1"),
+                                                                  ("#SBATCH --nodes=4", "#SBATCH --nodes=1")])
+        self.submit(script)
+        self.assertEqual(self.places(), ["a: rank 0 of 3, GPU-a-0 of GPU-a-0", "b: rank 1 of 3, GPU-b-0 of GPU-b-0,GPU-b-1", "b: rank 2 of 3, GPU-b-1 of GPU-b-0,GPU-b-1"], self.said())
+
+    def test_tasks_use_all_components_of_a_heterogeneous_job(self):
+        script = self.recipe("Nodes of different kinds", changed=[("#SBATCH --nodes=4", "#SBATCH --nodes=1"),
+                             ("srun --het-group=0,1 muster run ./train", "muster tasks --sweep i=1..4 -- sh -c 'hostname >>nodes; until [ $(wc -l <nodes) = 4 ]; do sleep 0.1; done'")])
+        self.submit(script)
+        self.assertEqual(sorted((self.folder / "nodes").read_text().split()), ["a", "a", "b", "b"], self.said())
+
+    def test_tasks_in_an_allocation(self):
+        (self.folder / "sweep.toml").write_text('[[task]]\nname = "{i}"\nargv = ["./train", "--i={i}"]\neach = { i = "1..8" }\nneeds = { gpus = 1 }\n')
+        # Slurm 22.05 does not say when the job ends, as the page says.
+        script = self.recipe("Many experiments in an allocation", changed=[("muster tasks", "export SLURM_JOB_END_TIME=$(($(date +%s) + 600))\nmuster tasks")])
+        self.submit(script)
+        told = [line.rsplit(" --i=", 1)[1] for line in (self.folder / "places").read_text().splitlines()]
+        self.assertEqual(sorted(told), sorted("12345678"), self.said())
+
+    def test_an_array_of_sweeps(self):
+        self.submit(self.recipe("An array of sweeps"))
+        told = sorted(line.split(": --")[1] for line in (self.folder / "places").read_text().splitlines())
+        self.assertEqual(told, ["fold 0 --lr 0.01", "fold 0 --lr 0.1", "fold 1 --lr 0.01", "fold 1 --lr 0.1"], self.said())
+        for fold in range(2):
+            self.assertEqual((self.folder / f"fold-{fold}.csv").read_text().count(",done,"), 2)
+
     def test_a_job_that_has_stopped_is_requeued_and_resumes(self):
-        """The script of docs/how/slurm.md."""
-        folder = self.world.folder / "requeued"
-        folder.mkdir()
-        rank = folder / "rank.sh"
-        rank.write_text(f"if [ -e {folder}/saved-$RANK ]; then echo rank $RANK resumes; exit 0; fi\n"
-                        f"trap 'touch {folder}/saved-$RANK; exit 75' TERM\nwhile :; do sleep 0.05; done\n")
-        (folder / "job.sh").write_text(
-            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append -o {folder}/out\n"
-            f"srun {MUSTER} run -q -n 1 --timeout 3s --run-dir {folder}/run sh {rank}\ncode=$?\n"
-            "[ $code = 75 ] && scontrol requeue $SLURM_JOB_ID\nexit $code\n")
-        code, out, err = self.on_a("sbatch", "--parsable", str(folder / "job.sh"))
+        self.put("train", "#!/bin/sh\nif [ -e saved-$RANK ]; then echo rank $RANK resumes; exit 0; fi\n"
+                          "trap 'touch saved-$RANK; exit 75' TERM\nwhile :; do sleep 0.05; done\n")
+        # In place of hours; and without the end of the job, which this Slurm does not say.
+        script = self.recipe("A job that takes longer than its time limit", changed=[("--timeout slurm", "--timeout 3s"), ("--open-mode=append", "")])
+        self.put("job.sh", script.replace("#!/bin/bash\n", "#!/bin/bash\n#SBATCH --output=out --open-mode=append\n"))
+        code, out, err = self.run_here("sbatch", "--parsable", "job.sh")
         self.assertEqual(code, 0, err)
         job = out.strip()
-        wait_for(lambda: re.search(r"JobState=PENDING .*Restarts=1 ", self.on_a("scontrol", "show", "job", job)[1], re.DOTALL), 60)
+        wait_for(lambda: re.search(r"JobState=PENDING .*Restarts=1 ", self.run_here("scontrol", "show", "job", job)[1], re.DOTALL), 60)
         # Slurm itself waits two minutes; and a slurmd refuses a start in the second in which the last one has ended.
-        wait_for(lambda: self.on_a("scontrol", "update", f"JobId={job}", "StartTime=now+2")[0] == 0, 30)
-        wait_for(lambda: self.on_a("squeue", "-h")[1].strip() == "", 180)
-        said = (folder / "out").read_text()
-        self.assertIn("rank 0 resumes", said)
-        self.assertIn("rank 1 resumes", said)
+        wait_for(lambda: self.run_here("scontrol", "update", f"JobId={job}", "StartTime=now+2")[0] == 0, 30)
+        wait_for(lambda: self.run_here("squeue", "-h")[1].strip() == "", 180)
+        for rank in range(4):
+            self.assertIn(f"rank {rank} resumes", self.said())
+
+    def test_every_script_of_the_page_is_run(self):
+        source = pathlib.Path(__file__).read_text(encoding="utf-8")
+        asked = {self.recipe(title, int(number or 0)) for title, number in re.findall(r'recipe\("([^"]+)"(?:, (\d))?', source)}
+        blocks = re.findall(r"^```sh\n(.*?)^```", self.page, re.MULTILINE | re.DOTALL)
+        self.assertEqual(len(asked), len(blocks))
 
 
 if __name__ == "__main__":
-    MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    MUSTER, FAKE_NVML = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
     main(missing_for_slurm())
