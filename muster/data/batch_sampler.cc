@@ -118,7 +118,8 @@ class EvenBatches : public BatchSampler {
     return sampler_->is_compared() ? std::nullopt : std::optional(sampler_->identity());
   }
   int64_t order_number() const override {
-    return number_of_order(sampler_->order(), sampler_->identity().seed);
+    const SamplerIdentity identity = sampler_->identity();
+    return number_of_order(identity.order, identity.seed);
   }
 
   // The sum of the shares must stay the global batch, so that a step keeps its size when ranks
@@ -188,8 +189,8 @@ class EvenBatches : public BatchSampler {
 }  // namespace
 
 // The number has 52 bits, which a double holds too: checkpoints may store numbers as doubles.
-int64_t number_of_order(const SampleOrder& order, int64_t seed) {
-  return static_cast<int64_t>(mixed(std::hash<std::string>()(order.name), seed) >> 12);
+int64_t number_of_order(const std::string& name, int64_t seed) {
+  return static_cast<int64_t>(mixed(std::hash<std::string>()(name), seed) >> 12);
 }
 
 void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {

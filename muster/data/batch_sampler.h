@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/data/distributed_sampler.h"
@@ -35,8 +36,8 @@ struct EpochBatches {
   std::function<EpochBatches()> next = {};
 };
 
-// A hash of the order with this seed; equal orders have equal hashes.
-int64_t number_of_order(const SampleOrder& order, int64_t seed);
+// A hash of the order of this name with this seed; equal orders have equal hashes.
+int64_t number_of_order(const std::string& name, int64_t seed);
 
 class BatchSampler {
  public:

@@ -114,7 +114,7 @@ class CostBalanced : public BatchSampler {
   }
 
   int64_t dataset_size() const override { return order_.dataset_size; }
-  int64_t order_number() const override { return number_of_order(order_, options_.seed); }
+  int64_t order_number() const override { return number_of_order(order_.name, options_.seed); }
   void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
     check_ = std::move(check);
     is_compared_ = true;

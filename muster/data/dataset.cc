@@ -55,6 +55,11 @@ TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
   }
 }
 
+void datasets::refuse_null_dataset() {
+  throw Error(ErrorCode::invalid_argument,
+              "data set: expected a data set, got a null pointer; make it with std::make_shared");
+}
+
 LabelledExample TensorDataset::get_batch(const at::Tensor& rows, bool pinned) const {
   return {.features = rows_of(features_, rows, pinned), .labels = rows_of(labels_, rows, pinned)};
 }

@@ -10,7 +10,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "muster/data/generator.h"
 
@@ -62,5 +66,65 @@ struct DatasetSplit {
   TensorDataset train;
   TensorDataset test;
 };
+
+// A dataset that returns many examples at once, already collated, as TensorDataset does.
+template <class D>
+concept GivesBatches = requires(const D& dataset, const at::Tensor& rows) {
+  typename D::Example;
+  dataset.get_batch(rows, true);
+};
+
+// A dataset that returns its examples one by one.
+template <class D>
+concept GivesExamples = requires(const D& dataset, Generator& rng) {
+  { dataset.get(int64_t{0}, rng) } -> std::convertible_to<typename D::Example>;
+};
+
+// A Dataset, or a type with Example, size(), and get() or get_batch() like it.
+template <class D>
+concept IsDataset = (GivesBatches<D> || GivesExamples<D>) && requires(const D& dataset) {
+  { dataset.size() } -> std::convertible_to<int64_t>;
+};
+
+// A dataset whose samples are some of another's: two of one size may have different samples.
+// Loaders compare the number, between ranks and with a position that they resume.
+template <class D>
+concept HasIdentity = requires(const D& dataset) {
+  { dataset.identity() } -> std::same_as<uint64_t>;
+};
+
+namespace datasets {
+
+template <class Given>
+struct Held {
+  using Type = Given;
+};
+template <class D>
+struct Held<std::shared_ptr<D>> {
+  using Type = std::remove_const_t<D>;
+};
+
+[[noreturn]] void refuse_null_dataset();
+
+}  // namespace datasets
+
+// The dataset that a program gives: by value, or as a std::shared_ptr that others have too.
+template <class Given>
+using DatasetOf = typename datasets::Held<Given>::Type;
+
+template <class Given>
+concept GivesDataset = IsDataset<DatasetOf<Given>>;
+
+// Throws: invalid_argument for a null pointer.
+template <GivesDataset Given>
+std::shared_ptr<const DatasetOf<Given>> shared_dataset(Given dataset) {
+  if constexpr (IsDataset<Given>) {
+    return std::make_shared<const Given>(std::move(dataset));
+  } else {
+    if (!dataset)
+      datasets::refuse_null_dataset();
+    return dataset;
+  }
+}
 
 }  // namespace muster

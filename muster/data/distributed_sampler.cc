@@ -269,7 +269,7 @@ SamplerIdentity DistributedSampler::identity() const {
                            .drop_last = options_.drop_last,
                            .consumed = consumed_,
                            .pad = options_.pad,
-                           .order = order_.name};
+                           .order = data_ ? cat(order_.name, " of samples ", *data_) : order_.name};
   if (global_batch_ > 0) {
     const int rank = options_.rank;
 

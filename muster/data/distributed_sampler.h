@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,10 @@ class DistributedSampler {
   // Sample indices are below it.
   int64_t dataset_size() const { return order_.dataset_size; }
 
+  // Which samples the indices are of, where data sets of one size differ (Subset::identity). It
+  // becomes a part of the order's name, so that ranks and positions of other samples do not agree.
+  void set_data(uint64_t identity) { data_ = identity; }
+
   SamplerIdentity identity() const;
   const SampleOrder& order() const { return order_; }
   // Whether the epoch set by set_epoch() was started.
@@ -120,6 +125,7 @@ class DistributedSampler {
   int64_t consumed_ = 0;
   bool epoch_started_ = false;
   bool epoch_repeated_ = false;
+  std::optional<uint64_t> data_;
   std::function<void(const SamplerIdentity&)> check_;
   bool is_compared_ = false;
 };

@@ -13,19 +13,17 @@
 //   }
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,138 +31,17 @@
 #include "muster/data/dataset.h"
 #include "muster/data/device_copy.h"
 #include "muster/data/epoch_line.h"
+#include "muster/data/load_batch.h"
 #include "muster/data/loader_core.h"
 
 namespace muster {
 
-// A dataset that returns many examples at once, already collated, as TensorDataset does.
-template <class D>
-concept GivesBatches =
-    requires(const D& dataset, const at::Tensor& rows) { dataset.get_batch(rows, true); };
-
-namespace loading {
-
-template <class D>
-auto joined_example(const D& dataset) {
-  if constexpr (GivesBatches<D>) {
-    return dataset.get_batch(at::Tensor(), true);
-  } else {
-    return collate(std::vector<typename D::Example>());
-  }
-}
-
-// For a batch of which no sample can be read: those after its last that can be, as many as it has.
-// The ranks stay together, as each has a batch.
-template <class D>
-auto examples_instead(const D& dataset,
-                      const EpochBatches& epoch,
-                      const std::vector<int64_t>& samples,
-                      WorkerPlace& place) {
-  constexpr int64_t kMostTried = 10'000;
-  const int64_t size = dataset.size(), most = std::min(size, kMostTried);
-  std::vector<typename D::Example> examples;
-  for (int64_t i = 1; i <= most && examples.size() < samples.size(); ++i) {
-    const int64_t sample = (samples.back() + i) % size;
-    place.sample = sample;
-    try {
-      Generator rng(epoch.seed, epoch.epoch, sample);
-      examples.push_back(dataset.get(sample, rng));
-    } catch (const std::bad_alloc&) {
-      fail_sample(sample, place);
-    } catch (...) {  // it is counted where it is of a batch
-    }
-  }
-  if (examples.empty())
-    fail_empty_batch(samples, most, place);
-  return examples;
-}
-
-// The examples of the epoch's batch `number` that can be read.
-template <class D>
-auto read_examples(const D& dataset,
-                   const EpochBatches& epoch,
-                   int64_t number,
-                   const std::vector<int64_t>& samples,
-                   LoaderShared& shared,
-                   WorkerPlace& place) {
-  const std::vector<int64_t> chances = epoch.positions ? epoch.positions(number) : samples;
-  std::vector<typename D::Example> examples;
-  examples.reserve(samples.size());
-  for (size_t i = 0; i < samples.size(); ++i) {
-    place.sample = samples[i];
-    try {
-      Generator rng(epoch.seed, epoch.epoch, chances[i]);
-      examples.push_back(dataset.get(samples[i], rng));
-    } catch (const std::bad_alloc&) {
-      fail_sample(samples[i], place);
-    } catch (...) {
-      if (!shared.options.skip_bad)
-        fail_sample(samples[i], place);
-      shared.bad.add(samples[i], text_of_current_exception());
-    }
-  }
-  return examples;
-}
-
-template <class Data>
-struct LoadedBatch {
-  Data data;
-  int64_t samples = 0;
-  bool stands_in = false;  // for samples none of which could be read
-};
-
-// The joined samples of the epoch's batch `number`.
-template <class D>
-auto joined_batch(const D& dataset,
-                  const EpochBatches& epoch,
-                  int64_t number,
-                  const std::vector<int64_t>& samples,
-                  LoaderShared& shared,
-                  WorkerPlace& place) {
-  using Data = decltype(joined_example(dataset));
-  if constexpr (GivesBatches<D>) {
-    const bool pinned = shared.copy.pins();
-    return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned),
-                             std::ssize(samples)};
-  } else {
-    auto examples = read_examples(dataset, epoch, number, samples, shared, place);
-    const bool stands_in = examples.empty();
-    if (stands_in)
-      examples = examples_instead(dataset, epoch, samples, place);
-    const int64_t count = std::ssize(examples);
-    try {
-      return LoadedBatch<Data>{collate(std::move(examples)), count, stands_in};
-    } catch (...) {
-      fail_batch(samples, place);
-    }
-  }
-}
-
-// The epoch's batch `number`, from where it can be copied to its device. `stream`: the loop's.
-template <class D>
-auto load(const D& dataset,
-          const EpochBatches& epoch,
-          int64_t number,
-          const std::optional<c10::Stream>& stream,
-          LoaderShared& shared,
-          WorkerPlace& place) {
-  const bool is_worker = place.worker >= 0;
-  const MakingBatch making(shared.copy, is_worker ? stream : std::nullopt);
-  const std::vector<int64_t> samples = epoch.samples(number);
-  auto loaded = joined_batch(dataset, epoch, number, samples, shared, place);
-  try {
-    shared.copy.pin([&](const auto& change) { for_each_tensor(loaded.data, change); });
-  } catch (...) {
-    fail_batch(samples, place);
-  }
-  return loaded;
-}
-
-}  // namespace loading
-
 // `D` is a Dataset (dataset.h), or a type with Example, size() and get() like it. The loader keeps
-// a copy.
-template <class D>
+// a copy, or shares the dataset that it is given as a std::shared_ptr (`Given`).
+//
+// A loader can be moved, also while a loop over it runs, but it cannot be copied: a position is one
+// loader's. Checkpoints keep its place in memory: move it before it is added to them.
+template <IsDataset D>
 class DataLoader {
  public:
   using Data = decltype(loading::joined_example(std::declval<const D&>()));
@@ -172,34 +49,47 @@ class DataLoader {
 
   // In the dataset's order, all of it on every rank: ctx.loader divides it. Throws:
   // invalid_argument if batch_size or accumulate is less than 1.
-  DataLoader(D dataset, const DataLoaderOptions& options)
-      : DataLoader(std::make_shared<const D>(std::move(dataset)), options) {}
-  DataLoader(std::shared_ptr<const D> dataset, const DataLoaderOptions& options)
-      : DataLoader(
-            dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
+  template <class Given>
+    requires std::same_as<DatasetOf<Given>, D>
+  DataLoader(Given dataset, const DataLoaderOptions& options)
+      : DataLoader(shared_dataset(std::move(dataset)), options, Whole()) {}
 
   // In the order of `sampler`, which must outlive the loader. Every begin() starts the epoch set by
   // sampler.set_epoch(). Throws: invalid_argument also if the sampler has another length, or
   // another share for this rank.
-  DataLoader(D dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
-      : DataLoader(std::make_shared<const D>(std::move(dataset)),
+  template <class Given>
+    requires std::same_as<DatasetOf<Given>, D>
+  DataLoader(Given dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
+      : DataLoader(shared_dataset(std::move(dataset)),
                    std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler),
                    options) {}
   // The loader owns the sampler: every begin() moves on to the next epoch.
   DataLoader(std::shared_ptr<const D> dataset,
              std::shared_ptr<DistributedSampler> sampler,
              const DataLoaderOptions& options)
-      : DataLoader(dataset,
-                   batches_of(std::move(sampler), options.batch_size, options.drop_last),
-                   options) {}
+      : DataLoader(
+            dataset,
+            batches_of(
+                named_for(*dataset, std::move(sampler)), options.batch_size, options.drop_last),
+            options) {}
   // Takes batches from a custom sampler; `batch_size` and `drop_last` are then ignored.
   DataLoader(std::shared_ptr<const D> dataset,
              std::shared_ptr<BatchSampler> sampler,
              const DataLoaderOptions& options)
-      : dataset_(std::move(dataset)), core_(dataset_->size(), std::move(sampler), options) {}
-  DataLoader(const DataLoader&) = delete;  // its iterators know where it is
-  DataLoader& operator=(const DataLoader&) = delete;
+      : state_(std::make_unique<State>(std::move(dataset), std::move(sampler), options)) {}
 
+ private:
+  // Where its iterators find it, wherever the loader is moved.
+  struct State {
+    State(std::shared_ptr<const D> data,
+          std::shared_ptr<BatchSampler> sampler,
+          const DataLoaderOptions& options)
+        : dataset(std::move(data)), core(dataset->size(), std::move(sampler), options) {}
+    std::shared_ptr<const D> dataset;
+    LoaderCore core;
+  };
+
+ public:
   class Iterator {
    public:
     using value_type = Batch;
@@ -219,16 +109,16 @@ class DataLoader {
       bool stands_in = false;
     };
 
-    Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
-      until_step >= 0 ? loader.core_.begin_steps() : loader.core_.begin_epoch();
+    Iterator(State& state, int64_t until_step) : loader_(&state), until_step_(until_step) {
+      until_step >= 0 ? state.core.begin_steps() : state.core.begin_epoch();
       if (!is_over())
         start();
       if (until_step < 0)
-        loop_ = std::make_unique<LoopOverEpoch>(loader.core_, epoch_);
+        loop_ = std::make_unique<LoopOverEpoch>(state.core, epoch_);
       advance();
     }
     bool is_over() const {
-      return until_step_ >= 0 && loader_->core_.position().step >= until_step_;
+      return until_step_ >= 0 && loader_->core.position().step >= until_step_;
     }
     void start();
     void advance();
@@ -238,7 +128,7 @@ class DataLoader {
     void stage(const EpochLine::Place& place, const Prefetch::Thing& thing);
     int64_t batch_of_epoch() const { return number_ - epoch_begin_; }  // the next
 
-    DataLoader* loader_;
+    State* loader_;
     int64_t until_step_;  // over epochs, to this step; -1: this epoch
     std::unique_ptr<LoopOverEpoch> loop_;
     std::shared_ptr<EpochLine> line_;
@@ -257,7 +147,7 @@ class DataLoader {
   // after a resume; but not if the job has been asked to stop (Context::should_stop), nor by an
   // exception. Throws: failed_precondition in training, if ranks have different numbers of batches
   // (pad = false).
-  Iterator begin() & { return {*this, -1}; }
+  Iterator begin() & { return {*state_, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from the current step to step `until`, counted from the start of training, over as
@@ -265,53 +155,66 @@ class DataLoader {
   // before the first rank's epoch.
   auto steps(int64_t until) & {
     struct Steps {
-      DataLoader& loader;
+      State& loader;
       int64_t until;
       Iterator begin() { return {loader, until}; }
       std::default_sentinel_t end() const { return {}; }
     };
-    return Steps{*this, until};
+    return Steps{*state_, until};
   }
 
   // The epoch that the next begin() starts or goes on in.
-  int64_t epoch() const { return core_.epoch(); }
-  void set_epoch(int64_t epoch) { core_.set_epoch(epoch); }
+  int64_t epoch() const { return state_->core.epoch(); }
+  void set_epoch(int64_t epoch) { state_->core.set_epoch(epoch); }
 
   // The training position after the last whole step; the batch handed out last counts as done. Save
   // it with a checkpoint and restore it in a job with any number of ranks: no sample is lost or
   // repeated. Throws: as DistributedSampler::set_epoch.
-  const DataPosition& position() const { return core_.position(); }
-  void restore(const DataPosition& position) { core_.restore(position); }
+  const DataPosition& position() const { return state_->core.position(); }
+  void restore(const DataPosition& position) { state_->core.restore(position); }
 
   // Sets how many samples of each global batch every rank takes; the global batches stay the same.
   // Takes effect at the next begin(), or within steps() at the next step. All ranks must pass the
   // same shares (rebalance.h). Throws: when it takes effect: invalid_argument for shares below 1;
   // failed_precondition if their sum changes.
-  void set_shares(std::vector<int64_t> shares) { core_.set_shares(std::move(shares)); }
+  void set_shares(std::vector<int64_t> shares) { state_->core.set_shares(std::move(shares)); }
 
   // Samples and batches of a whole epoch on this rank, without what drop_last drops.
   int64_t num_samples() const;
-  int64_t num_batches() const { return core_.sampler().whole_epoch().size; }
-  const D& dataset() const { return *dataset_; }
-  LoaderStats stats() const { return core_.stats(); }
+  int64_t num_batches() const { return state_->core.sampler().whole_epoch().size; }
+  const D& dataset() const { return *state_->dataset; }
+  LoaderStats stats() const { return state_->core.stats(); }
+  // Batches of a step.
+  int64_t accumulate() const { return state_->core.options().accumulate; }
 
  private:
-  std::shared_ptr<const D> dataset_;
-  LoaderCore core_;
+  struct Whole {};
+  DataLoader(const std::shared_ptr<const D>& dataset, const DataLoaderOptions& options, Whole)
+      : DataLoader(
+            dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
+
+  static std::shared_ptr<DistributedSampler> named_for(
+      const D& dataset, std::shared_ptr<DistributedSampler> sampler) {
+    if constexpr (HasIdentity<D>)
+      sampler->set_data(dataset.identity());
+    return sampler;
+  }
+
+  std::unique_ptr<State> state_;
 };
 
-template <class D>
+template <IsDataset D>
 int64_t DataLoader<D>::num_samples() const {
-  const EpochBatches epoch = core_.sampler().whole_epoch();
+  const EpochBatches epoch = state_->core.sampler().whole_epoch();
   int64_t samples = 0;
   for (int64_t batch = 0; batch < epoch.size; ++batch)
     samples += epoch.count(batch);
   return samples;
 }
 
-template <class D>
+template <IsDataset D>
 void DataLoader<D>::Iterator::start() {
-  LoaderCore& core = loader_->core_;
+  LoaderCore& core = loader_->core;
   const auto& options = core.options();
   prefetch_.reset();
   coming_.clear();
@@ -321,7 +224,7 @@ void DataLoader<D>::Iterator::start() {
   number_ = staged_ = epoch_begin_ = 0;
   epoch_ = line_->first();
   core.check_even(*epoch_, steps);
-  const auto make = [dataset = loader_->dataset_,
+  const auto make = [dataset = loader_->dataset,
                      line = line_,
                      shared = core.shared(),
                      stream = core.shared()->copy.current_stream()](
@@ -340,30 +243,30 @@ void DataLoader<D>::Iterator::start() {
           .workers = *options.workers, .ahead = options.ahead, .timeout = options.timeout});
 }
 
-template <class D>
+template <IsDataset D>
 typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
-  if (loader_->core_.options().check_weight)
+  if (loader_->core.options().check_weight)
     check_weight_read(batch_->weight, batch_of_epoch() - 1);
   advance();
   return *this;
 }
 
-template <class D>
+template <IsDataset D>
 void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetch::Thing& thing) {
   auto& [data, samples, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
-  const BatchPlace in_step = loader_->core_.place_of(*place.epoch, place.batch);
+  const BatchPlace in_step = loader_->core.place_of(*place.epoch, place.batch);
   ++staged_;
   coming_.push_back(
       {Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr, stands_in});
   Coming& set_out = coming_.back();
-  set_out.copy = loader_->core_.shared()->copy.start(
+  set_out.copy = loader_->core.shared()->copy.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
 }
 
 // The one that the workers are at already, or one begun anew. False: there is to be none.
-template <class D>
+template <IsDataset D>
 bool DataLoader<D>::Iterator::begin_next_epoch() {
-  LoaderCore& core = loader_->core_;
+  LoaderCore& core = loader_->core;
   const EpochLine::Place next =
       core.goes_on_after(*epoch_) ? line_->at(number_) : EpochLine::Place();
   if (!next.epoch)
@@ -386,7 +289,7 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
 
 // In training a batch that stands in for another keeps the ranks together. Evaluation leaves it
 // out.
-template <class D>
+template <IsDataset D>
 void DataLoader<D>::Iterator::advance() {
   do
     take_next();
@@ -395,9 +298,9 @@ void DataLoader<D>::Iterator::advance() {
 
 // The next ones set out while the one that is taken is computed on. What is not ready, or failed,
 // is left for next().
-template <class D>
+template <IsDataset D>
 void DataLoader<D>::Iterator::stage_ahead() {
-  while (loader_->core_.shared()->copy.has_room_after(coming_.size())) {
+  while (loader_->core.shared()->copy.has_room_after(coming_.size())) {
     const EpochLine::Place place = line_->at(staged_);
     const auto next = place.epoch ? prefetch_->next_if_ready() : std::nullopt;
     if (!next)
@@ -406,9 +309,9 @@ void DataLoader<D>::Iterator::stage_ahead() {
   }
 }
 
-template <class D>
+template <IsDataset D>
 void DataLoader<D>::Iterator::take_next() {
-  LoaderCore& core = loader_->core_;
+  LoaderCore& core = loader_->core;
   batch_.reset();
   if (is_over()) {
     prefetch_.reset();
@@ -439,14 +342,12 @@ void DataLoader<D>::Iterator::take_next() {
   ++number_;
 }
 
-template <class D>
-DataLoader(D, const DataLoaderOptions&) -> DataLoader<D>;
-template <class D>
-DataLoader(D, DistributedSampler&, const DataLoaderOptions&) -> DataLoader<D>;
-template <class D>
-DataLoader(std::shared_ptr<D>, const DataLoaderOptions&) -> DataLoader<std::remove_const_t<D>>;
-template <class D, class Sampler>
-DataLoader(std::shared_ptr<D>, std::shared_ptr<Sampler>, const DataLoaderOptions&)
-    -> DataLoader<std::remove_const_t<D>>;
+template <GivesDataset Given>
+DataLoader(Given, const DataLoaderOptions&) -> DataLoader<DatasetOf<Given>>;
+template <GivesDataset Given>
+DataLoader(Given, DistributedSampler&, const DataLoaderOptions&) -> DataLoader<DatasetOf<Given>>;
+template <GivesDataset Given, class Sampler>
+DataLoader(Given, std::shared_ptr<Sampler>, const DataLoaderOptions&)
+    -> DataLoader<DatasetOf<Given>>;
 
 }  // namespace muster

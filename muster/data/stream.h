@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
+
+#include "muster/data/dataset.h"
 
 namespace muster {
 
@@ -57,5 +60,24 @@ class Stream {
 // A Stream, or a class like WebShards that is one.
 template <class S>
 concept IsStream = std::derived_from<S, Stream<typename S::Example>>;
+
+// The stream that a program gives: by value, or as a std::shared_ptr that others have too.
+template <class Given>
+using StreamOf = DatasetOf<Given>;
+
+template <class Given>
+concept GivesStream = IsStream<StreamOf<Given>>;
+
+// Throws: invalid_argument for a null pointer.
+template <GivesStream Given>
+std::shared_ptr<const StreamOf<Given>> shared_stream(Given stream) {
+  if constexpr (IsStream<Given>) {
+    return std::make_shared<const Given>(std::move(stream));
+  } else {
+    if (!stream)
+      datasets::refuse_null_dataset();
+    return stream;
+  }
+}
 
 }  // namespace muster

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,119 +37,19 @@
 #include "muster/data/device_copy.h"
 #include "muster/data/loader_core.h"
 #include "muster/data/own_loaders.h"
+#include "muster/data/read_stream.h"
 #include "muster/data/stream.h"
 #include "muster/data/stream_position.h"
 #include "muster/trace/span.h"
 
 namespace muster {
 
-namespace streaming {
-
-struct Shared {
-  explicit Shared(const StreamLoaderOptions& asked)
-      : options(asked), copy(asked.device, asked.pin_memory) {
-    options.workers = num_workers(asked.workers, asked.device);
-  }
-
-  StreamLoaderOptions options;  // with a number of workers
-  DeviceCopy copy;
-  BadSamples bad;
-};
-
-// What a worker keeps between its batches.
-template <class E>
-struct Worker {
-  std::vector<StreamRemainder> left;
-  std::unique_ptr<StreamReader<E>> reader = {};  // of the first of them
-};
-
-// What a worker returns in its turn; no data at the end of all that it reads.
-template <class Data>
-struct Turn {
-  std::optional<Data> data;
-  int64_t samples = 0;
-  int64_t examples = 0;  // those too that cannot be read
-  std::vector<StreamRemainder> left = {};
-};
-
-// Call it in a handler. Rethrows the exception, unless bad examples are skipped and some recent
-// ones were good.
-void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row);
-
-// "part 1 of 4, at example 20".
-std::string place_in_stream(const StreamRemainder& left);
-
-template <class E>
-StreamReader<E>& reader_of(const Stream<E>& stream, Worker<E>& worker, int64_t seed) {
-  if (!worker.reader) {
-    const auto& now = worker.left.front();
-    worker.reader =
-        stream.open({.part = now.part, .parts = now.parts, .seed = seed, .epoch = now.epoch});
-    if (now.next > 0)
-      worker.reader->skip(now.next);
-  }
-  return *worker.reader;
-}
-
-// A worker's next batch.
-template <class E>
-std::vector<E> read_examples(const Stream<E>& stream,
-                             Worker<E>& worker,
-                             Shared& shared,
-                             WorkerPlace& place,
-                             int64_t* count) {
-  std::vector<E> examples;
-  int64_t bad_in_a_row = 0;
-  while (std::ssize(examples) < shared.options.batch_size && !worker.left.empty()) {
-    auto& now = worker.left.front();
-    place.sample = now.next;
-    auto& reader = reader_of(stream, worker, shared.options.seed);
-    try {
-      auto example = reader.next();
-      if (!example) {
-        worker.left.erase(worker.left.begin());
-        worker.reader.reset();
-        continue;
-      }
-      examples.push_back(std::move(*example));
-      bad_in_a_row = 0;
-    } catch (...) {
-      note_bad_example(shared, now, &bad_in_a_row);
-    }
-    if (now.stride > 1)
-      reader.skip(now.stride - 1);
-    now.next += now.stride;
-    ++*count;
-  }
-  return examples;
-}
-
-template <class E>
-auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place) {
-  Turn<Collated<E>> turn;
-  const StreamRemainder first = worker.left.empty() ? StreamRemainder() : worker.left.front();
-  try {
-    auto examples = read_examples(stream, worker, shared, place, &turn.examples);
-    turn.samples = std::ssize(examples);
-    turn.left = worker.left;
-    if (turn.samples == shared.options.batch_size ||
-        (turn.samples > 0 && !shared.options.drop_last))
-      turn.data = collate(std::move(examples));
-    if (turn.data)
-      shared.copy.pin([&](const auto& change) { for_each_tensor(*turn.data, change); });
-  } catch (...) {
-    fail_loading(place_in_stream(worker.left.empty() ? first : worker.left.front()));
-  }
-  return turn;
-}
-
-}  // namespace streaming
-
 // Throws: failed_precondition for an epoch without batches, which would loop forever.
 [[noreturn]] void fail_empty_stream(const StreamPosition& position);
 
-// `S` is a Stream, or a class like WebShards that is one. The loader keeps a copy.
-template <class S>
+// `S` is a Stream, or a class like WebShards that is one. The loader keeps a copy, or shares the
+// stream that it is given as a std::shared_ptr (`Given`). It can be moved as a DataLoader can.
+template <IsStream S>
 class StreamLoader {
  public:
   using Example = typename S::Example;
@@ -156,14 +57,48 @@ class StreamLoader {
   using Batch = muster::Batch<Data>;
 
   // Throws: invalid_argument for options out of range.
-  StreamLoader(S stream, const StreamLoaderOptions& options)
-      : StreamLoader(std::make_shared<const S>(std::move(stream)), options) {}
-  StreamLoader(std::shared_ptr<const S> stream, const StreamLoaderOptions& options)
-      : stream_(std::move(stream)), shared_(std::make_shared<streaming::Shared>(options)) {
-    check_stream_options(options);
-    begin_epoch(0);
-  }
+  template <class Given>
+    requires std::same_as<StreamOf<Given>, S>
+  StreamLoader(Given stream, const StreamLoaderOptions& options)
+      : state_(std::make_unique<State>(shared_stream(std::move(stream)), options)) {}
+  // With the options of a DataLoader, which mean the same here.
+  template <class Given, std::same_as<DataLoaderOptions> Options>
+    requires std::same_as<StreamOf<Given>, S>
+  StreamLoader(Given stream, const Options& options)
+      : StreamLoader(std::move(stream), stream_options(options)) {}
 
+ private:
+  // Where its iterators find it, wherever the loader is moved.
+  struct State {
+    State(std::shared_ptr<const S> given, const StreamLoaderOptions& options)
+        : stream(std::move(given)), shared(std::make_shared<streaming::Shared>(options)) {
+      check_stream_options(options);
+      begin_epoch(0);
+    }
+    void begin_epoch(int64_t epoch) {
+      const int64_t step = position.step;
+      position = start_of_stream(epoch, shared->options);
+      position.step = step;
+      batches_of_epoch = 0;
+    }
+    // Once, in training.
+    void compare_with_ranks() {
+      if (is_compared || shared->options.undivided || !c10::GradMode::is_enabled())
+        return;
+      is_compared = true;
+      OwnLoaders::check(stream_identity(shared->options));
+    }
+
+    std::shared_ptr<const S> stream;
+    std::shared_ptr<streaming::Shared> shared;  // with the workers, which may outlive the loader
+    StreamPosition position;
+    LoaderStats stats;
+    int64_t batches_of_epoch = 0;
+    int64_t batches_of_last_epoch = 0;
+    bool is_compared = false;
+  };
+
+ public:
   class Iterator {
    public:
     using value_type = Batch;
@@ -185,7 +120,7 @@ class StreamLoader {
       std::vector<StreamRemainder> left;  // for its worker
     };
 
-    Iterator(StreamLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
+    Iterator(State& state, int64_t until_step) : loader_(&state), until_step_(until_step) {
       start();
     }
     void start();
@@ -194,7 +129,7 @@ class StreamLoader {
     void hand_out(Coming now);
     void end_epoch();
 
-    StreamLoader* loader_;
+    State* loader_;
     int64_t until_step_;   // over epochs, to this step; -1: this epoch
     StreamPosition now_;   // after the batch handed out last
     int64_t turn_ = 0;     // the next one to take
@@ -207,90 +142,71 @@ class StreamLoader {
 
   // Iterates over the rest of the epoch from position(), also after an early exit. After its end
   // the next begin() reads the next epoch.
-  Iterator begin() & { return {*this, -1}; }
+  Iterator begin() & { return {*state_, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from position() to step `until`, counted from the start of training, over as many
   // epochs as needed. The loader must live as long.
   auto steps(int64_t until) & {
     struct Steps {
-      StreamLoader& loader;
+      State& loader;
       int64_t until;
       Iterator begin() { return {loader, until}; }
       std::default_sentinel_t end() const { return {}; }
     };
-    return Steps{*this, until};
+    return Steps{*state_, until};
   }
 
   // Goes to the epoch's start; does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch) {
-    if (epoch != position_.epoch)
-      begin_epoch(epoch);
+    if (epoch != state_->position.epoch)
+      state_->begin_epoch(epoch);
   }
 
   // The position after this rank's last whole step. Every rank saves its own, and resumes exactly
   // there with the same number of ranks and workers. Throws: as check_stream_position.
-  const StreamPosition& position() const { return position_; }
+  const StreamPosition& position() const { return state_->position; }
   void restore(const StreamPosition& position) {
-    check_stream_position(position, shared_->options);
-    position_ = position;
+    check_stream_position(position, state_->shared->options);
+    state_->position = position;
   }
   // From the positions of all ranks that saved; the numbers of ranks and workers may be others now.
   // Throws: as divided_position.
   void restore(const std::vector<StreamPosition>& of_ranks) {
-    position_ = divided_position(of_ranks, shared_->options);
+    state_->position = divided_position(of_ranks, state_->shared->options);
   }
 
-  const S& stream() const { return *stream_; }
+  const S& stream() const { return *state_->stream; }
   LoaderStats stats() const {
-    LoaderStats stats = stats_;
-    stats.bad_samples = shared_->bad.count();
+    LoaderStats stats = state_->stats;
+    stats.bad_samples = state_->shared->bad.count();
     return stats;
   }
   // Batches of the last epoch that this rank has finished; ranks can compare it.
-  int64_t batches_of_last_epoch() const { return batches_of_last_epoch_; }
+  int64_t batches_of_last_epoch() const { return state_->batches_of_last_epoch; }
+
+  // Batches of a step.
+  int64_t accumulate() const { return state_->shared->options.accumulate; }
 
  private:
-  void begin_epoch(int64_t epoch) {
-    const int64_t step = position_.step;
-    position_ = start_of_stream(epoch, shared_->options);
-    position_.step = step;
-    batches_of_epoch_ = 0;
-  }
-
-  // Once, in training.
-  void compare_with_ranks() {
-    if (is_compared_ || shared_->options.undivided || !c10::GradMode::is_enabled())
-      return;
-    is_compared_ = true;
-    OwnLoaders::check(stream_identity(shared_->options));
-  }
-
-  std::shared_ptr<const S> stream_;
-  std::shared_ptr<streaming::Shared>
-      shared_;  // shared with the workers, which may outlive the loader
-  StreamPosition position_;
-  LoaderStats stats_;
-  int64_t batches_of_epoch_ = 0;
-  int64_t batches_of_last_epoch_ = 0;
-  bool is_compared_ = false;
+  std::unique_ptr<State> state_;
 };
 
-template <class S>
+template <IsStream S>
 void StreamLoader<S>::Iterator::start() {
-  const auto& options = loader_->shared_->options;
+  const auto& options = loader_->shared->options;
   loader_->compare_with_ranks();
-  now_ = loader_->position_;
+  now_ = loader_->position;
   turn_ = now_.batch;
   ended_ = in_step_ = 0;
   coming_.clear();
   auto workers = std::make_shared<std::vector<streaming::Worker<Example>>>();
   for (const auto& left : now_.left)
     workers->push_back({.left = left});
-  const auto make = [source = loader_->stream_,
+  const auto make = [source = loader_->stream,
                      workers,
-                     shared = loader_->shared_,
-                     stream = loader_->shared_->copy.current_stream()](
+                     shared = loader_->shared,
+                     stream = loader_->shared->copy.current_stream()](
                         int64_t number, WorkerPlace& place) -> Prefetch::Thing {
     const bool is_worker = place.worker >= 0;
     const MakingBatch making(shared->copy, is_worker ? stream : std::nullopt);
@@ -309,14 +225,14 @@ void StreamLoader<S>::Iterator::start() {
 }
 
 // Moves the next batch to coming_. Returns false if there is none or, without `wait`, none yet.
-template <class S>
+template <IsStream S>
 bool StreamLoader<S>::Iterator::stage(bool wait) {
-  const auto& options = loader_->shared_->options;
+  const auto& options = loader_->shared->options;
   while (ended_ < std::ssize(now_.left)) {
     Prefetch::Thing thing;
     if (wait) {
       thing = prefetch_->next();
-      loader_->stats_.seconds_stalled +=
+      loader_->stats.seconds_stalled +=
           std::chrono::duration<double>(prefetch_->take_stall()).count();
     } else if (auto ready = prefetch_->next_if_ready()) {
       thing = std::move(*ready);
@@ -339,35 +255,35 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
                        turn.examples,
                        std::move(turn.left)});
     Coming& set_out = coming_.back();
-    set_out.copy = loader_->shared_->copy.start(
+    set_out.copy = loader_->shared->copy.start(
         [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
     return true;
   }
   return false;
 }
 
-template <class S>
+template <IsStream S>
 void StreamLoader<S>::Iterator::advance() {
   batch_.reset();
-  if (until_step_ >= 0 && loader_->position_.step >= until_step_)
+  if (until_step_ >= 0 && loader_->position.step >= until_step_)
     return prefetch_.reset();
   if (coming_.empty() && !stage(true))
     return end_epoch();
   Coming now = std::move(coming_.front());
   coming_.pop_front();
-  const bool fills_step = in_step_ + 1 == loader_->shared_->options.accumulate;
+  const bool fills_step = in_step_ + 1 == loader_->shared->options.accumulate;
   // Whether a batch is the epoch's last shows when no other follows.
   const bool more = !coming_.empty() || (!fills_step && stage(true));
   now.batch.last = fills_step || !more;
   // The next ones set out while this one is computed on.
-  while (loader_->shared_->copy.has_room_after(coming_.size()) && stage(false))
+  while (loader_->shared->copy.has_room_after(coming_.size()) && stage(false))
     continue;
   hand_out(std::move(now));
 }
 
-template <class S>
+template <IsStream S>
 void StreamLoader<S>::Iterator::hand_out(Coming coming) {
-  loader_->shared_->copy.wait(coming.copy, [&](const auto& change) {
+  loader_->shared->copy.wait(coming.copy, [&](const auto& change) {
     for_each_tensor(static_cast<Data&>(coming.batch), change);
   });
   batch_ = std::move(coming.batch);
@@ -375,25 +291,25 @@ void StreamLoader<S>::Iterator::hand_out(Coming coming) {
   now_.examples += coming.examples;
   now_.batch = coming.number + 1;
   ++in_step_;
-  ++loader_->stats_.batches;
-  ++loader_->batches_of_epoch_;
-  loader_->stats_.samples += batch_->samples;
+  ++loader_->stats.batches;
+  ++loader_->batches_of_epoch;
+  loader_->stats.samples += batch_->samples;
   if (c10::GradMode::is_enabled())
     note_samples(batch_->samples);  // those that are trained on
   if (!batch_->last)
     return;
   in_step_ = 0;
   ++now_.step;
-  loader_->position_ = now_;
+  loader_->position = now_;
 }
 
-template <class S>
+template <IsStream S>
 void StreamLoader<S>::Iterator::end_epoch() {
   prefetch_.reset();
-  loader_->shared_->bad.report();
-  const int64_t batches = loader_->batches_of_epoch_;
-  const bool empty = loader_->position_.batch == 0 && batches == 0;
-  loader_->batches_of_last_epoch_ = batches;
+  loader_->shared->bad.report();
+  const int64_t batches = loader_->batches_of_epoch;
+  const bool empty = loader_->position.batch == 0 && batches == 0;
+  loader_->batches_of_last_epoch = batches;
   loader_->begin_epoch(now_.epoch + 1);
   if (until_step_ < 0)
     return;
@@ -402,18 +318,17 @@ void StreamLoader<S>::Iterator::end_epoch() {
   start();
 }
 
-template <class S>
+template <IsStream S>
 typename StreamLoader<S>::Iterator& StreamLoader<S>::Iterator::operator++() {
-  if (loader_->shared_->options.check_weight)
+  if (loader_->shared->options.check_weight)
     check_weight_read(batch_->weight, now_.batch - 1);
   advance();
   return *this;
 }
 
-template <class S>
-StreamLoader(S, const StreamLoaderOptions&) -> StreamLoader<S>;
-template <class S>
-StreamLoader(std::shared_ptr<S>, const StreamLoaderOptions&)
-    -> StreamLoader<std::remove_const_t<S>>;
+template <class Given>
+StreamLoader(Given, const StreamLoaderOptions&) -> StreamLoader<StreamOf<Given>>;
+template <class Given, std::same_as<DataLoaderOptions> Options>
+StreamLoader(Given, const Options&) -> StreamLoader<StreamOf<Given>>;
 
 }  // namespace muster

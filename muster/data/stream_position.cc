@@ -244,6 +244,20 @@ StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
   return position;
 }
 
+StreamLoaderOptions stream_options(const DataLoaderOptions& options) {
+  return {.batch_size = options.batch_size,
+          .accumulate = options.accumulate,
+          .drop_last = options.drop_last,
+          .device = options.device,
+          .pin_memory = options.pin_memory,
+          .workers = options.workers,
+          .ahead = options.ahead,
+          .timeout = options.timeout,
+          .skip_bad = options.skip_bad,
+          .check_weight = options.check_weight,
+          .undivided = options.undivided};
+}
+
 void check_stream_options(const StreamLoaderOptions& options) {
   check_stream_number("a batch size", options.batch_size, 1);
   check_stream_number("batches a step", options.accumulate, 1);

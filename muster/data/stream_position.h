@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/data/loader_options.h"
 #include "muster/data/sampler_identity.h"
 
 namespace muster {
 
+// Those of DataLoaderOptions have its names, and what is said there holds here.
 struct StreamLoaderOptions {
   int64_t batch_size = 1;
   int64_t accumulate = 1;  // batches per step; an epoch's last step may have fewer
@@ -60,6 +62,9 @@ struct StreamPosition {
   std::vector<int64_t> values() const;
   static StreamPosition from_values(const std::vector<int64_t>& values);
 };
+
+// The options of a DataLoader as those of a stream, with the seed 0 and on one rank.
+StreamLoaderOptions stream_options(const DataLoaderOptions& options);
 
 // Throws: invalid_argument for batch_size, accumulate, workers, ahead, rank or ranks out of range.
 void check_stream_options(const StreamLoaderOptions& options);

@@ -6,6 +6,7 @@
 
 #include <c10/core/Device.h>
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -103,40 +104,49 @@ class Context {
   DistributedSampler sampler(SampleOrder order, ProcessGroup group, SamplerOptions options = {});
 
   // Batches of this rank's part of `dataset`, on its device. If the plan has a global batch, this
-  // rank's share of it replaces the batch size in `options`. Throws: as DataLoader's constructor.
-  template <class D>
-    requires(!IsStream<D>)
-  DataLoader<D> loader(D dataset, DataLoaderOptions options, SamplerOptions sampling = {}) {
-    const int64_t size = dataset.size();
-    return loader(std::move(dataset), sampler(size, std::move(sampling)), options);
+  // rank's share of it replaces the batch size in `options`. `Given` is a dataset, or a
+  // std::shared_ptr to one, which other loaders may share. Throws: as DataLoader's constructor.
+  template <GivesDataset Given>
+  DataLoader<DatasetOf<Given>> loader(Given dataset,
+                                      DataLoaderOptions options,
+                                      SamplerOptions sampling = {}) {
+    const auto shared = shared_dataset(std::move(dataset));
+    return loader(shared, sampler(shared->size(), std::move(sampling)), options);
   }
   // Batches of a sampler that forms them itself, such as that of cost_balanced().
-  template <class D>
-  DataLoader<D> loader(D dataset,
-                       std::shared_ptr<BatchSampler> sampler,
-                       DataLoaderOptions options) {
+  template <GivesDataset Given>
+  DataLoader<DatasetOf<Given>> loader(Given dataset,
+                                      std::shared_ptr<BatchSampler> sampler,
+                                      DataLoaderOptions options) {
     options.device = device();
-    return {std::make_shared<const D>(std::move(dataset)), std::move(sampler), options};
+    return {shared_dataset(std::move(dataset)), std::move(sampler), options};
   }
   // A cost-balanced sampler for this job's ranks. Its first epoch compares the ranks' orders and
   // costs, as sampler()'s does.
   std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
                                               std::vector<double> costs,
                                               CostBalancedOptions options);
-  template <class D>
-  DataLoader<D> loader(D dataset, DistributedSampler sampler, DataLoaderOptions options) {
+  template <GivesDataset Given>
+  DataLoader<DatasetOf<Given>> loader(Given dataset,
+                                      DistributedSampler sampler,
+                                      DataLoaderOptions options) {
     options.batch_size = batch_size(options.batch_size);
     options.device = device();
-    return {std::make_shared<const D>(std::move(dataset)),
+    return {shared_dataset(std::move(dataset)),
             std::make_shared<DistributedSampler>(std::move(sampler)),
             options};
   }
 
   // Batches of this rank's parts of `stream`, on its device. Throws: as StreamLoader's constructor;
   // invalid_argument with `muster run --global-batch`, whose shares a stream cannot follow.
-  template <IsStream S>
-  StreamLoader<S> loader(S stream, StreamLoaderOptions options) {
+  template <GivesStream Given>
+  StreamLoader<StreamOf<Given>> loader(Given stream, StreamLoaderOptions options) {
     return {std::move(stream), stream_options(options)};
+  }
+  // With the options of a DataLoader.
+  template <GivesStream Given, std::same_as<DataLoaderOptions> Options>
+  StreamLoader<StreamOf<Given>> loader(Given stream, const Options& options) {
+    return loader(std::move(stream), muster::stream_options(options));
   }
 
  private:

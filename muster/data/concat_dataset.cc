@@ -1,0 +1,105 @@
+// The parts of concat_dataset.h that know no type of example: which dataset has a sample, and how
+// the rows of a batch are put together.
+#include "muster/data/concat_dataset.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::datasets {
+
+namespace {
+
+[[noreturn]] void refuse_joined(const std::string& expected,
+                                const std::string& got,
+                                const std::string& next) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("concat data set: expected ", expected, ", got ", got, "; ", next));
+}
+
+// "Float [3, 32] on cpu" of one sample.
+std::string kind_of(const at::Tensor& rows) {
+  return cat(c10::toString(rows.scalar_type()),
+             " [",
+             join(rows.sizes().slice(1), ", "),
+             "] on ",
+             rows.device().str());
+}
+
+}  // namespace
+
+JoinedSizes::JoinedSizes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
+  if (sizes_.empty())
+    refuse_joined("at least 1 data set", "none", "see what was found");
+  int64_t end = 0;
+  for (const int64_t size : sizes_)
+    ends_.push_back(end += size);
+}
+
+// The first that ends behind the sample; one without samples ends where it begins.
+JoinedSizes::Place JoinedSizes::place_of(int64_t sample) const {
+  if (sample < 0 || sample >= total())
+    refuse_joined(
+        cat("a sample from 0 to ", total() - 1), cat(sample), "ask for one that there is");
+  const auto part = static_cast<size_t>(std::ranges::upper_bound(ends_, sample) - ends_.begin());
+  return {.part = part, .index = sample - (ends_[part] - sizes_[part])};
+}
+
+std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const at::Tensor& rows) {
+  const at::Tensor samples = rows.cpu().contiguous();
+  const int64_t* const numbers = samples.const_data_ptr<int64_t>();
+  const size_t parts = sizes.sizes().size();
+  std::vector<std::vector<int64_t>> there(parts), places(parts);
+  for (int64_t i = 0; i < samples.numel(); ++i) {
+    const auto place = sizes.place_of(numbers[i]);
+    there[place.part].push_back(place.index);
+    places[place.part].push_back(i);
+  }
+  std::vector<RowsOfPart> by_part;
+  for (size_t part = 0; part < parts; ++part)
+    if (!there[part].empty())
+      by_part.push_back({.part = part,
+                         .rows = at::tensor(there[part], at::kLong),
+                         .places = at::tensor(places[part], at::kLong)});
+  return by_part;
+}
+
+at::Tensor first_row() {
+  return at::zeros({1}, at::kLong);
+}
+
+void put_rows(
+    const at::Tensor& from, const at::Tensor& places, int64_t size, bool pinned, at::Tensor* to) {
+  if (!to->defined()) {
+    auto shape = from.sizes().vec();
+    shape[0] = size;
+    *to = at::empty(shape, from.options().pinned_memory(pinned && from.is_cpu()));
+  }
+  to->index_copy_(0, places.to(to->device()), from);
+}
+
+void check_alike(const std::vector<at::Tensor>& of_first,
+                 const std::vector<at::Tensor>& of_part,
+                 size_t part) {
+  const std::string next = "join data sets of one kind";
+  if (of_first.size() != of_part.size())
+    refuse_joined(cat("samples of ", of_first.size(), " tensors, as in the first data set"),
+                  cat(of_part.size(), " in data set ", part),
+                  next);
+  for (size_t i = 0; i < of_part.size(); ++i) {
+    const auto expected = kind_of(of_first[i]);
+    const auto got = kind_of(of_part[i]);
+    if (got != expected)
+      refuse_joined(cat("samples with ", expected, ", as in the first data set"),
+                    cat(got, " in data set ", part, " (tensor ", i, ")"),
+                    next);
+  }
+}
+
+}  // namespace muster::datasets

@@ -1,0 +1,136 @@
+// A position of an epoch is first permuted to a slot; slots belong to the datasets, in proportion
+// to their weights. The slot's number, counted over all epochs, says how often its dataset has been
+// gone through, and where it is in the order of this time. So every position is computed by itself,
+// and a resumed run needs nothing but the position.
+#include "muster/data/mixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/mix.h"
+#include "muster/data/permutation.h"
+
+namespace muster {
+
+namespace {
+
+struct Source {
+  int64_t begin = 0;       // of its samples, among all
+  int64_t size = 0;        // samples
+  int64_t first_slot = 0;  // in an epoch
+  int64_t slots = 0;       // of an epoch
+};
+
+[[noreturn]] void refuse_mixture(const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("mixture: expected ", expected, ", got ", got, "; pass one weight a data set"));
+}
+
+void check_mixture(const std::vector<int64_t>& sizes,
+                   const std::vector<double>& weights,
+                   int64_t samples) {
+  if (sizes.empty() || sizes.size() != weights.size())
+    refuse_mixture("one weight for each data set",
+                   cat(weights.size(), " weights for ", sizes.size(), " data sets"));
+  if (samples < 0)
+    refuse_mixture("an epoch of 0 samples (as many as there are) or more", cat(samples));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (!(weights[i] >= 0) || std::isinf(weights[i]))
+      refuse_mixture("weights of 0 or more", cat(weights[i], " for data set ", i));
+    if (sizes[i] < 0 || (sizes[i] == 0 && weights[i] > 0))
+      refuse_mixture("a data set with samples where the weight is above 0",
+                     cat("a size of ", sizes[i], " for data set ", i));
+  }
+  if (std::ranges::all_of(weights, [](double weight) { return weight == 0; }))
+    refuse_mixture("a weight above 0", cat("[", join(weights, ", "), "]"));
+}
+
+// The slots of each dataset in an epoch, by largest remainder.
+std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t samples) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<int64_t> slots;
+  std::vector<std::pair<double, size_t>> by_remainder;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double exact = weights[i] / sum * static_cast<double>(samples);
+    slots.push_back(static_cast<int64_t>(std::floor(exact)));
+    if (weights[i] > 0)
+      by_remainder.emplace_back(static_cast<double>(slots.back()) - exact, i);
+  }
+  std::ranges::sort(by_remainder);
+  int64_t left = samples - std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  for (size_t i = 0; left > 0; ++i, --left)
+    ++slots[by_remainder[i % by_remainder.size()].second];
+  return slots;
+}
+
+std::vector<Source> sources_of(const std::vector<int64_t>& sizes,
+                               const std::vector<int64_t>& slots) {
+  std::vector<Source> sources;
+  Source next;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    next.size = sizes[i];
+    next.slots = slots[i];
+    sources.push_back(next);
+    next.begin += next.size;
+    next.first_slot += next.slots;
+  }
+  return sources;
+}
+
+// One epoch.
+class MixedEpoch {
+ public:
+  MixedEpoch(std::shared_ptr<const std::vector<Source>> sources,
+             int64_t samples,
+             int64_t seed,
+             int64_t epoch)
+      : sources_(std::move(sources)),
+        places_(samples, mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch))),
+        seed_(static_cast<uint64_t>(seed)),
+        epoch_(epoch) {}
+
+  int64_t operator()(int64_t position) const {
+    const int64_t slot = places_.at(position);
+    const auto behind = std::ranges::upper_bound(*sources_, slot, {}, &Source::first_slot);
+    const auto number = static_cast<uint64_t>(behind - sources_->begin() - 1);
+    const Source& source = (*sources_)[number];
+    const int64_t draw = epoch_ * source.slots + slot - source.first_slot;
+    const auto time = static_cast<uint64_t>(draw / source.size);
+    const Permutation order(source.size, mixed(mixed(seed_, number), time));
+    return source.begin + order.at(draw % source.size);
+  }
+
+ private:
+  std::shared_ptr<const std::vector<Source>> sources_;
+  Permutation places_;
+  uint64_t seed_;
+  int64_t epoch_;
+};
+
+}  // namespace
+
+SampleOrder mixture(const std::vector<int64_t>& sizes,
+                    const std::vector<double>& weights,
+                    int64_t samples) {
+  check_mixture(sizes, weights, samples);
+  const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const int64_t of_epoch = samples == 0 ? all : samples;
+  const auto sources =
+      std::make_shared<const std::vector<Source>>(sources_of(sizes, slots_of(weights, of_epoch)));
+  return {
+      .name = cat("mixture(", fingerprint(sizes), ", ", fingerprint(weights), ", ", of_epoch, ")"),
+      .dataset_size = all,
+      .samples = of_epoch,
+      .epoch = [sources, of_epoch](
+                   int64_t seed,
+                   int64_t epoch) { return MixedEpoch(sources, of_epoch, seed, epoch); },
+      .repeats = true};
+}
+
+}  // namespace muster

@@ -1,0 +1,181 @@
+// Which samples are in which part. A split by classes goes through the samples class by class and
+// gives each to the part that is furthest behind its length, so every run of samples, and with it
+// every class, is divided in proportion.
+#include "muster/data/random_split.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/_unique2.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse_split(const std::string& expected,
+                               const std::string& got,
+                               const std::string& next) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("split: expected ", expected, ", got ", got, "; ", next));
+}
+
+std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
+  const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
+  const bool right = std::ranges::all_of(fractions, [](double part) { return part >= 0; });
+  if (!right || !(std::abs(sum - 1) <= 1e-9))
+    refuse_split("fractions of 0 or more that add to 1",
+                 cat("[", join(fractions, ", "), "], which add to ", sum),
+                 "give the last part what is left");
+  std::vector<int64_t> counts;
+  for (const double fraction : fractions)
+    counts.push_back(static_cast<int64_t>(std::floor(static_cast<double>(size) * fraction)));
+  int64_t left = size - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  for (size_t i = 0; left > 0; ++i, --left)
+    ++counts[i % counts.size()];
+  return counts;
+}
+
+// The order of samples that is cut: random, or the data set's.
+at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
+  if (!shuffle)
+    return at::arange(size, at::kLong);
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  return at::randperm(size, generator, at::kLong);
+}
+
+// The labels may lie on a GPU.
+at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts) {
+  const bool right = labels.dim() == 1 && labels.scalar_type() == at::kLong;
+  if (!right || labels.size(0) != size)
+    refuse_split(cat("labels of shape [", size, "], int64, one for each sample"),
+                 cat(c10::toString(labels.scalar_type()), " [", join(labels.sizes(), ", "), "]"),
+                 "pass the labels of this data set, or leave them out");
+  const at::Tensor mine = labels.cpu();
+  const auto [classes, unused, counts] =
+      at::_unique2(mine, /*sorted=*/true, /*return_inverse=*/false, /*return_counts=*/true);
+  const int64_t least = counts.min().item<int64_t>();
+  if (least < parts) {
+    const int64_t rare = classes[counts.argmin().item<int64_t>()].item<int64_t>();
+    log(LogLevel::warn,
+        cat("split: class ",
+            rare,
+            " has ",
+            least,
+            " samples for ",
+            parts,
+            " parts, so not every part has one"));
+  }
+  return mine;
+}
+
+// Class by class; within a class in the order of `samples`.
+at::Tensor class_by_class(const at::Tensor& samples, const at::Tensor& labels) {
+  constexpr std::optional<bool> kStable = true;
+  const at::Tensor order = std::get<1>(labels.index_select(0, samples).sort(kStable, /*dim=*/0));
+  return samples.index_select(0, order);
+}
+
+// Deals `samples` out to parts of these lengths, evenly all along.
+std::vector<at::Tensor> dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
+  const auto size = static_cast<double>(samples.numel());
+  const int64_t* const numbers = samples.const_data_ptr<int64_t>();
+  std::vector<std::vector<int64_t>> parts(lengths.size());
+  for (int64_t i = 0; i < samples.numel(); ++i) {
+    size_t furthest_behind = 0;
+    double most = -size;
+    for (size_t part = 0; part < lengths.size(); ++part) {
+      const double due = static_cast<double>(lengths[part]) * static_cast<double>(i + 1) / size;
+      const double behind = due - static_cast<double>(parts[part].size());
+      const bool is_full = std::ssize(parts[part]) == lengths[part];
+      if (!is_full && behind > most) {
+        furthest_behind = part;
+        most = behind;
+      }
+    }
+    parts[furthest_behind].push_back(numbers[i]);
+  }
+  std::vector<at::Tensor> dealt;
+  for (const auto& part : parts)
+    dealt.push_back(at::tensor(part, at::kLong));
+  return dealt;
+}
+
+std::vector<at::Tensor> cut_up(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
+  return samples.split_with_sizes(lengths);
+}
+
+}  // namespace
+
+std::vector<int64_t> SplitLengths::of(int64_t size) const {
+  const auto counts = counts_.empty() ? counts_of_fractions(fractions_, size) : counts_;
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const auto shown = cat("[", join(counts, ", "), "]");
+  if (std::ranges::any_of(counts, [](int64_t count) { return count < 1; }))
+    refuse_split(cat("parts with at least 1 of ", size, " samples"),
+                 cat("parts of ", shown),
+                 "make fewer or other parts");
+  if (sum != size)
+    refuse_split(cat("lengths that add to the ", size, " samples of the data set"),
+                 cat(shown, ", which add to ", sum),
+                 "pass fractions, or make the last part what is left");
+  return counts;
+}
+
+std::vector<at::Tensor> datasets::split_indices(int64_t size,
+                                                const SplitLengths& lengths,
+                                                const SplitOptions& options) {
+  const auto counts = lengths.of(size);
+  const at::Tensor samples = samples_in_order(size, /*shuffle=*/true, options.seed);
+  if (!options.labels.defined())
+    return cut_up(samples, counts);
+  const at::Tensor labels = checked_labels(options.labels, size, std::ssize(counts));
+  auto parts = dealt_out(class_by_class(samples, labels), counts);
+  // A loader that takes a part in its order is to see no classes one after the other.
+  for (at::Tensor& part : parts)
+    part = part.index_select(0, samples_in_order(part.numel(), /*shuffle=*/true, options.seed));
+  return parts;
+}
+
+// Test parts are in the data set's order, and so are training parts.
+std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
+                                                          int64_t folds,
+                                                          const FoldOptions& options) {
+  if (folds < 2 || folds > size)
+    refuse_split(cat("2 to ", size, " folds of ", size, " samples"),
+                 cat(folds),
+                 "pass another number of folds");
+  std::vector<int64_t> lengths;
+  for (int64_t fold = 0; fold < folds; ++fold)
+    lengths.push_back(size / folds + (fold < size % folds ? 1 : 0));
+  at::Tensor samples = samples_in_order(size, options.shuffle, options.seed);
+  std::vector<at::Tensor> tests;
+  if (options.labels.defined()) {
+    samples = class_by_class(samples, checked_labels(options.labels, size, folds));
+    tests = dealt_out(samples, lengths);
+  } else {
+    tests = cut_up(samples, lengths);
+  }
+  std::vector<FoldIndices> made;
+  for (size_t fold = 0; fold < tests.size(); ++fold) {
+    std::vector<at::Tensor> others = tests;
+    others.erase(others.begin() + static_cast<int64_t>(fold));
+    made.push_back(
+        {.train = std::get<0>(at::cat(others).sort()), .test = std::get<0>(tests[fold].sort())});
+  }
+  return made;
+}
+
+}  // namespace muster

@@ -1,0 +1,169 @@
+// Means and variances, batch by batch, in double precision. Source: Chan, Golub, LeVeque, "Updating
+// formulae and a pairwise algorithm for computing sample variances" (1979).
+#include "muster/data/standard_scaler.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/var_mean.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse_features(const std::string& expected,
+                                  const std::string& got,
+                                  const std::string& next) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("standard scaler: expected ", expected, ", got ", got, "; ", next));
+}
+
+// As a vector by feature: statistics of `features` are over all other dimensions.
+at::Tensor along_features(const at::Tensor& statistic, const at::Tensor& features) {
+  std::vector<int64_t> shape(static_cast<size_t>(features.dim()), 1);
+  shape[features.dim() == 1 ? 0 : 1] = statistic.numel();
+  return statistic.to(features.device(), features.scalar_type()).view(shape);
+}
+
+at::Tensor as_floating(const at::Tensor& features) {
+  return features.is_floating_point() ? features : features.to(at::kFloat);
+}
+
+// [all but the feature, feature].
+void check_finite(const at::Tensor& rows, int64_t of_sample) {
+  const at::Tensor wrong = rows.isfinite().logical_not();
+  if (!wrong.any().item<bool>())
+    return;
+  const at::Tensor place = wrong.nonzero()[0].cpu();
+  const int64_t row = place[0].item<int64_t>(), feature = place[1].item<int64_t>();
+  refuse_features("features that are finite",
+                  cat(rows[row][feature].item<double>(),
+                      " in feature ",
+                      feature,
+                      " of sample ",
+                      row / of_sample),
+                  "leave the sample out, or give the missing value a number");
+}
+
+}  // namespace
+
+at::Tensor datasets::rows_between(int64_t begin, int64_t end) {
+  return at::arange(begin, end, at::kLong);
+}
+
+StandardScalerImpl::StandardScalerImpl(int64_t num_features) : num_features_(num_features) {
+  if (num_features < 1)
+    refuse_features("at least 1 feature", cat(num_features), "pass features.size(1)");
+  reset();
+}
+
+void StandardScalerImpl::reset() {
+  mean_ = register_buffer("mean", at::zeros({num_features_}, at::kDouble));
+  variance_ = register_buffer("variance", at::ones({num_features_}, at::kDouble));
+  samples_ = register_buffer("samples", at::zeros({}, at::kLong));
+}
+
+void StandardScalerImpl::check_shape(const at::Tensor& features) const {
+  const bool is_list = features.defined() && features.dim() == 1 && num_features_ == 1;
+  const bool fits = features.defined() && features.dim() >= 2 && features.size(1) == num_features_;
+  if (!is_list && !fits)
+    refuse_features(
+        cat("features of shape [N, ", num_features_, ", ...]"),
+        features.defined() ? cat("[", join(features.sizes(), ", "), "]") : "an undefined tensor",
+        "make the scaler with that number of features");
+}
+
+// [all but the feature, feature], in double precision.
+at::Tensor StandardScalerImpl::by_feature(const at::Tensor& features) const {
+  check_shape(features);
+  const at::Tensor rows = features.dim() == 1 ? features.unsqueeze(1) : features.movedim(1, -1);
+  return rows.reshape({-1, num_features_}).to(at::kDouble);
+}
+
+void StandardScalerImpl::fit(const at::Tensor& features) {
+  fit_rows(1, [&](const at::Tensor&) { return features; });
+}
+
+void StandardScalerImpl::partial_fit(const at::Tensor& features) {
+  const at::Tensor rows = by_feature(features).detach();
+  if (rows.size(0) == 0)
+    return;
+  check_finite(rows, rows.size(0) / features.size(0));
+  const auto [variance, mean] = at::var_mean(rows, at::IntArrayRef{0}, /*correction=*/0);
+  // With counts of values, which are several of a sample where it has more dimensions.
+  const at::Tensor before = samples_.to(at::kDouble);
+  const auto count = static_cast<double>(rows.size(0));
+  const at::Tensor all = before + count;
+  const at::Tensor apart = mean.to(mean_.device()) - mean_;
+  const at::Tensor squares = variance.to(mean_.device()) * count + variance_ * before +
+                             apart * apart * (before * count / all);
+  mean_.add_(apart * (count / all));
+  variance_.copy_(squares / all);
+  samples_.add_(rows.size(0));
+}
+
+StandardScalerImpl::Learnt StandardScalerImpl::forget() {
+  Learnt before{mean_.clone(), variance_.clone(), samples_.clone()};
+  mean_.zero_();
+  variance_.fill_(1);
+  samples_.zero_();
+  is_fitted_ = false;
+  return before;
+}
+
+void StandardScalerImpl::put_back(const Learnt& learnt) {
+  mean_.copy_(learnt.mean);
+  variance_.copy_(learnt.variance);
+  samples_.copy_(learnt.samples);
+}
+
+void StandardScalerImpl::check_fitted() {
+  if (!is_fitted_)
+    is_fitted_ = samples() > 0;
+  if (!is_fitted_)
+    throw Error(ErrorCode::failed_precondition,
+                "standard scaler: expected one that was fitted or loaded, got one of no samples; "
+                "call fit() with the training part, or load what was saved");
+}
+
+// Rounding leaves a constant feature a variance above 0. Source: scikit-learn's
+// _is_constant_feature.
+at::Tensor StandardScalerImpl::deviation() const {
+  constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
+  const at::Tensor count = samples_.to(at::kDouble);
+  const at::Tensor of_rounding = (count * mean_ * kEpsilon).square() + count * variance_ * kEpsilon;
+  return at::where(variance_ <= of_rounding, at::ones_like(variance_), variance_.sqrt());
+}
+
+at::Tensor StandardScalerImpl::transform(const at::Tensor& features) {
+  check_shape(features);
+  check_fitted();
+  const at::Tensor values = as_floating(features);
+  return (values - along_features(mean_, values)) / along_features(deviation(), values);
+}
+
+at::Tensor StandardScalerImpl::inverse_transform(const at::Tensor& features) {
+  check_shape(features);
+  check_fitted();
+  const at::Tensor values = as_floating(features);
+  return values * along_features(deviation(), values) + along_features(mean_, values);
+}
+
+void StandardScalerImpl::pretty_print(std::ostream& stream) const {
+  stream << "muster::StandardScaler(num_features=" << num_features_ << ")";
+}
+
+}  // namespace muster

@@ -1,0 +1,64 @@
+// The part of a subset that knows no type of example: its indices, checked once, so that no batch
+// need check them.
+#include "muster/data/subset.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/mix.h"
+
+namespace muster::datasets {
+
+namespace {
+
+[[noreturn]] void refuse_indices(const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("subset: expected ", expected, ", got ", got, "; pass those of this data set"));
+}
+
+// Memory of its own: what a program writes into its tensor later changes no subset.
+at::Tensor own_indices(const at::Tensor& indices) {
+  if (!indices.defined() || indices.dim() != 1 || indices.scalar_type() != at::kLong)
+    refuse_indices(
+        "indices of shape [M], int64",
+        indices.defined()
+            ? cat(c10::toString(indices.scalar_type()), " [", join(indices.sizes(), ", "), "]")
+            : "an undefined tensor");
+  return indices.detach().to(at::kCPU).contiguous().clone();
+}
+
+std::span<const int64_t> numbers_of(const at::Tensor& indices) {
+  return {indices.const_data_ptr<int64_t>(), static_cast<size_t>(indices.numel())};
+}
+
+}  // namespace
+
+SubsetIndices::SubsetIndices(const std::vector<int64_t>& indices, int64_t size)
+    : SubsetIndices(at::tensor(indices, at::kLong), size) {}
+
+SubsetIndices::SubsetIndices(const at::Tensor& indices, int64_t size)
+    : indices_(own_indices(indices)) {
+  const auto numbers = numbers_of(indices_);
+  const auto wrong =
+      std::ranges::find_if(numbers, [&](int64_t index) { return index < 0 || index >= size; });
+  if (wrong != numbers.end())
+    refuse_indices(
+        size > 0 ? cat("indices from 0 to ", size - 1) : "no indices of an empty data set",
+        cat(*wrong, " at place ", wrong - numbers.begin()));
+  identity_ = mixed(static_cast<uint64_t>(size), numbers.size());
+  for (const int64_t index : numbers)
+    identity_ = mixed(identity_, static_cast<uint64_t>(index));
+}
+
+int64_t SubsetIndices::at(int64_t place) const {
+  if (place < 0 || place >= size())
+    refuse_indices(cat("a sample from 0 to ", size() - 1), cat(place));
+  return indices_.const_data_ptr<int64_t>()[place];
+}
+
+}  // namespace muster::datasets

@@ -1,0 +1,39 @@
+// The texts of zip_loaders.h.
+#include "muster/data/zip_loaders.h"
+
+#include <algorithm>
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster::zipping {
+
+void check_accumulate(const std::vector<int64_t>& of_loaders) {
+  const auto more = std::ranges::find_if(of_loaders, [](int64_t batches) { return batches != 1; });
+  if (more == of_loaders.end())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("zip loaders: expected loaders of one batch a step, got accumulate ",
+                  *more,
+                  " for loader ",
+                  more - of_loaders.begin(),
+                  ": their epochs would end in the middle of each other's steps; leave accumulate "
+                  "out, and pass `last` to TrainStep::run yourself"));
+}
+
+void tell_of_epochs(const std::vector<int64_t>& batches) {
+  const bool are_equal = std::ranges::count(batches, batches.front()) == std::ssize(batches);
+  if (are_equal && batches.front() > 0)
+    return;
+  std::vector<std::string> texts;
+  for (const int64_t of_epoch : batches)
+    texts.push_back(of_epoch > 0 ? cat(of_epoch) : "an unknown number of");
+  log(LogLevel::info,
+      cat("zip loaders: an epoch is one of the first loader; the epochs of the loaders have ",
+          join(texts, ", "),
+          " batches, and the others go on where they are"));
+}
+
+}  // namespace muster::zipping

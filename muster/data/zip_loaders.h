@@ -1,0 +1,183 @@
+// Several loaders at once, a batch of each a step: real and generated pictures of a GAN, labelled
+// and unlabelled samples. Each goes through its own data at its own pace; they have one place in
+// the training.
+//
+//   muster::ZipLoaders both(labelled, unlabelled);  // these must outlive it
+//   checkpoints.add("data", both);
+//   for (const auto& [known, other] : both.steps(10000))
+//     step.run(1, true, [&] { return loss_of(known) * known.weight + loss_of(other) * other.weight;
+//     });
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/data/loader.h"
+#include "muster/data/stream_loader.h"
+
+namespace muster {
+
+// A DataLoader or a StreamLoader.
+template <class Loader>
+concept IsLoader = requires(Loader& loader) {
+  typename Loader::Batch;
+  typename Loader::Iterator;
+  loader.steps(int64_t{1});
+  loader.position();
+  { loader.accumulate() } -> std::convertible_to<int64_t>;
+};
+
+namespace zipping {
+
+// Throws: invalid_argument for loaders of more than one batch a step, since the last steps of their
+// epochs have fewer, and at different times.
+void check_accumulate(const std::vector<int64_t>& of_loaders);
+// Says, once, how the epochs of the first loader and of the others go together. 0: not known.
+void tell_of_epochs(const std::vector<int64_t>& batches);
+
+template <class Loader>
+int64_t batches_of_epoch(const Loader& loader) {
+  if constexpr (requires { loader.num_batches(); }) {
+    return loader.num_batches();
+  } else {
+    return 0;
+  }
+}
+
+}  // namespace zipping
+
+template <IsLoader First, IsLoader... Others>
+  requires(sizeof...(Others) > 0)
+class ZipLoaders {
+ public:
+  using Batches = std::tuple<const typename First::Batch&, const typename Others::Batch&...>;
+
+  // Throws: invalid_argument for a loader with accumulate above 1.
+  explicit ZipLoaders(First& first, Others&... others) : loaders_(first, others...) {
+    zipping::check_accumulate({first.accumulate(), others.accumulate()...});
+  }
+
+  class Iterator {
+   public:
+    using value_type = Batches;
+    using difference_type = std::ptrdiff_t;
+
+    Batches operator*() const {
+      return std::apply([](const auto&... at) { return Batches(**at...); }, at_);
+    }
+    // The first one that is at its end ends the loop. Those after it then have not moved, so that
+    // they lose no batch.
+    Iterator& operator++() {
+      is_over_ = !move<0>();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return is_over_; }
+
+   private:
+    friend class ZipLoaders;
+    Iterator(ZipLoaders& zip, std::optional<int64_t> steps) : zip_(&zip), steps_(steps) {
+      is_over_ = !start<0>();
+    }
+
+    template <size_t I>
+    bool start() {
+      auto& at = std::get<I>(at_);
+      auto& loader = std::get<I>(zip_->loaders_);
+      if constexpr (I == 0) {
+        if (!steps_)
+          at.emplace(loader.begin());
+      }
+      if (!at) {
+        constexpr auto kEndless = std::numeric_limits<int64_t>::max();
+        at.emplace(loader.steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
+      }
+      if (*at == std::default_sentinel)
+        return false;
+      if constexpr (I < sizeof...(Others))
+        return start<I + 1>();
+      return true;
+    }
+    template <size_t I>
+    bool move() {
+      auto& at = *std::get<I>(at_);
+      ++at;
+      if (at == std::default_sentinel)
+        return false;
+      if constexpr (I < sizeof...(Others))
+        return move<I + 1>();
+      return true;
+    }
+
+    ZipLoaders* zip_;
+    std::optional<int64_t> steps_;  // of all loaders; nothing: an epoch of the first
+    std::tuple<std::optional<typename First::Iterator>, std::optional<typename Others::Iterator>...>
+        at_;
+    bool is_over_ = false;
+  };
+
+  // An epoch of the first loader. The others go on where they are, over the ends of their own
+  // epochs, and are there in the next loop: no sample is left out because epochs have different
+  // lengths. To go through all of the longest, pass it first.
+  Iterator begin() & {
+    tell();
+    return {*this, std::nullopt};
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+  // From the current step to step `until` of the first loader, counted from the start of training,
+  // over as many epochs of each as that takes.
+  auto steps(int64_t until) & {
+    struct Steps {
+      ZipLoaders& zip;
+      int64_t until;
+      Iterator begin() { return {zip, std::max<int64_t>(0, until - zip.step())}; }
+      std::default_sentinel_t end() const { return {}; }
+    };
+    return Steps{*this, until};
+  }
+
+  // Steps since the start of training.
+  int64_t step() const { return std::get<0>(loaders_).position().step; }
+
+  // The positions of all, after the last step: one place in the training. A StreamLoader's is that
+  // of this rank. Checkpoints::add saves and restores it.
+  using Position = std::tuple<std::decay_t<decltype(std::declval<First&>().position())>,
+                              std::decay_t<decltype(std::declval<Others&>().position())>...>;
+  Position position() const {
+    return std::apply([](auto&... loader) { return Position(loader.position()...); }, loaders_);
+  }
+  // Throws: as each loader's restore().
+  void restore(const Position& position) {
+    restore(position, std::index_sequence_for<First, Others...>());
+  }
+
+  // As references.
+  const std::tuple<First&, Others&...>& loaders() const { return loaders_; }
+
+ private:
+  template <size_t... I>
+  void restore(const Position& position, std::index_sequence<I...>) {
+    (std::get<I>(loaders_).restore(std::get<I>(position)), ...);
+  }
+  void tell() {
+    if (std::exchange(has_told_, true))
+      return;
+    zipping::tell_of_epochs(std::apply(
+        [](auto&... loader) { return std::vector<int64_t>{zipping::batches_of_epoch(loader)...}; },
+        loaders_));
+  }
+
+  std::tuple<First&, Others&...> loaders_;
+  bool has_told_ = false;
+};
+
+}  // namespace muster
