@@ -8,7 +8,8 @@
 #   lib/libmuster_mpi_*.so
 #   lib/muster/libtorch/                         LibTorch, where it is the one that setup.sh put into the checkout
 #   include/muster/...                           muster.h and the others that programs can reach (public_headers.cmake)
-#   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
+#   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake and musterPrecompile.cmake,
+#                                                which it uses
 #   share/man/man1/                              a page for each command
 #   share/bash-completion, share/zsh, share/fish completion, where these shells look
 #   share/doc/muster/                            README.md, docs/, and examples/ with the data/ that they read
@@ -104,7 +105,8 @@ if(MUSTER_LIBTORCH)
   endforeach()
 
   install(EXPORT musterTargets NAMESPACE muster:: DESTINATION ${muster_package_dir})
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${muster_package_dir})
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake ${PROJECT_SOURCE_DIR}/cmake/musterPrecompile.cmake
+    DESTINATION ${muster_package_dir})
 endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/musterConfig.cmake.in

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
 
@@ -71,7 +72,8 @@ std::vector<at::Tensor> tensors_of(Batch& batch) {
 }
 
 template <class First, class... Others>
-concept SameExample = (std::same_as<typename First::Example, typename Others::Example> && ...);
+concept CanBeJoined = IsDataset<First> && (IsDataset<Others> && ...) &&
+                      (std::same_as<typename First::Example, typename Others::Example> && ...);
 
 }  // namespace datasets
 
@@ -94,11 +96,8 @@ constexpr bool is_all_tensors() {
   }
 }
 
-template <IsDataset First, IsDataset... Others>
+template <class First, class... Others>
 class ConcatDataset {
-  static_assert(datasets::SameExample<First, Others...>,
-                "the datasets that are joined must have one type of example");
-
  public:
   using Example = typename First::Example;
 
@@ -229,6 +228,18 @@ class ConcatDataset {
 
   std::vector<Part> parts_;
   datasets::JoinedSizes sizes_;
+};
+
+// What cannot be joined: the text is the compiler's whole answer.
+template <class First, class... Others>
+  requires(!datasets::CanBeJoined<First, Others...>)
+class ConcatDataset<First, Others...> {
+  static_assert(kNever<First>,
+                "a ConcatDataset takes datasets (IsDataset) of one type of Example: give them one, "
+                "or write a dataset that makes the one of the other");
+
+ public:
+  explicit ConcatDataset(const auto&...) {}
 };
 
 template <class... Given>

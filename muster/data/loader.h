@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
 #include "muster/data/device_copy.h"
@@ -41,7 +42,7 @@ namespace muster {
 //
 // A loader can be moved, also while a loop over it runs, but it cannot be copied: a position is one
 // loader's. Checkpoints keep its place in memory: move it before it is added to them.
-template <IsDataset D>
+template <class D>
 class DataLoader {
  public:
   using Data = decltype(loading::joined_example(std::declval<const D&>()));
@@ -203,7 +204,22 @@ class DataLoader {
   std::unique_ptr<State> state_;
 };
 
-template <IsDataset D>
+// What is no dataset: the text is the compiler's whole answer.
+template <class D>
+  requires(!IsDataset<D>)
+class DataLoader<D> {
+  static_assert(
+      kNever<D>,
+      "a DataLoader takes a dataset (IsDataset): a muster::Dataset, or a type with "
+      "Example, size() const, and get(index, rng) const or get_batch(rows, pinned) const, "
+      "by value or as a std::shared_ptr; a muster::Stream takes a StreamLoader");
+
+ public:
+  DataLoader(const auto& /*given*/, const DataLoaderOptions& /*options*/) {}
+  DataLoader(const auto& /*given*/, auto&& /*sampler*/, const DataLoaderOptions& /*options*/) {}
+};
+
+template <class D>
 int64_t DataLoader<D>::num_samples() const {
   const EpochBatches epoch = state_->core.sampler().whole_epoch();
   int64_t samples = 0;
@@ -212,7 +228,7 @@ int64_t DataLoader<D>::num_samples() const {
   return samples;
 }
 
-template <IsDataset D>
+template <class D>
 void DataLoader<D>::Iterator::start() {
   LoaderCore& core = loader_->core;
   const auto& options = core.options();
@@ -243,7 +259,7 @@ void DataLoader<D>::Iterator::start() {
           .workers = *options.workers, .ahead = options.ahead, .timeout = options.timeout});
 }
 
-template <IsDataset D>
+template <class D>
 typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
   if (loader_->core.options().check_weight)
     check_weight_read(batch_->weight, batch_of_epoch() - 1);
@@ -251,7 +267,7 @@ typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
   return *this;
 }
 
-template <IsDataset D>
+template <class D>
 void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetch::Thing& thing) {
   auto& [data, samples, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
   const BatchPlace in_step = loader_->core.place_of(*place.epoch, place.batch);
@@ -264,7 +280,7 @@ void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetc
 }
 
 // The one that the workers are at already, or one begun anew. False: there is to be none.
-template <IsDataset D>
+template <class D>
 bool DataLoader<D>::Iterator::begin_next_epoch() {
   LoaderCore& core = loader_->core;
   const EpochLine::Place next =
@@ -289,7 +305,7 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
 
 // In training a batch that stands in for another keeps the ranks together. Evaluation leaves it
 // out.
-template <IsDataset D>
+template <class D>
 void DataLoader<D>::Iterator::advance() {
   do
     take_next();
@@ -298,7 +314,7 @@ void DataLoader<D>::Iterator::advance() {
 
 // The next ones set out while the one that is taken is computed on. What is not ready, or failed,
 // is left for next().
-template <IsDataset D>
+template <class D>
 void DataLoader<D>::Iterator::stage_ahead() {
   while (loader_->core.shared()->copy.has_room_after(coming_.size())) {
     const EpochLine::Place place = line_->at(staged_);
@@ -309,7 +325,7 @@ void DataLoader<D>::Iterator::stage_ahead() {
   }
 }
 
-template <IsDataset D>
+template <class D>
 void DataLoader<D>::Iterator::take_next() {
   LoaderCore& core = loader_->core;
   batch_.reset();
@@ -342,11 +358,11 @@ void DataLoader<D>::Iterator::take_next() {
   ++number_;
 }
 
-template <GivesDataset Given>
+template <class Given>
 DataLoader(Given, const DataLoaderOptions&) -> DataLoader<DatasetOf<Given>>;
-template <GivesDataset Given>
+template <class Given>
 DataLoader(Given, DistributedSampler&, const DataLoaderOptions&) -> DataLoader<DatasetOf<Given>>;
-template <GivesDataset Given, class Sampler>
+template <class Given, class Sampler>
 DataLoader(Given, std::shared_ptr<Sampler>, const DataLoaderOptions&)
     -> DataLoader<DatasetOf<Given>>;
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/data/subset.h"
 
 namespace muster {
@@ -80,6 +81,22 @@ std::vector<Subset<DatasetOf<Given>>> random_split(Given dataset,
   for (const at::Tensor& indices : datasets::split_indices(shared->size(), lengths, options))
     parts.emplace_back(shared, indices);
   return parts;
+}
+
+// What is no dataset: the text is the compiler's whole answer.
+template <class Given>
+  requires(!GivesDataset<Given>)
+void random_split(const Given& /*dataset*/,
+                  const SplitLengths& /*lengths*/,
+                  const SplitOptions& /*options*/ = {}) {
+  static_assert(kNever<Given>,
+                "random_split takes a dataset (IsDataset), by value or as a std::shared_ptr");
+}
+template <class Given>
+  requires(!GivesDataset<Given>)
+void k_folds(const Given& /*dataset*/, int64_t /*folds*/, const FoldOptions& /*options*/ = {}) {
+  static_assert(kNever<Given>,
+                "k_folds takes a dataset (IsDataset), by value or as a std::shared_ptr");
 }
 
 template <IsDataset D>

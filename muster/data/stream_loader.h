@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/base/strings.h"
 #include "muster/data/batch.h"
 #include "muster/data/collate.h"
@@ -49,7 +50,7 @@ namespace muster {
 
 // `S` is a Stream, or a class like WebShards that is one. The loader keeps a copy, or shares the
 // stream that it is given as a std::shared_ptr (`Given`). It can be moved as a DataLoader can.
-template <IsStream S>
+template <class S>
 class StreamLoader {
  public:
   using Example = typename S::Example;
@@ -192,7 +193,21 @@ class StreamLoader {
   std::unique_ptr<State> state_;
 };
 
-template <IsStream S>
+// What is no stream: the text is the compiler's whole answer.
+template <class S>
+  requires(!IsStream<S>)
+class StreamLoader<S> {
+  static_assert(
+      kNever<S>,
+      "a StreamLoader takes a stream (IsStream): a class that derives from "
+      "muster::Stream<Example>, by value or as a std::shared_ptr; a dataset, whose samples "
+      "have indices, takes a DataLoader");
+
+ public:
+  StreamLoader(const auto& /*given*/, const StreamLoaderOptions& /*options*/) {}
+};
+
+template <class S>
 void StreamLoader<S>::Iterator::start() {
   const auto& options = loader_->shared->options;
   loader_->compare_with_ranks();
@@ -225,7 +240,7 @@ void StreamLoader<S>::Iterator::start() {
 }
 
 // Moves the next batch to coming_. Returns false if there is none or, without `wait`, none yet.
-template <IsStream S>
+template <class S>
 bool StreamLoader<S>::Iterator::stage(bool wait) {
   const auto& options = loader_->shared->options;
   while (ended_ < std::ssize(now_.left)) {
@@ -262,7 +277,7 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
   return false;
 }
 
-template <IsStream S>
+template <class S>
 void StreamLoader<S>::Iterator::advance() {
   batch_.reset();
   if (until_step_ >= 0 && loader_->position.step >= until_step_)
@@ -281,7 +296,7 @@ void StreamLoader<S>::Iterator::advance() {
   hand_out(std::move(now));
 }
 
-template <IsStream S>
+template <class S>
 void StreamLoader<S>::Iterator::hand_out(Coming coming) {
   loader_->shared->copy.wait(coming.copy, [&](const auto& change) {
     for_each_tensor(static_cast<Data&>(coming.batch), change);
@@ -303,7 +318,7 @@ void StreamLoader<S>::Iterator::hand_out(Coming coming) {
   loader_->position = now_;
 }
 
-template <IsStream S>
+template <class S>
 void StreamLoader<S>::Iterator::end_epoch() {
   prefetch_.reset();
   loader_->shared->bad.report();
@@ -318,7 +333,7 @@ void StreamLoader<S>::Iterator::end_epoch() {
   start();
 }
 
-template <IsStream S>
+template <class S>
 typename StreamLoader<S>::Iterator& StreamLoader<S>::Iterator::operator++() {
   if (loader_->shared->options.check_weight)
     check_weight_read(batch_->weight, now_.batch - 1);

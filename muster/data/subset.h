@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/data/dataset.h"
 
 namespace muster {
@@ -42,7 +43,7 @@ class SubsetIndices {
 
 }  // namespace datasets
 
-template <IsDataset D>
+template <class D>
 class Subset {
  public:
   using Example = typename D::Example;
@@ -80,6 +81,18 @@ class Subset {
  private:
   std::shared_ptr<const D> dataset_;
   datasets::SubsetIndices indices_;
+};
+
+// What is no dataset: the text is the compiler's whole answer.
+template <class D>
+  requires(!IsDataset<D>)
+class Subset<D> {
+  static_assert(kNever<D>,
+                "a Subset takes a dataset (IsDataset): a muster::Dataset, or a type with Example, "
+                "size() const, and get(index, rng) const or get_batch(rows, pinned) const");
+
+ public:
+  Subset(const auto& /*given*/, const std::vector<int64_t>& /*indices*/) {}
 };
 
 template <class Given>

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/data/loader.h"
 #include "muster/data/stream_loader.h"
 
@@ -54,8 +55,7 @@ int64_t batches_of_epoch(const Loader& loader) {
 
 }  // namespace zipping
 
-template <IsLoader First, IsLoader... Others>
-  requires(sizeof...(Others) > 0)
+template <class First, class... Others>
 class ZipLoaders {
  public:
   using Batches = std::tuple<const typename First::Batch&, const typename Others::Batch&...>;
@@ -179,5 +179,21 @@ class ZipLoaders {
   std::tuple<First&, Others&...> loaders_;
   bool has_told_ = false;
 };
+
+// What is no loader: the text is the compiler's whole answer.
+template <class First, class... Others>
+  requires(sizeof...(Others) == 0 || !IsLoader<First> || (!IsLoader<Others> || ...))
+class ZipLoaders<First, Others...> {
+  static_assert(
+      kNever<First>,
+      "ZipLoaders takes two or more loaders (IsLoader): DataLoaders and StreamLoaders that "
+      "outlive it");
+
+ public:
+  explicit ZipLoaders(const auto&...) {}
+};
+
+template <class... Given>
+ZipLoaders(Given&...) -> ZipLoaders<Given...>;
 
 }  // namespace muster

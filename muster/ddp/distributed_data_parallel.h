@@ -7,12 +7,14 @@
 // Source: torch.nn.parallel.DistributedDataParallel, whose numbers it gives bit for bit.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/outputs.h"
 
@@ -33,6 +35,14 @@ class [[nodiscard]] NoSync {
   GradientReducer& reducer_;
   bool before_;
 };
+
+// What DistributedDataParallel wraps.
+template <class Module>
+concept IsWrappable = std::same_as<Module, torch::jit::Module> ||
+                      std::convertible_to<Module, std::shared_ptr<torch::nn::Module>> ||
+                      requires(const Module& holder) {
+                        { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+                      };
 
 // `Module` is a module holder (what TORCH_MODULE makes), a shared_ptr to a module with `forward`,
 // or a torch::jit::Module as torch::jit::load returns it. For a plain list of parameters use
@@ -124,5 +134,22 @@ class DistributedDataParallel {
   Module module_;
   std::unique_ptr<GradientReducer> reducer_;
 };
+
+// What cannot be wrapped: the text is the compiler's whole answer.
+template <class Module>
+  requires(!IsWrappable<Module>)
+class DistributedDataParallel<Module> {
+  static_assert(kNever<Module>,
+                "DistributedDataParallel takes a module holder (what TORCH_MODULE makes), a "
+                "std::shared_ptr to a module (std::make_shared<Net>()), or a torch::jit::Module");
+
+ public:
+  DistributedDataParallel(const auto& /*model*/,
+                          const auto& /*group*/,
+                          const DdpOptions& /*options*/ = {}) {}
+};
+
+template <class Module, class... Rest>
+DistributedDataParallel(Module, Rest&&...) -> DistributedDataParallel<Module>;
 
 }  // namespace muster

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/base/rank_env.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/distributed_sampler.h"
@@ -142,6 +143,18 @@ class Context {
   template <GivesStream Given>
   StreamLoader<StreamOf<Given>> loader(Given stream, StreamLoaderOptions options) {
     return {std::move(stream), stream_options(options)};
+  }
+  // What is neither: the text is the compiler's whole answer.
+  template <class Given>
+    requires(!GivesDataset<Given> && !GivesStream<Given>)
+  int loader(const Given& /*given*/,
+             const DataLoaderOptions& /*options*/,
+             const SamplerOptions& /*sampling*/ = {}) {
+    static_assert(
+        kNever<Given>,
+        "ctx.loader takes a dataset (IsDataset: Example, size() const, and get(index, rng) "
+        "const or get_batch(rows, pinned) const) or a muster::Stream (IsStream)");
+    return 0;
   }
   // With the options of a DataLoader.
   template <GivesStream Given, std::same_as<DataLoaderOptions> Options>

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/optim/device_step.h"
 #include "muster/train/ema.h"
 #include "muster/train/late_findings.h"
@@ -75,6 +77,17 @@ struct TrainStepOptions {
   bool unreduced = false;
 };
 
+// What a loader gives, or another type with these two.
+template <class Batch>
+concept IsBatch = requires(const Batch& batch) {
+  { batch.weight } -> std::convertible_to<double>;
+  { batch.last } -> std::convertible_to<bool>;
+};
+
+// Returns the mean loss of a batch.
+template <class Function>
+concept GivesLoss = std::convertible_to<Function, std::function<at::Tensor()>>;
+
 class TrainStep {
  public:
   // All arguments must outlive this object.
@@ -102,9 +115,19 @@ class TrainStep {
   // failed_precondition for non-finite gradients (stop), for gradients changed by others between
   // micro-batches, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a
   // loss scale); whatever loss_of and backward throw.
-  template <class Batch, class Function>
+  template <IsBatch Batch, GivesLoss Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
+  }
+  // What is no batch or no loss: the text is the compiler's whole answer.
+  template <class Batch, class Function>
+    requires(!IsBatch<Batch> || !GivesLoss<Function>)
+  at::Tensor operator()(const Batch& /*batch*/, Function&& /*loss_of*/) {
+    static_assert(
+        kNever<Batch, Function>,
+        "TrainStep takes a batch with weight and last, and a function that returns the "
+        "loss: step(batch, [&] { return loss_of(model(batch.features), batch.labels); })");
+    return {};
   }
   // Runs one micro-batch by the two values of a batch.
   at::Tensor run(double weight, bool last, const std::function<at::Tensor()>& loss_of);

@@ -23,8 +23,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
+#include "muster/base/never.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
 #include "muster/checkpoint/training/delegating_optimizer.h"
@@ -32,6 +35,21 @@
 #include "muster/comm/process_group.h"
 
 namespace muster {
+
+// What Checkpoints::add takes, as a variable of the program's.
+template <class Object>
+concept IsSaved =
+    std::is_lvalue_reference_v<Object> &&
+    (IsPart<std::remove_reference_t<Object>> || HasLoaders<std::remove_reference_t<Object>> ||
+     std::convertible_to<Object, torch::optim::Optimizer&>);
+
+// Of a model or a hook, which it shares, a temporary will do.
+template <class Object>
+concept CanBeAdded = IsSaved<Object> || std::same_as<std::remove_cvref_t<Object>, Hook> ||
+                     std::convertible_to<Object, std::shared_ptr<torch::nn::Module>> ||
+                     std::convertible_to<Object, TensorPieces> || requires(const Object& holder) {
+                       { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+                     };
 
 struct KeptState;
 struct LoadedCheckpoint;
@@ -88,6 +106,17 @@ class Checkpoints {
   Checkpoints& add(const std::string& name, Object& object) {
     return add_part(std::make_unique<PartOf<Object>>(name, group(), object));
   }
+  // Adds each of several loaders that are read together (ZipLoaders), as <name>_0, <name>_1, …
+  template <HasLoaders Object>
+  Checkpoints& add(const std::string& name, Object& object) {
+    std::apply(
+        [&](auto&... loader) {
+          int number = 0;
+          (add(name + "_" + std::to_string(number++), loader), ...);
+        },
+        object.loaders());
+    return *this;
+  }
   // Adds what a DistributedDataParallel hook remembers, on every rank. If the number of ranks
   // changes, errors still to be sent start anew. Not for anything that converts to Hook: modules
   // are callable too.
@@ -95,12 +124,32 @@ class Checkpoints {
   Checkpoints& add(const std::string& name, const Object& hook) {
     return add_part(hook_part(name, group(), hook));
   }
+  // What cannot be added: the text is the compiler's whole answer.
+  template <class Object>
+    requires(!CanBeAdded<Object>)
+  Checkpoints& add(const std::string& /*name*/, Object&& /*object*/) {
+    static_assert(
+        kNever<Object>,
+        "Checkpoints::add takes a variable that outlives it: a model (the module itself, "
+        "not its wrapper), an optimizer, a loader, ZipLoaders, a muster::SavedState, or an "
+        "object with state() and load_state() (HasState)");
+    return *this;
+  }
+
   // A part whose state differs between ranks. Every rank's is saved, and all ranks hold all of them
   // while saving, so they should be small. restore() throws failed_precondition for another number
   // of ranks.
   template <HasState Object>
   Checkpoints& add_per_rank(const std::string& name, Object& object) {
     return add_part(std::make_unique<PartPerRank<Object>>(name, group(), object));
+  }
+  template <class Object>
+    requires(!HasState<Object>)
+  Checkpoints& add_per_rank(const std::string& /*name*/, Object& /*object*/) {
+    static_assert(kNever<Object>,
+                  "Checkpoints::add_per_rank takes an object with state() and load_state() "
+                  "(HasState), which return and take a muster::SavedState");
+    return *this;
   }
 
   // Loads the newest complete checkpoint, if `resume` is set or the ranks were restarted; rank 0

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,12 @@ concept HasInitialRates = requires(Part& part, const std::vector<double>& rates)
 // again.
 template <class Part>
 concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
+
+// Several loaders that are read together: ZipLoaders.
+template <class Object>
+concept HasLoaders = requires(const Object& object) {
+  std::apply([](auto&... loader) { (void)sizeof...(loader); }, object.loaders());
+};
 
 // An object that PartOf adapts.
 template <class Object>
