@@ -170,6 +170,9 @@ class HostAgent {
     return !order.hosts.empty() && order.hosts[0] == member_->id();
   }
 
+  // The others wait for the end of our ranks, or have gone on without us.
+  bool is_awaited() const { return lost_ || !pending_.empty() || stopped_round_ >= running_round_; }
+
   // Acts at once on what concerns the ranks that run; run() does the rest in its turn.
   void take(Order order) {
     if (order.kind == Order::Kind::stop) {
@@ -488,7 +491,8 @@ class HostAgent {
     const bool has_rank_0 = specs.front().rank == 0;
     GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
                      .master_port = has_rank_0 ? watched_port(options_, job_->facts()) : 0,
-                     .stopped_for = options_.stopped_timeout};
+                     .stopped_for = options_.stopped_timeout,
+                     .is_awaited = [this] { return is_awaited(); }};
     bool told = false;  // the first is what the others must know at once
     if (options_.failure_policy == FailurePolicy::replace) {
       rules.replacing = &replacing_;

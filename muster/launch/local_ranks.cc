@@ -255,9 +255,7 @@ class LocalRanks {
     start_all();
     const WaitResult ended = wait();
     input_.close();
-    // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
-    output_.finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; },
-                   rules_.until);
+    output_.finish([&] { return is_hurried(ended); }, rules_.until);
     GroupResult result{.exits = exits_of(ended),
                        .stopped_by = ended.stopped_by,
                        .timed_out = ended.timed_out,
@@ -269,6 +267,12 @@ class LocalRanks {
 
  private:
   bool goes_on() const { return rules_.failure_policy == FailurePolicy::go_on; }
+
+  // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
+  bool is_hurried(const WaitResult& ended) {
+    const bool is_stopped = ended.stopped_by != 0 || processes_.stop_requested() != 0;
+    return is_stopped || (rules_.is_awaited && rules_.is_awaited());
+  }
 
   // The watchers begin when all ranks run. Throws: SpawnError, io; no process is left then.
   void start_all() {

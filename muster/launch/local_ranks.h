@@ -40,6 +40,9 @@ struct GroupRules {
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in
   // it yet.
   std::function<void(const RankExit&)> on_rank_failed = {};
+  // Somebody waits for the end of these ranks: who reads their output gets no more time than after
+  // a stop.
+  std::function<bool()> is_awaited = {};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import time
 
+from agents import two_agents
 from hosts import cmdline, wait_for
 from page import told
 from place import Skip, expect, rss, sh
@@ -71,6 +72,7 @@ def stopped_reader(place):
     expect(job.returncode == 0 and len(out) == 7999999, f"exit code {job.returncode}, {len(out)} bytes")
     (place.folder / "written").unlink()
     ends_without_a_reader(place, write)
+    hosts_end_without_readers(place, write)
     return "it got all when it went on; a signal and a time limit ended the job, a death its ranks"
 
 
@@ -94,6 +96,21 @@ def ends_without_a_reader(place, write):
     expect(failed.poll() is None, "nothing of a pipe is lost")
     out, err = failed.communicate(timeout=30)
     expect(failed.returncode == 137 and out, f"exit code {failed.returncode} {err}")
+
+
+def hosts_end_without_readers(place, write):
+    """One host does not wait for who reads the output of another."""
+    dies = f"[ $RANK = 1 ] || {{ {write}; }}; until [ -e ends ]; do sleep 0.02; done; exit 3"
+    for script, flags, code in ((write, ["--timeout", "5"], 124), (dies, [], 3)):
+        agents = two_agents(place, f"echo up; {script}", first=flags, second=flags)
+        for agent in agents:
+            expect(len(agent.stdout.read(1)) == 1, "nothing was written")
+        (place.folder / "ends").touch()
+        for agent in agents:
+            said = agent.stderr.read().decode()
+            place.hear(said)
+            expect(agent.wait(timeout=30) == code, f"exit code {agent.returncode}, not {code}: {said}")
+        (place.folder / "ends").unlink()
 
 
 def ranks_of(pid):
