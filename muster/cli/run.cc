@@ -12,6 +12,7 @@
 #include "muster/cli/plan_model.h"
 #include "muster/cli/run_flags.h"
 #include "muster/cli/run_options.h"
+#include "muster/cluster/given_gpus.h"
 #include "muster/cluster/host_agent.h"
 #include "muster/launch/launch.h"
 #include "muster/report/host_samples.h"
@@ -138,6 +139,8 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   use_config_file(*command, args);
   command->callback([flags, programs, exit_code] {
     const std::vector<MoreProgram> more = parse_more_programs(programs);
+    if (flags->inventory.empty())
+      keep_to_given_gpus();
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
     if (cluster)
@@ -181,6 +184,8 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   command->callback([flags, model, programs, exit_code, command] {
     warn_of_flags_of_program(*command, programs[0]);
     const auto about_model = to_about_model(*model, flags->json);
+    if (flags->inventory.empty())
+      keep_to_given_gpus();
     LaunchOptions options = to_launch_options(*flags, {}, parse_more_programs(programs));
     options.about_model = about_model;
     const auto remote = to_remote_options(*flags);

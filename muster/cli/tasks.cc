@@ -8,6 +8,7 @@
 #include "muster/base/usage.h"
 #include "muster/cli/tasks_options.h"
 #include "muster/cli/value_flags.h"
+#include "muster/cluster/given_gpus.h"
 #include "muster/tasks/hosts/server.h"
 #include "muster/tasks/run.h"
 #include "muster/tasks/slurm/element.h"
@@ -243,8 +244,11 @@ int run_tasks_command(const TasksFlags& flags) {
     exec_element(flags.element[0], element_index(flags.element[1]));
   if (flags.serve)
     return serve_tasks_of_another();
-  if (flags.submit.empty())
+  if (flags.submit.empty()) {
+    if (flags.inventory.empty())
+      keep_to_given_gpus();
     return tasks::run(to_tasks_options(flags));
+  }
   check_submit(flags);
   tasks::submit(to_tasks_options(flags), flags.sbatch);
   return 0;

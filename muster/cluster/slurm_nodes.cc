@@ -202,7 +202,7 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
     return std::nullopt;
   std::vector<SlurmNode> nodes;
   const int64_t components = get_env_int("SLURM_HET_SIZE").value_or(0);
-  if (components > static_cast<int64_t>(kMostNodes))
+  if (std::cmp_greater(components, kMostNodes))
     refuse_nodes("SLURM_HET_SIZE", "a number of components", cat(components));
   for (int group = 0; group < components; ++group)
     add_nodes_of(cat("_HET_GROUP_", group), group, nodes);

@@ -1,7 +1,7 @@
 """The pods of the manifests in examples/kubernetes, as hosts with networks and names of their own: their commands, with
 the variables that Kubernetes and Kubeflow Trainer set.
 
-    kubernetes_test.py MUSTER
+    kubernetes_test.py MUSTER FAKE_NVML      the program; a stand-in for the driver's library
 """
 
 import os
@@ -15,7 +15,7 @@ import hosts
 import manifests
 from pods import Cluster
 
-MUSTER = ""
+MUSTER = FAKE_NVML = ""
 PODS = 2  # of the manifests' four
 SAY = "#!/bin/sh\necho pod $GROUP_RANK of $GROUP_WORLD_SIZE: $*\n"
 
@@ -69,7 +69,26 @@ class KubernetesTest(unittest.TestCase):
     def test_a_train_job(self):
         self.run_manifest("trainjob.yaml")
 
+    def gpus_of_ranks(self, given):
+        """The GPUs of a job in a pod that sees two, one of which was `given` to it by this variable."""
+        gpus = "|".join(f"uuid=GPU-{index},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{index}:00.0" for index in range(2))
+        done = subprocess.run([MUSTER, "run", "-q", "sh", "-c", "echo GPU of rank $RANK of $WORLD_SIZE in $CUDA_VISIBLE_DEVICES"],
+                              capture_output=True, text=True, check=True, cwd=self.folder,
+                              env={"PATH": os.environ["PATH"], "MUSTER_RUNTIME_DIR": self.cluster.environment["MUSTER_RUNTIME_DIR"],
+                                   "MUSTER_NVML_LIBRARY": FAKE_NVML, "FAKE_NVML": f"version=550.54|{gpus}", "NVIDIA_VISIBLE_DEVICES": given})
+        return sorted(line.split("GPU of ")[1] for line in done.stdout.splitlines()), done.stderr
+
+    def test_gpus_that_the_device_plugin_gives(self):
+        """A privileged pod sees all; by CDI the variable says nothing, and what the pod sees is its own."""
+        ranks, said = self.gpus_of_ranks("GPU-1")
+        self.assertEqual(ranks, ["rank 0 of 1 in GPU-1"])
+        self.assertIn("NVIDIA_VISIBLE_DEVICES='GPU-1' names fewer GPUs than this process sees", said)
+        for nothing in ("void", "all", "GPU-0,GPU-1"):
+            ranks, said = self.gpus_of_ranks(nothing)
+            self.assertEqual(ranks, ["rank 0 of 2 in GPU-0,GPU-1", "rank 1 of 2 in GPU-0,GPU-1"])
+            self.assertNotIn("NVIDIA_VISIBLE_DEVICES", said)
+
 
 if __name__ == "__main__":
-    MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    MUSTER, FAKE_NVML = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
     hosts.main(hosts.missing() or manifests.missing())

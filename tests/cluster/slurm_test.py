@@ -226,8 +226,14 @@ class RecipesTest(SlurmCase):
         self.assertEqual(self.places(), self.FOUR, self.said())
 
     def test_gpus_that_are_not_bound(self):
-        self.submit(self.recipe("Which GPUs a task gets", 1))
-        self.assertEqual(self.places(), ["a: rank 0 of 1, GPU-a-0 of GPU-a-0"], self.said())
+        for unset in ("", "env -u CUDA_VISIBLE_DEVICES "):
+            with self.subTest(unset):
+                (self.folder / "places").unlink(missing_ok=True)
+                command = self.recipe("Which GPUs a task gets", 1).replace("muster run", f"{unset}muster run")
+                code, _, err = self.run_here(*command.split())
+                self.assertEqual(code, 0, err)
+                self.assertEqual(self.places(), ["a: rank 0 of 1, GPU-a-0 of GPU-a-0"], err)
+                self.assertEqual("SLURM_STEP_GPUS='0' names fewer GPUs than this process sees" in err, bool(unset), err)
 
     def test_whole_nodes(self):
         self.submit(self.recipe("A node for yourself alone"))

@@ -1,0 +1,82 @@
+#include "muster/cluster/given_gpus.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "muster/base/env.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/device/probe.h"
+#include "muster/device/visible_devices.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kMask = "CUDA_VISIBLE_DEVICES";
+constexpr const char* kOfSlurm = "SLURM_STEP_GPUS";
+constexpr const char* kOfContainer = "NVIDIA_VISIBLE_DEVICES";
+
+bool names_devices(const std::string& text) {
+  return text.starts_with("GPU-") || text.starts_with("MIG-");
+}
+
+// What a scheduler has said, whatever GPUs there are. An empty CUDA_VISIBLE_DEVICES hides all.
+std::optional<GivenGpus> told_gpus() {
+  if (std::getenv(kMask) != nullptr)
+    return std::nullopt;
+  if (const auto indices = get_env(kOfSlurm))
+    return GivenGpus{.variable = kOfSlurm, .mask = *indices};
+  const auto uuids = get_env(kOfContainer);
+  if (uuids && names_devices(*uuids))
+    return GivenGpus{.variable = kOfContainer, .mask = *uuids};
+  return std::nullopt;
+}
+
+size_t num_instances_of(const Host& host) {
+  size_t count = 0;
+  for (const Gpu& gpu : host.gpus)
+    count += gpu.mig.size();
+  return count;
+}
+
+}  // namespace
+
+std::optional<GivenGpus> given_gpus(const Host& host) {
+  const auto told = told_gpus();
+  if (!told)
+    return std::nullopt;
+  const VisibleDevices visible = visible_devices(host.gpus, told->mask);
+  if (!visible.remark.empty())
+    return std::nullopt;
+  const auto is_nvidia = [](const Gpu& gpu) {
+    return gpu.vendor == Vendor::nvidia;
+  };
+  const auto gpus = std::ranges::count_if(host.gpus, is_nvidia);
+  const bool hides_gpus = visible.mig.empty() && std::cmp_less(visible.gpus.size(), gpus);
+  const bool hides_instances =
+      !visible.mig.empty() && (visible.mig.size() < num_instances_of(host) || gpus > 1);
+  return hides_gpus || hides_instances ? told : std::nullopt;
+}
+
+void keep_to_given_gpus() {
+  if (!told_gpus())
+    return;
+  const Inventory machine = probe_this_machine();
+  const auto given = given_gpus(machine.hosts[0]);
+  if (!given)
+    return;
+  ::setenv(kMask, given->mask.c_str(), 1);
+  log(LogLevel::info,
+      cat(given->variable,
+          "='",
+          given->mask,
+          "' names fewer GPUs than this process sees, and ",
+          kMask,
+          " is not set: muster keeps to them; set ",
+          kMask,
+          " for other ones"));
+}
+
+}  // namespace muster
