@@ -219,10 +219,10 @@ if [ -e .git ] && command -v git >/dev/null && [ -z "$(git config core.hooksPath
   git config core.hooksPath scripts/hooks 2>/dev/null && say "git looks at commit messages by scripts/hooks (core.hooksPath)" || true
 fi
 
-add_kubernetes
 if [ -n "${TORCH:-}" ]; then
   say "LibTorch: TORCH=$TORCH, as asked"
   exit 0
 fi
 add_tensorboard
 add_notebook
+add_kubernetes

@@ -150,7 +150,7 @@ class ContainersTest(unittest.TestCase):
         if not TRAIN:
             self.skipTest("this build has no LibTorch")
         libraries = "/host-libraries"  # of this machine, which has the image's release
-        flags = [f"--volume={manifests.ROOT}:{manifests.ROOT}:ro", f"--volume=/usr/lib/{os.uname().machine}-linux-gnu:{libraries}:ro",
+        flags = [*(f"--volume={folder}:{folder}:ro" for folder in (manifests.ROOT, BUILD)), f"--volume=/usr/lib/{os.uname().machine}-linux-gnu:{libraries}:ro",
                  f"--env=LD_LIBRARY_PATH={libraries}", "--env=OMP_NUM_THREADS=1", "--memory=2g"]
         started = [self.start_words(index, ["-n", "2", TRAIN, "--epochs", "2"], flags=flags) for index in range(PODS)]
         for pod in started:
