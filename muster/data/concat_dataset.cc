@@ -47,7 +47,7 @@ JoinedSizes::Place JoinedSizes::place_of(int64_t sample) const {
   if (sample < 0 || sample >= total())
     refuse_joined(
         cat("a sample from 0 to ", total() - 1), cat(sample), "ask for one that there is");
-  const auto part = static_cast<size_t>(std::ranges::upper_bound(ends_, sample) - ends_.begin());
+  const size_t part = std::ranges::upper_bound(ends_, sample) - ends_.begin();
   return {.part = part, .index = sample - (ends_[part] - sizes_[part])};
 }
 

@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/as_double.h"
 #include "muster/data/mix.h"
 #include "muster/data/permutation.h"
 
@@ -57,10 +58,10 @@ std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t sample
   std::vector<int64_t> slots;
   std::vector<std::pair<double, size_t>> by_remainder;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const double exact = weights[i] / sum * static_cast<double>(samples);
-    slots.push_back(static_cast<int64_t>(std::floor(exact)));
+    const double exact = weights[i] / sum * as_double(samples);
+    slots.push_back(std::floor(exact));
     if (weights[i] > 0)
-      by_remainder.emplace_back(static_cast<double>(slots.back()) - exact, i);
+      by_remainder.emplace_back(as_double(slots.back()) - exact, i);
   }
   std::ranges::sort(by_remainder);
   int64_t left = samples - std::accumulate(slots.begin(), slots.end(), int64_t{0});
@@ -91,17 +92,17 @@ class MixedEpoch {
              int64_t seed,
              int64_t epoch)
       : sources_(std::move(sources)),
-        places_(samples, mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch))),
-        seed_(static_cast<uint64_t>(seed)),
+        places_(samples, mixed(seed, epoch)),
+        seed_(seed),
         epoch_(epoch) {}
 
   int64_t operator()(int64_t position) const {
     const int64_t slot = places_.at(position);
     const auto behind = std::ranges::upper_bound(*sources_, slot, {}, &Source::first_slot);
-    const auto number = static_cast<uint64_t>(behind - sources_->begin() - 1);
+    const int64_t number = behind - sources_->begin() - 1;
     const Source& source = (*sources_)[number];
     const int64_t draw = epoch_ * source.slots + slot - source.first_slot;
-    const auto time = static_cast<uint64_t>(draw / source.size);
+    const int64_t time = draw / source.size;
     const Permutation order(source.size, mixed(mixed(seed_, number), time));
     return source.begin + order.at(draw % source.size);
   }
@@ -109,7 +110,7 @@ class MixedEpoch {
  private:
   std::shared_ptr<const std::vector<Source>> sources_;
   Permutation places_;
-  uint64_t seed_;
+  int64_t seed_;
   int64_t epoch_;
 };
 

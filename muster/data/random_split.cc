@@ -20,6 +20,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/data/as_double.h"
 
 namespace muster {
 
@@ -41,7 +42,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
                  "give the last part what is left");
   std::vector<int64_t> counts;
   for (const double fraction : fractions)
-    counts.push_back(static_cast<int64_t>(std::floor(static_cast<double>(size) * fraction)));
+    counts.push_back(std::floor(as_double(size) * fraction));
   int64_t left = size - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   for (size_t i = 0; left > 0; ++i, --left)
     ++counts[i % counts.size()];
@@ -52,7 +53,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
 at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
   if (!shuffle)
     return at::arange(size, at::kLong);
-  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  auto generator = at::detail::createCPUGenerator(seed);
   return at::randperm(size, generator, at::kLong);
 }
 
@@ -90,15 +91,15 @@ at::Tensor class_by_class(const at::Tensor& samples, const at::Tensor& labels) {
 
 // Deals `samples` out to parts of these lengths, evenly all along.
 std::vector<at::Tensor> dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
-  const auto size = static_cast<double>(samples.numel());
+  const double size = as_double(samples.numel());
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   std::vector<std::vector<int64_t>> parts(lengths.size());
   for (int64_t i = 0; i < samples.numel(); ++i) {
     size_t furthest_behind = 0;
     double most = -size;
     for (size_t part = 0; part < lengths.size(); ++part) {
-      const double due = static_cast<double>(lengths[part]) * static_cast<double>(i + 1) / size;
-      const double behind = due - static_cast<double>(parts[part].size());
+      const double due = as_double(lengths[part]) * as_double(i + 1) / size;
+      const double behind = due - as_double(std::ssize(parts[part]));
       const bool is_full = std::ssize(parts[part]) == lengths[part];
       if (!is_full && behind > most) {
         furthest_behind = part;
@@ -169,9 +170,9 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
     tests = cut_up(samples, lengths);
   }
   std::vector<FoldIndices> made;
-  for (size_t fold = 0; fold < tests.size(); ++fold) {
+  for (int64_t fold = 0; fold < folds; ++fold) {
     std::vector<at::Tensor> others = tests;
-    others.erase(others.begin() + static_cast<int64_t>(fold));
+    others.erase(others.begin() + fold);
     made.push_back(
         {.train = std::get<0>(at::cat(others).sort()), .test = std::get<0>(tests[fold].sort())});
   }

@@ -19,6 +19,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/as_double.h"
 
 namespace muster {
 
@@ -33,7 +34,7 @@ namespace {
 
 // As a vector by feature: statistics of `features` are over all other dimensions.
 at::Tensor along_features(const at::Tensor& statistic, const at::Tensor& features) {
-  std::vector<int64_t> shape(static_cast<size_t>(features.dim()), 1);
+  std::vector<int64_t> shape(features.dim(), 1);
   shape[features.dim() == 1 ? 0 : 1] = statistic.numel();
   return statistic.to(features.device(), features.scalar_type()).view(shape);
 }
@@ -105,7 +106,7 @@ void StandardScalerImpl::partial_fit(const at::Tensor& features) {
   const auto [variance, mean] = at::var_mean(rows, at::IntArrayRef{0}, /*correction=*/0);
   // With counts of values, which are several of a sample where it has more dimensions.
   const at::Tensor before = samples_.to(at::kDouble);
-  const auto count = static_cast<double>(rows.size(0));
+  const double count = as_double(rows.size(0));
   const at::Tensor all = before + count;
   const at::Tensor apart = mean.to(mean_.device()) - mean_;
   const at::Tensor squares = variance.to(mean_.device()) * count + variance_ * before +

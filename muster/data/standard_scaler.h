@@ -5,10 +5,10 @@
 //   muster::StandardScaler scaler(13);
 //   scaler->fit(parts[0]);                                      // of the training part alone
 //   auto loader = ctx.loader(scaler->transform(parts[0]), …);
-//   checkpoints.add("scaler", scaler);
+//   torch::save(scaler, "scaler.pt");
 //
 //   muster::StandardScaler same(13);                            // in the program that predicts
-//   muster::load_weights(*same, "scaler.safetensors");
+//   torch::load(same, "scaler.pt");
 //   auto prediction = net(same(features));
 #pragma once
 

@@ -33,7 +33,8 @@ at::Tensor own_indices(const at::Tensor& indices) {
 }
 
 std::span<const int64_t> numbers_of(const at::Tensor& indices) {
-  return {indices.const_data_ptr<int64_t>(), static_cast<size_t>(indices.numel())};
+  const int64_t* const first = indices.const_data_ptr<int64_t>();
+  return {first, first + indices.numel()};
 }
 
 }  // namespace
@@ -50,9 +51,9 @@ SubsetIndices::SubsetIndices(const at::Tensor& indices, int64_t size)
     refuse_indices(
         size > 0 ? cat("indices from 0 to ", size - 1) : "no indices of an empty data set",
         cat(*wrong, " at place ", wrong - numbers.begin()));
-  identity_ = mixed(static_cast<uint64_t>(size), numbers.size());
+  identity_ = mixed(size, numbers.size());
   for (const int64_t index : numbers)
-    identity_ = mixed(identity_, static_cast<uint64_t>(index));
+    identity_ = mixed(identity_, index);
 }
 
 int64_t SubsetIndices::at(int64_t place) const {

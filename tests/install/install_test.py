@@ -2,6 +2,7 @@
 """Installs a build into an empty folder and uses it from there. The build and what it has are told by
 MUSTER_TEST_* (CMakeLists.txt beside this file)."""
 
+import json
 import os
 import pathlib
 import re
@@ -142,6 +143,7 @@ class InstallTest(unittest.TestCase):
         for kind, name in ("cpp program", "main.cc"), ("cmake", "CMakeLists.txt"):
             (project / name).write_text(re.search(rf"^```{kind}\n(.*?)^```$", readme, re.M | re.S)[1], encoding="utf-8")
         build = self.build_hello(project=project)
+        self.assertEqual(len(list(build.rglob("cmake_pch.hxx.gch"))), 1)  # muster_precompile
         out = self.must(build / "hello", environment={"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}, cwd=self.scratch)
         # Processors differ in the last digits.
         losses = [{int(rank): float(loss) for rank, loss in re.findall(r"(?m)^\[\d\] rank (\d) on cpu: loss (\S+)$", text)}
@@ -149,6 +151,45 @@ class InstallTest(unittest.TestCase):
         self.assertEqual(sorted(losses[0]), [0, 1])
         for rank, loss in losses[0].items():
             self.assertAlmostEqual(losses[1][rank], loss, places=4, msg=out)
+
+    def project_of(self, lines):
+        """A project of programs of one empty source, with these lines of CMake; as configure() returns it."""
+        project = self.scratch / "-".join(["project", self._testMethodName])
+        project.mkdir()
+        (project / "main.cc").write_text("int main() {}\n", encoding="utf-8")
+        head = "cmake_minimum_required(VERSION 3.25)\nproject(programs LANGUAGES CXX)\nfind_package(muster REQUIRED)\n"
+        (project / "CMakeLists.txt").write_text(head + lines, encoding="utf-8")
+        return self.configure("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", project=project)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_targets_with_the_same_flags_share_a_precompiled_header(self):
+        build, (code, out, err) = self.project_of("""
+            foreach(name one two with_a_macro with_a_flag)
+              add_executable(${name} main.cc)
+              target_link_libraries(${name} PRIVATE muster::muster)
+            endforeach()
+            add_library(shared SHARED main.cc)
+            target_link_libraries(shared PRIVATE muster::muster)
+            muster_precompile(one two with_a_macro with_a_flag shared)
+            target_compile_definitions(with_a_macro PRIVATE FILE="x")
+            target_compile_options(with_a_flag PRIVATE -O2)
+            """)
+        self.assertEqual(code, 0, out + err)
+        header = {}
+        for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+            target = re.search(r"CMakeFiles/(\w+)\.dir/main\.cc\.o", entry["command"])
+            if target:
+                header[target[1]] = re.search(r"-include (\S+)", entry["command"])[1]
+        self.assertEqual(set(header), {"one", "two", "with_a_macro", "with_a_flag", "shared"})
+        self.assertEqual(header["one"], header["two"])
+        self.assertEqual(header["one"], header["with_a_macro"])
+        self.assertEqual(len({header["one"], header["with_a_flag"], header["shared"]}), 3)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_precompiling_what_is_no_target_is_told(self):
+        _, (code, out, err) = self.project_of("muster_precompile(nothing)\n")
+        self.assertNotEqual(code, 0)
+        self.assertIn("muster_precompile: expected a target, got 'nothing'", " ".join((out + err).split()))
 
     @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
     def test_all_examples_are_a_project(self):
