@@ -20,8 +20,10 @@
 #include <vector>
 
 #include "muster/data/collate.h"
+#include "muster/data/concat_dataset.h"
 #include "muster/data/device_copy.h"
 #include "muster/data/stream_loader.h"
+#include "muster/data/subset.h"
 #include "tests/data/files.h"
 #include "tests/data/numbers.h"
 
@@ -307,6 +309,23 @@ TEST_F(LoaderOnAGpu, RowsOfTensorsOnTheGpuComeOnTheLoopsStream) {
     next += 4;
   }
   EXPECT_EQ(next, 20);
+}
+
+// Of one data set, and of both: gathered into page-locked memory, as those of tensors alone.
+TEST_F(LoaderOnAGpu, SubsetsAndJoinedTensorsComeByPinnedMemory) {
+  const auto rows = torch::arange(20);
+  const TensorDataset data(rows, rows * 2);
+  const ConcatDataset all(Subset(data, torch::arange(6)), data);
+  const auto mixed = all.get_batch(torch::tensor({5, 6, 0}, torch::kLong), /*pinned=*/true);
+  const auto of_one = all.get_batch(torch::tensor({1, 3}, torch::kLong), /*pinned=*/true);
+  EXPECT_TRUE(mixed.features.is_pinned() && mixed.labels.is_pinned());
+  EXPECT_TRUE(of_one.features.is_pinned() && of_one.labels.is_pinned());
+  DataLoader loader(all, {.batch_size = 4, .device = kGpu});
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> read;
+  for (const auto& batch : loader)
+    read.push_back(batch.labels.cpu());
+  EXPECT_TRUE(torch::equal(torch::cat(read), torch::cat({torch::arange(6), rows}) * 2));
 }
 
 // It counts from its part's number on.

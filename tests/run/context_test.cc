@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/data/own_loaders.h"
+#include "muster/data/random_split.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/run/sampler_checks.h"
 #include "tests/support/ranks.h"
@@ -53,6 +54,20 @@ TEST(Context, SamplersThatDifferAreRefusedOnEveryRank) {
     EXPECT_THAT(message_of(failure), ::testing::HasSubstr("seed"));
 }
 
+// A seed that differs by rank would train some samples twice, and others that are to be evaluated.
+TEST(Context, SplitsThatDifferAreRefusedOnEveryRank) {
+  const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    const TensorDataset data(torch::arange(30), torch::arange(30));
+    const auto parts = random_split(data, {0.8, 0.2}, {.seed = group.rank() == 2 ? 6 : 5});
+    auto loader = ctx.loader(parts[0], {.batch_size = 2});
+    for (const auto& batch : loader)
+      (void)batch.labels;
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("shuffled(24) of samples"));
+}
+
 struct Sevens : Stream<int64_t> {
   struct Reader : StreamReader<int64_t> {
     explicit Reader(const StreamPart& part) : at(part.part), step(part.parts) {}
@@ -67,6 +82,30 @@ struct Sevens : Stream<int64_t> {
     return std::make_unique<Reader>(part);
   }
 };
+
+TEST(Context, LoadersShareADatasetAndAreKeptInAVector) {
+  run_ranks(2, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    const auto data = std::make_shared<const TensorDataset>(torch::arange(12), torch::arange(12));
+    std::vector<DataLoader<TensorDataset>> loaders;
+    for (int64_t batch = 1; batch <= 3; ++batch)
+      loaders.push_back(ctx.loader(data, {.batch_size = batch}));
+    loaders.push_back(ctx.loader(data, ctx.sampler(in_order(12)), {.batch_size = 2}));
+    for (auto& loader : loaders) {
+      EXPECT_EQ(&loader.dataset(), data.get());
+      EXPECT_EQ(loader.num_samples(), 6);
+    }
+    const DataLoaderOptions options{.batch_size = 8};
+    auto streamed = ctx.loader(std::make_shared<const Sevens>(), options);
+    auto in_memory = ctx.loader(data, options);
+    const torch::NoGradGuard no_grad;
+    for (const auto& batch : streamed) {
+      EXPECT_EQ(batch.size(0), 8);
+      break;
+    }
+    EXPECT_EQ(in_memory.num_batches(), 1);
+  });
+}
 
 TEST(Context, LoadersOfStreamsShareTheDataOut) {
   run_ranks(3, [](ProcessGroup& group) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -85,7 +86,7 @@ concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
 // Several loaders that are read together: ZipLoaders.
 template <class Object>
 concept HasLoaders = requires(const Object& object) {
-  std::apply([](auto&... loader) { (void)sizeof...(loader); }, object.loaders());
+  std::tuple_size<std::remove_cvref_t<decltype(object.loaders())>>::value;
 };
 
 // An object that PartOf adapts.
