@@ -144,6 +144,15 @@ class ProcessGroup {
                                   int root,
                                   Caller caller = Caller::goes_on);
 
+  // The ranks' inputs of different lengths, in the order of the ranks: on `root` one tensor for
+  // each rank, on other ranks none. An undefined input is one of no rows, whatever the others' type
+  // is. Shapes: input [n of this rank, …]; types and other dimensions as the other ranks'.
+  // Collective: yes. Throws: invalid_argument, on every rank, for tensors that do not fit together.
+  // Source: MPI_Gatherv.
+  std::vector<at::Tensor> gather_varying(const at::Tensor& input, int root);
+  // The same on every rank. Source: MPI_Allgatherv.
+  std::vector<at::Tensor> all_gather_varying(const at::Tensor& input);
+
   // output = this rank's part of `root`'s input; other ranks' `input` is ignored.
   void scatter(at::Tensor output, at::Tensor input, int root) {
     scatter_async(std::move(output), std::move(input), root, Caller::waits).wait();

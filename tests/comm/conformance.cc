@@ -167,6 +167,72 @@ void gather_and_scatter(ProcessGroup& group) {
   }
 }
 
+// Rows of rank `rank`: 0, 2, 4, … of them, so that rank 0 has none.
+at::Tensor varying_rows(int rank, at::ScalarType type) {
+  return values(rank, type, {int64_t{2} * rank, 3});
+}
+
+void gather_varying_lengths(ProcessGroup& group) {
+  for (const auto type : kNumbers) {
+    const at::Tensor mine = varying_rows(group.rank(), type).to(group.device());
+    const auto check = [&](const std::vector<at::Tensor>& parts) {
+      expect(std::ssize(parts) == group.size(), "a part of each rank");
+      for (int rank = 0; rank < group.size(); ++rank) {
+        const at::Tensor& part = parts[static_cast<size_t>(rank)];
+        expect(part.device() == group.device(), "on this rank's device");
+        expect_equal(part, varying_rows(rank, type), cat("gather_varying of rank ", rank));
+      }
+    };
+    for (int root = 0; root < group.size(); ++root) {
+      const auto parts = group.gather_varying(mine, root);
+      expect(root == group.rank() || parts.empty(), "nothing on other ranks");
+      if (root == group.rank())
+        check(parts);
+    }
+    check(group.all_gather_varying(mine));
+  }
+}
+
+// Ranks without rows need not know of what; tensors of the host stay there.
+void gather_varying_of_nothing(ProcessGroup& group) {
+  const bool has_rows = group.rank() == group.size() - 1;
+  const at::Tensor row = torch::full({1, 2}, 7, torch::kLong);
+  const auto parts = group.gather_varying(has_rows ? row.to(group.device()) : at::Tensor(), 0);
+  for (const at::Tensor& part : parts) {
+    const bool is_last = &part == &parts.back();
+    expect(part.device() == group.device(), "on this rank's device");
+    expect(part.sizes() == at::IntArrayRef({is_last ? 1 : 0, 2}), "rows of two");
+  }
+  if (group.rank() == 0)
+    expect_equal(parts.back(), row, "the only row");
+  for (const at::Tensor& part : group.all_gather_varying(at::Tensor()))
+    expect(part.defined() && part.size(0) == 0, "no rows of no rank");
+  for (const at::Tensor& part : group.all_gather_varying(torch::ones({group.rank(), 0, 4})))
+    expect(part.is_cpu() && part.numel() == 0 && part.size(2) == 4, "rows without elements");
+}
+
+void gather_varying_of_unlike_tensors(ProcessGroup& group) {
+  const bool is_last = group.rank() == group.size() - 1;
+  expect_error(ErrorCode::invalid_argument, "a first dimension", [&] {
+    group.gather_varying(is_last ? torch::tensor(1.0F) : torch::ones({2}), 0);
+  });
+  expect_error(ErrorCode::invalid_argument, cat("got ", group.size()), [&] {
+    group.gather_varying(torch::ones({2}), group.size());
+  });
+  if (group.size() > 1) {
+    expect_error(
+        ErrorCode::invalid_argument, cat("Long rows of [5] on rank ", group.size() - 1), [&] {
+          group.gather_varying(torch::ones({2, 5}, is_last ? torch::kLong : torch::kFloat), 0);
+        });
+    expect_error(ErrorCode::invalid_argument, "Float rows of [5] on rank 0", [&] {
+      group.all_gather_varying(torch::ones({2, is_last ? 4 : 5}));
+    });
+  }
+  auto after = torch::ones({4}, group.device());
+  group.all_reduce(after);  // all ranks have refused together
+  expect_equal(after, torch::full({4}, static_cast<float>(group.size())), "after refusals");
+}
+
 void send_and_receive_around_the_ring(ProcessGroup& group) {
   if (group.size() == 1)
     return;
@@ -387,6 +453,9 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"AllToAllEqualParts", all_to_all_equal_parts},
       {"AllToAllWithSplits", all_to_all_with_splits},
       {"GatherAndScatter", gather_and_scatter},
+      {"GatherVaryingLengths", gather_varying_lengths},
+      {"GatherVaryingOfNothing", gather_varying_of_nothing},
+      {"GatherVaryingOfUnlikeTensors", gather_varying_of_unlike_tensors},
       {"SendAndReceiveAroundTheRing", send_and_receive_around_the_ring},
       {"NonContiguousTensors", non_contiguous_tensors},
       {"EveryTypeIsMoved", every_type_is_moved},

@@ -123,6 +123,14 @@ void move_by_group(const Row& row) {
   at::Tensor from_all = row.empty(int64_t{2} * row.size());
   group.all_to_all(from_all, row.mine(int64_t{2} * row.size()));
   row.expect(from_all, row.sent_here(), "all_to_all");
+  const auto expect_varying = [&](const Tensors& parts, const std::string& call) {
+    for (int other = 0; other < row.size(); ++other)
+      row.expect(parts[static_cast<size_t>(other)], bits(other, other, row.type), call);
+  };
+  const Tensors varying = group.gather_varying(row.mine(row.rank()), root);
+  if (row.rank() == root)
+    expect_varying(varying, "gather_varying");
+  expect_varying(group.all_gather_varying(row.mine(row.rank())), "all_gather_varying");
   if (row.size() == 1)
     return;
   const int next = (row.rank() + 1) % row.size(),

@@ -59,10 +59,12 @@ bool is_known_everywhere(at::ScalarType type) {
   }
 }
 
+// The strides of a tensor without elements, and those of dimensions of 1, say nothing: they are
+// given anew, since a view as bytes looks at them.
 at::Tensor as_bytes(const at::Tensor& plain) {
   const int64_t rows = plain.dim() == 0 ? 1 : plain.size(0);
   const int64_t columns = plain.dim() == 0 ? 1 : c10::multiply_integers(plain.sizes().slice(1));
-  return plain.detach().view({rows, columns}).view(at::kByte);
+  return plain.detach().as_strided({rows, columns}, {columns, 1}).view(at::kByte);
 }
 
 }  // namespace muster

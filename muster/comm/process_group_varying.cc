@@ -1,0 +1,212 @@
+// Gathers of tensors whose first dimension differs between the ranks. The ranks first tell each
+// other what they have: so all of them refuse what does not fit, and those that receive know how
+// much comes. Then only the rows themselves are moved, without padding.
+#include "muster/comm/process_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "muster/base/byte_reader.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/group_state.h"
+#include "muster/comm/process_group_call.h"
+
+namespace muster {
+
+namespace {
+
+// Where a rank's tensor is. One whose device is the CPU goes together with either of the others.
+enum class RowsPlace { cpu, host_of_gpu, gpu };
+
+// What a rank gives. Without a row type it gives nothing, whatever the others give.
+struct GivenRows {
+  bool has_type = false;
+  at::ScalarType type = at::kFloat;
+  RowsPlace place = RowsPlace::cpu;
+  int64_t rows = 0;
+  std::vector<int64_t> row = {};  // the shape of each
+  std::string wrong = {};         // why it cannot be gathered; empty: it can
+
+  bool fits(const GivenRows& other) const {
+    const bool is_apart =
+        place != other.place && place != RowsPlace::cpu && other.place != RowsPlace::cpu;
+    return type == other.type && row == other.row && !is_apart;
+  }
+  std::string text() const {
+    const char* const where = place == RowsPlace::gpu ? " on a GPU" : "";
+    return cat(c10::toString(type), " rows of [", join(row, ", "), "]", where);
+  }
+};
+
+RowsPlace place_of(bool is_on_host, c10::Device device) {
+  if (device.is_cpu())
+    return RowsPlace::cpu;
+  return is_on_host ? RowsPlace::host_of_gpu : RowsPlace::gpu;
+}
+
+GivenRows given_rows(const at::Tensor& input, c10::Device device) {
+  if (!input.defined())
+    return {};
+  GivenRows given{
+      .has_type = true, .type = input.scalar_type(), .place = place_of(input.is_cpu(), device)};
+  if (input.layout() != at::kStrided || input.dim() == 0) {
+    given.wrong = cat(c10::toString(input.layout()), " ", describe(input));
+  } else if (!input.is_cpu() && input.device() != device) {
+    given.wrong = cat("one on ", input.device().str());
+  } else {
+    given.rows = input.size(0);
+    given.row = input.sizes().slice(1).vec();
+  }
+  return given;
+}
+
+std::string written(const GivenRows& given) {
+  std::string text = cat(given.has_type ? 1 : 0,
+                         " ",
+                         static_cast<int>(given.type),
+                         " ",
+                         static_cast<int>(given.place),
+                         " ",
+                         given.rows,
+                         " ",
+                         given.row.size(),
+                         " ");
+  for (const int64_t extent : given.row)
+    text += cat(extent, " ");
+  return text + given.wrong;
+}
+
+GivenRows read_given(const std::string& text) {
+  ByteReader reader(text, "gather of varying lengths");
+  const auto number = [&] {
+    return static_cast<int64_t>(reader.take_number(' '));
+  };
+  GivenRows given;
+  given.has_type = number() == 1;
+  given.type = static_cast<at::ScalarType>(number());
+  given.place = static_cast<RowsPlace>(number());
+  given.rows = number();
+  given.row.resize(static_cast<size_t>(number()));
+  for (int64_t& extent : given.row)
+    extent = number();
+  given.wrong = reader.take(reader.left());
+  return given;
+}
+
+// Throws the same on every rank.
+void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
+  const auto refuse = [&](const std::string& expected, const std::string& got) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation, ": expected ", expected, ", got ", got, "; give such on all ranks"));
+  };
+  int64_t first = -1;
+  for (int64_t rank = 0; rank < std::ssize(all); ++rank) {
+    const GivenRows& given = all[static_cast<size_t>(rank)];
+    if (!given.wrong.empty())
+      refuse("a dense tensor with a first dimension, on the host or the rank's device",
+             cat(given.wrong, " on rank ", rank));
+    if (!given.has_type)
+      continue;
+    if (first < 0)
+      first = rank;
+    const GivenRows& before = all[static_cast<size_t>(first)];
+    if (!given.fits(before))
+      refuse("rows of one type and shape",
+             cat(before.text(), " on rank ", first, " and ", given.text(), " on rank ", rank));
+  }
+}
+
+// What all ranks give. One that gives nothing takes the others' type.
+std::vector<GivenRows> tell_each_other(const char* operation,
+                                       const std::string& what,
+                                       const at::Tensor& input,
+                                       ProcessGroup& group) {
+  std::vector<GivenRows> all;
+  for (const std::string& text :
+       group.all_gather_bytes(written(given_rows(input, group.device())), what))
+    all.push_back(read_given(text));
+  expect_alike(operation, all);
+  const auto typed = std::ranges::find(all, true, &GivenRows::has_type);
+  if (typed == all.end())
+    return all;
+  const bool is_on_host =
+      std::ranges::find(all, RowsPlace::host_of_gpu, &GivenRows::place) != all.end();
+  const GivenRows like = *typed;
+  for (GivenRows& given : all) {
+    if (given.has_type)
+      continue;
+    given = like;
+    given.rows = 0;
+    given.place = place_of(is_on_host, group.device());
+  }
+  return all;
+}
+
+at::Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device device) {
+  std::vector<int64_t> shape{rows};
+  shape.insert(shape.end(), given.row.begin(), given.row.end());
+  const c10::Device where = given.place == RowsPlace::gpu ? device : c10::Device(at::kCPU);
+  return at::empty(shape, at::TensorOptions().dtype(given.type).device(where));
+}
+
+std::vector<int64_t> rows_of(const std::vector<GivenRows>& all) {
+  std::vector<int64_t> rows;
+  for (const GivenRows& given : all)
+    rows.push_back(given.rows);
+  return rows;
+}
+
+}  // namespace
+
+// An all_to_all in which everybody has rows for the root alone.
+std::vector<at::Tensor> ProcessGroup::gather_varying(const at::Tensor& input, int root) {
+  const char* const operation = "gather_varying";
+  ProcessGroupCall(operation, state_.get(), timeout_).check_root(root);
+  const at::NoGradGuard no_grad;
+  const auto all = tell_each_other(operation, cat(operation, " to ", root), input, *this);
+  const GivenRows& mine = all[rank()];
+  const std::vector<int64_t> rows = rows_of(all);
+  const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const bool is_root = rank() == root;
+  at::Tensor joined = room_for_rows(mine, is_root ? sum : 0, device());
+  const bool is_moved = sum > 0 && std::ranges::find(mine.row, 0) == mine.row.end();
+  if (is_moved) {
+    const std::vector<int64_t> none(size(), 0);
+    std::vector<int64_t> to_root = none;
+    to_root[root] = mine.rows;
+    all_to_all(joined,
+               input.defined() ? input : room_for_rows(mine, 0, device()),
+               is_root ? rows : none,
+               to_root);
+  }
+  return is_root ? joined.split_with_sizes(rows, 0) : std::vector<at::Tensor>();
+}
+
+// Every rank's rows are broadcast to where they belong in each rank's own tensor.
+std::vector<at::Tensor> ProcessGroup::all_gather_varying(const at::Tensor& input) {
+  const char* const operation = "all_gather_varying";
+  const at::NoGradGuard no_grad;
+  const auto all = tell_each_other(operation, operation, input, *this);
+  const std::vector<int64_t> rows = rows_of(all);
+  const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const auto parts = room_for_rows(all[rank()], sum, device()).split_with_sizes(rows, 0);
+  for (int from = 0; from < size(); ++from) {
+    const at::Tensor& part = parts[from];
+    if (from == rank() && input.defined())
+      part.copy_(input);
+    if (part.numel() > 0)
+      broadcast(part, from);
+  }
+  return parts;
+}
+
+}  // namespace muster
