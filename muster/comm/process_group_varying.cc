@@ -88,14 +88,14 @@ std::string written(const GivenRows& given) {
 GivenRows read_given(const std::string& text) {
   ByteReader reader(text, "gather of varying lengths");
   const auto number = [&] {
-    return static_cast<int64_t>(reader.take_number(' '));
+    return reader.take_number(' ');
   };
   GivenRows given;
   given.has_type = number() == 1;
   given.type = static_cast<at::ScalarType>(number());
   given.place = static_cast<RowsPlace>(number());
   given.rows = number();
-  given.row.resize(static_cast<size_t>(number()));
+  given.row.resize(number());
   for (int64_t& extent : given.row)
     extent = number();
   given.wrong = reader.take(reader.left());
@@ -110,7 +110,7 @@ void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
   };
   int64_t first = -1;
   for (int64_t rank = 0; rank < std::ssize(all); ++rank) {
-    const GivenRows& given = all[static_cast<size_t>(rank)];
+    const GivenRows& given = all[rank];
     if (!given.wrong.empty())
       refuse("a dense tensor with a first dimension, on the host or the rank's device",
              cat(given.wrong, " on rank ", rank));
@@ -118,7 +118,7 @@ void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
       continue;
     if (first < 0)
       first = rank;
-    const GivenRows& before = all[static_cast<size_t>(first)];
+    const GivenRows& before = all[first];
     if (!given.fits(before))
       refuse("rows of one type and shape",
              cat(before.text(), " on rank ", first, " and ", given.text(), " on rank ", rank));

@@ -8,6 +8,7 @@
 #include <ostream>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace muster {
 
@@ -42,13 +43,14 @@ class StepWeight {
 template <class Data>
 concept HasBatchsNames = requires(Data data) { data.weight; } || requires(Data data) {
   data.last;
-} || requires(Data data) { data.samples; };
+} || requires(Data data) { data.samples; } || requires(Data data) { data.sample_indices; };
 
 template <class Data>
 struct Batch : Data {
   static_assert(
       !HasBatchsNames<Data>,
-      "weight, last and samples are a batch's own: give the fields of the example other names");
+      "weight, last, samples and sample_indices are a batch's own: give the fields of the example "
+      "other names");
 
   // Multiply the mean loss by it; the step's gradients, averaged over the ranks, are then those of
   // the joined batch. It is this batch's fraction of the samples that all ranks use in the step,
@@ -56,6 +58,9 @@ struct Batch : Data {
   StepWeight weight;
   bool last = true;  // of its step: reduce gradients in this backward, then take the optimizer step
   int64_t samples = 0;
+  // Which samples of the dataset they are, in the batch's order. Empty for a stream, whose examples
+  // have no numbers.
+  std::vector<int64_t> sample_indices = {};
 
   int64_t size() const { return samples; }
   // Of a tensor: size(0).

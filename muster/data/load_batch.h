@@ -38,7 +38,8 @@ template <class D>
 auto examples_instead(const D& dataset,
                       const EpochBatches& epoch,
                       const std::vector<int64_t>& samples,
-                      WorkerPlace& place) {
+                      WorkerPlace& place,
+                      std::vector<int64_t>& indices) {
   constexpr int64_t kMostTried = 10'000;
   const int64_t size = dataset.size(), most = std::min(size, kMostTried);
   std::vector<typename D::Example> examples;
@@ -48,6 +49,7 @@ auto examples_instead(const D& dataset,
     try {
       Generator rng(epoch.seed, epoch.epoch, sample);
       examples.push_back(dataset.get(sample, rng));
+      indices.push_back(sample);
     } catch (const std::bad_alloc&) {
       fail_sample(sample, place);
     } catch (...) {  // it is counted where it is of a batch
@@ -58,14 +60,15 @@ auto examples_instead(const D& dataset,
   return examples;
 }
 
-// The examples of the epoch's batch `number` that can be read.
+// The examples of the epoch's batch `number` that can be read, and their `indices`.
 template <class D>
 auto read_examples(const D& dataset,
                    const EpochBatches& epoch,
                    int64_t number,
                    const std::vector<int64_t>& samples,
                    LoaderShared& shared,
-                   WorkerPlace& place) {
+                   WorkerPlace& place,
+                   std::vector<int64_t>& indices) {
   const std::vector<int64_t> chances = epoch.positions ? epoch.positions(number) : samples;
   std::vector<typename D::Example> examples;
   examples.reserve(samples.size());
@@ -74,6 +77,7 @@ auto read_examples(const D& dataset,
     try {
       Generator rng(epoch.seed, epoch.epoch, chances[i]);
       examples.push_back(dataset.get(samples[i], rng));
+      indices.push_back(samples[i]);
     } catch (const std::bad_alloc&) {
       fail_sample(samples[i], place);
     } catch (...) {
@@ -88,7 +92,7 @@ auto read_examples(const D& dataset,
 template <class Data>
 struct LoadedBatch {
   Data data;
-  int64_t samples = 0;
+  std::vector<int64_t> indices;
   bool stands_in = false;  // for samples none of which could be read
 };
 
@@ -103,16 +107,15 @@ auto joined_batch(const D& dataset,
   using Data = decltype(joined_example(dataset));
   if constexpr (GivesBatches<D>) {
     const bool pinned = shared.copy.pins();
-    return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned),
-                             std::ssize(samples)};
+    return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned), samples};
   } else {
-    auto examples = read_examples(dataset, epoch, number, samples, shared, place);
+    std::vector<int64_t> indices;
+    auto examples = read_examples(dataset, epoch, number, samples, shared, place, indices);
     const bool stands_in = examples.empty();
     if (stands_in)
-      examples = examples_instead(dataset, epoch, samples, place);
-    const int64_t count = std::ssize(examples);
+      examples = examples_instead(dataset, epoch, samples, place, indices);
     try {
-      return LoadedBatch<Data>{collate(std::move(examples)), count, stands_in};
+      return LoadedBatch<Data>{collate(std::move(examples)), std::move(indices), stands_in};
     } catch (...) {
       fail_batch(samples, place);
     }

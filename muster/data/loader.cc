@@ -57,27 +57,34 @@ int num_workers(const std::optional<int>& asked, c10::Device device) {
 // are counted.
 void BadSamples::add(int64_t sample, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (count_++ == reported_)
+  if (std::ssize(all_) == reported_)
     first_ = cat("sample ", sample, ": ", why);
+  all_.push_back(sample);
 }
 
 int64_t BadSamples::count() const {
   const std::lock_guard lock(mutex_);
-  return count_;
+  return std::ssize(all_);
+}
+
+std::vector<int64_t> BadSamples::all() const {
+  const std::lock_guard lock(mutex_);
+  return all_;
 }
 
 // One warning speaks for all samples since the last one, so damaged data does not flood the log.
 void BadSamples::report() {
   const std::lock_guard lock(mutex_);
-  if (count_ == reported_)
+  const int64_t count = std::ssize(all_);
+  if (count == reported_)
     return;
   log(LogLevel::warn,
       cat("data loader: ",
-          count_ - reported_,
+          count - reported_,
           " samples could not be read and were left out; the "
           "first: ",
           first_));
-  reported_ = count_;
+  reported_ = count;
 }
 
 LoaderCore::LoaderCore(int64_t dataset_size,

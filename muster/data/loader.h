@@ -185,8 +185,14 @@ class DataLoader {
   int64_t num_batches() const { return state_->core.sampler().whole_epoch().size; }
   const D& dataset() const { return *state_->dataset; }
   LoaderStats stats() const { return state_->core.stats(); }
+  // The indices of those that skip_bad has skipped since the loader was made.
+  std::vector<int64_t> bad_samples() const { return state_->core.shared()->bad.all(); }
   // Batches of a step.
   int64_t accumulate() const { return state_->core.options().accumulate; }
+
+  // Reads these samples as one batch on the loader's device, apart from its order, its position and
+  // its stats. Throws: as the dataset's get().
+  Batch batch_of(const std::vector<int64_t>& samples) const;
 
  private:
   struct Whole {};
@@ -226,6 +232,24 @@ int64_t DataLoader<D>::num_samples() const {
   for (int64_t batch = 0; batch < epoch.size; ++batch)
     samples += epoch.count(batch);
   return samples;
+}
+
+template <class D>
+typename DataLoader<D>::Batch DataLoader<D>::batch_of(const std::vector<int64_t>& samples) const {
+  const LoaderCore& core = state_->core;
+  LoaderShared shared(core.options());
+  const EpochBatches epoch{.samples = [&](int64_t) { return samples; },
+                           .seed = core.sampler().whole_epoch().seed};
+  WorkerPlace place;
+  auto loaded = loading::load(*state_->dataset, epoch, 0, std::nullopt, shared, place);
+  const int64_t count = std::ssize(loaded.indices);
+  Batch batch{std::move(loaded.data), 1, true, count, std::move(loaded.indices)};
+  const auto each = [&](const auto& change) {
+    for_each_tensor(static_cast<Data&>(batch), change);
+  };
+  const DeviceCopy::Started copy = shared.copy.start(each);
+  shared.copy.wait(copy, each);
+  return batch;
 }
 
 template <class D>
@@ -269,11 +293,14 @@ typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
 
 template <class D>
 void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetch::Thing& thing) {
-  auto& [data, samples, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
+  auto& [data, indices, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
+  const int64_t samples = std::ssize(indices);
   const BatchPlace in_step = loader_->core.place_of(*place.epoch, place.batch);
   ++staged_;
   coming_.push_back(
-      {Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr, stands_in});
+      {Batch{std::move(data), in_step.weight, in_step.last, samples, std::move(indices)},
+       nullptr,
+       stands_in});
   Coming& set_out = coming_.back();
   set_out.copy = loader_->core.shared()->copy.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });

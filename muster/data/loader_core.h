@@ -38,12 +38,13 @@ class BadSamples {
  public:
   void add(int64_t sample, const std::string& why);
   int64_t count() const;
+  std::vector<int64_t> all() const;
   // Warns of samples added since the last report.
   void report();
 
  private:
   mutable std::mutex mutex_;
-  int64_t count_ = 0;
+  std::vector<int64_t> all_;
   int64_t reported_ = 0;
   std::string first_;
 };

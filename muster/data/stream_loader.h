@@ -178,6 +178,7 @@ class StreamLoader {
   }
 
   const S& stream() const { return *state_->stream; }
+  const StreamLoaderOptions& options() const { return state_->shared->options; }
   LoaderStats stats() const {
     LoaderStats stats = state_->stats;
     stats.bad_samples = state_->shared->bad.count();

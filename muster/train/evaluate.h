@@ -6,37 +6,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
 
+#include <concepts>
 #include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
+#include <tuple>
 
 #include "muster/comm/process_group.h"
-#include "muster/data/loader.h"
-#include "muster/trace/span.h"
+#include "muster/train/evaluation_batches.h"
+#include "muster/train/evaluation_mode.h"
+#include "muster/train/metric.h"
 
 namespace muster {
-
-// Keeps the model in evaluation mode, without gradients, until the end of the scope. All ranks
-// start with rank 0's buffers, because those of a batch norm differ between ranks during training.
-class EvaluationMode {
- public:
-  // Collective: yes.
-  EvaluationMode(torch::nn::Module& model, ProcessGroup& group);
-  ~EvaluationMode();
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  const Span span_{"evaluate", Category::compute};
-  const at::NoGradGuard no_grad_;
-  torch::nn::Module& model_;
-  bool was_training_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;  // of the submodules
-};
 
 // Means over samples.
 class SampleMeans {
@@ -44,30 +24,59 @@ class SampleMeans {
   // Shapes: [B], one value per sample, or one mean over all of them. Throws: invalid_argument for
   // another shape.
   void add(const at::Tensor& values, int64_t samples);
-  // The mean over all ranks; NaN without samples. `bad_samples` are those that the loader has
-  // skipped here. Collective: yes. Throws: invalid_argument, on every rank, if more or fewer
-  // samples were counted than the dataset has.
-  double over(ProcessGroup& group, int64_t dataset_size, int64_t bad_samples = 0);
+  // The mean over all ranks; NaN without samples. Collective: yes.
+  double over(ProcessGroup& group);
 
  private:
-  at::Tensor sum_;  // on the device
-  int64_t samples_ = 0;
+  Mean mean_;
 };
 
 // Returns the mean of `score(model, batch)` over the dataset, the same on every rank; a score has
-// one value per sample, or is their mean. `loader` must visit this rank's part, repeat no sample
-// and leave out none but those that skip_bad skips: ctx.loader(data, {…}, {.shuffle = false, .pad =
-// false}). `model` is a module holder or a pointer to a module, not a wrapped one, because ranks
-// may have different numbers of batches. Collective: yes. Throws: as SampleMeans.
+// one value per sample, or is their mean.
+//
+// `loader` must visit this rank's part, repeat no sample and leave out none but those that skip_bad
+// skips: ctx.loader(data, {…}, {.shuffle = false, .pad = false}), or ctx.loader(stream, {…}). Ranks
+// may have different numbers of batches, also none. `model` is a DistributedDataParallel, a
+// FullyShardedModule, a module holder, or a pointer to a module. `ctx` is a muster::Context or a
+// ProcessGroup, over whose ranks the loader divides the samples. Collective: yes. Throws:
+// invalid_argument, on every rank, if more or fewer samples were counted than the dataset has;
+// failed_precondition if a rank has no example at all of a stream, and a FullyShardedModule.
 template <class Context, class Model, class Loader, class Score>
 double evaluate(Context& ctx, Model& model, Loader& loader, const Score& score) {
-  const EvaluationMode mode(*model, ctx.process_group());
-  const int64_t bad_before = loader.stats().bad_samples;
+  ProcessGroup& group = evaluation::group_of(ctx);
   SampleMeans means;
-  for (const auto& batch : loader)
-    means.add(score(model, batch), batch.size());
-  const int64_t bad = loader.stats().bad_samples - bad_before;
-  return means.over(ctx.process_group(), loader.dataset().size(), bad);
+  evaluation::for_each_sample_once(group, model, loader, [&](const auto& batch, bool counts) {
+    const at::Tensor values = score(model, batch);
+    if (counts)
+      means.add(values, batch.size());
+  });
+  return means.over(group);
+}
+
+// Calls `fill(model, batch)`, which adds to the metrics, for every batch. The metrics are reset
+// first, and afterwards have their values over all ranks. Loader, model, Throws: as above. A
+// FullyShardedModule runs as often on each rank: `fill` is called again with a rank's last batch,
+// and what it then adds to the metrics does not count.
+template <class Context,
+          class Model,
+          class Loader,
+          class Fill,
+          std::derived_from<Metric>... Metrics>
+  requires(sizeof...(Metrics) > 0)
+void evaluate(Context& ctx, Model& model, Loader& loader, const Fill& fill, Metrics&... metrics) {
+  ProcessGroup& group = evaluation::group_of(ctx);
+  (metrics.reset(), ...);
+  evaluation::for_each_sample_once(group, model, loader, [&](const auto& batch, bool counts) {
+    if constexpr (evaluation::kRunsTogether<Model>) {
+      const std::tuple<Metrics...> before(metrics...);
+      fill(model, batch);
+      if (!counts)
+        std::tie(metrics...) = before;
+    } else {
+      fill(model, batch);
+    }
+  });
+  (metrics.reduce(group), ...);
 }
 
 }  // namespace muster

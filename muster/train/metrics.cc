@@ -20,6 +20,7 @@
 #include "muster/base/strings.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
+#include "muster/train/metric.h"
 #include "muster/train/metrics_lines.h"
 
 namespace muster {
@@ -230,25 +231,8 @@ void Metrics::accuracy(const std::string& name,
                        const at::Tensor& logits,
                        const at::Tensor& labels,
                        int64_t k) {
-  const int64_t dims = logits.dim() - 1;  // those of the labels
-  const bool fits = dims >= 0 && logits.sizes().slice(0, dims) == labels.sizes();
-  if (!fits || k < 1 || k > logits.size(-1)) {
-    refuse_metric(cat("expected logits […, classes], labels […] and k from 1 to the classes for '",
-                      name,
-                      "', got [",
-                      join(logits.sizes(), ", "),
-                      "], [",
-                      join(labels.sizes(), ", "),
-                      "] and ",
-                      k,
-                      "; reshape them"));
-  }
   const at::NoGradGuard no_grad;
-  at::Tensor hits;
-  if (k == 1)
-    hits = logits.argmax(-1).eq(labels);
-  else
-    hits = std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);
+  const at::Tensor hits = label_hits(cat("metrics: '", name, "'"), logits, labels, k);
   add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
 }
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <stdexcept>
 
 #include "muster/base/error.h"
 #include "tests/data/files.h"
@@ -50,6 +51,61 @@ TEST(DataLoader, GivesEverySampleInOrder) {
   EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5, 6));
   for (const auto& batch : loader)
     EXPECT_TRUE(torch::equal(batch.features.squeeze(1), batch.labels.to(torch::kFloat32) * 10));
+}
+
+std::vector<int64_t> numbers_in(const torch::Tensor& labels) {
+  return {labels.const_data_ptr<int64_t>(), labels.const_data_ptr<int64_t>() + labels.numel()};
+}
+
+TEST(DataLoader, ABatchKnowsWhichSamplesItHas) {
+  for (const int workers : {0, 3}) {
+    DistributedSampler sampler(11, {.num_replicas = 2, .rank = 1, .seed = 4});
+    DataLoader loader(counted(11), sampler, {.batch_size = 3, .workers = workers});
+    int64_t samples = 0;
+    for (const auto& batch : loader.steps(5)) {  // over two epochs
+      EXPECT_EQ(batch.sample_indices, numbers_in(batch.labels));
+      samples += batch.size();
+    }
+    EXPECT_EQ(samples, 6 + 6 + 3);
+  }
+}
+
+struct SomeWithoutAFile {
+  using Example = LabelledExample;
+  int64_t size() const { return 8; }
+  Example get(int64_t index, Generator&) const {
+    if (index == 2 || index > 5)
+      throw std::runtime_error("no file");
+    return {torch::zeros({1}), torch::tensor(index)};
+  }
+};
+
+TEST(DataLoader, SamplesThatCannotBeReadAreNamedAndNotInABatch) {
+  DataLoader loader(SomeWithoutAFile(), {.batch_size = 2, .skip_bad = true});
+  std::vector<int64_t> read, standing_in;
+  {
+    const torch::NoGradGuard no_grad;
+    for (const auto& batch : loader)
+      read.insert(read.end(), batch.sample_indices.begin(), batch.sample_indices.end());
+  }
+  EXPECT_THAT(read, ElementsAre(0, 1, 3, 4, 5));
+  EXPECT_THAT(loader.bad_samples(), ElementsAre(2, 6, 7));
+  for (const auto& batch : loader)  // in training others stand in for a batch without any
+    standing_in = batch.sample_indices;
+  EXPECT_THAT(standing_in, ElementsAre(0, 1));
+}
+
+TEST(DataLoader, ABatchApartFromItsOrder) {
+  DataLoader loader(counted(7), {.batch_size = 3});
+  auto epoch = loader.begin();
+  const auto batch = loader.batch_of({6, 0});
+  EXPECT_EQ(numbers_in(batch.labels), batch.sample_indices);
+  EXPECT_THAT(batch.sample_indices, ElementsAre(6, 0));
+  EXPECT_EQ(loader.stats().batches, 1);
+  ++epoch;
+  EXPECT_THAT(epoch->sample_indices, ElementsAre(3, 4, 5));
+  EXPECT_THAT(message_of([] { DataLoader(SomeWithoutAFile(), {}).batch_of({2}); }),
+              HasSubstr("sample 2: no file"));
 }
 
 TEST(DataLoader, DropsAnIncompleteBatch) {

@@ -1,0 +1,82 @@
+// The number of samples is added over the ranks: it says whether each was counted once.
+#include "muster/train/evaluation_batches.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/peers.h"
+
+namespace muster::evaluation {
+
+namespace {
+
+std::string with_bad(int64_t counted, int64_t bad) {
+  return bad > 0 ? cat(counted, " and ", bad, " that cannot be read") : cat(counted);
+}
+
+}  // namespace
+
+void refuse_samples(const char* owner, int64_t dataset_size, const std::string& got, bool repeats) {
+  const char* const wanted = repeats
+                                 ? "repeats none: sampling with pad = false"
+                                 : "leaves out none: no drop_last, in the loader or its sampler";
+  throw Error(ErrorCode::invalid_argument,
+              cat(owner,
+                  ": expected each of ",
+                  dataset_size,
+                  " samples once, got ",
+                  got,
+                  " on all ranks together; give a loader that ",
+                  wanted));
+}
+
+void SampleCount::check(ProcessGroup& group, int64_t dataset_size, int64_t bad) const {
+  at::Tensor all = at::tensor({samples_, bad}, at::kLong);
+  group.all_reduce(all);
+  const auto counted = all[0].item<int64_t>(), unread = all[1].item<int64_t>();
+  if (counted + unread != dataset_size)
+    refuse_samples(
+        "evaluate", dataset_size, with_bad(counted, unread), counted + unread > dataset_size);
+}
+
+void check_stream(ProcessGroup& group,
+                  const StreamLoaderOptions& options,
+                  const StreamPosition& position) {
+  const auto refuse = [](const std::string& expected, const std::string& got, const char* next) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("evaluate: expected ", expected, ", got ", got, "; ", next));
+  };
+  Peers(group).together([&] {
+    const bool is_divided = options.rank == group.rank() && options.ranks == group.size();
+    if (!is_divided && !options.undivided)
+      refuse(cat("a stream's part ", group.rank(), " of ", group.size()),
+             cat("part ", options.rank, " of ", options.ranks),
+             "make the loader by ctx.loader, or say undivided if each rank has its own data");
+    if (options.drop_last)
+      refuse("a loader that leaves out no example", "one with drop_last", "leave that out");
+    if (position.batch > 0)
+      refuse("a stream at the beginning of an epoch",
+             cat("one after ", position.examples, " of its examples"),
+             "go through the rest first, or make another loader");
+  });
+}
+
+bool any_rank(ProcessGroup& group, bool here) {
+  at::Tensor says = at::tensor({here ? 1 : 0}, at::kLong);
+  group.all_reduce(says, ReduceOp::max);
+  return says.item<int64_t>() != 0;
+}
+
+void check_has_batch(ProcessGroup& group, bool here) {
+  if (!any_rank(group, !here))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              "evaluate: expected an example on every rank, since the ranks have the model "
+              "together, got a rank without any; take whole_parameters() and pass the module "
+              "itself, or give each rank an example");
+}
+
+}  // namespace muster::evaluation

@@ -1,0 +1,230 @@
+// Sums are kept on the device where they are, in double, which is exact for counts. Labels that are
+// ignored are masked there, so that adding never waits. Every sum is made anew: a copy of a metric
+// shares the tensor, and not what is added later.
+#include "muster/train/metric.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/training/saved_state.h"
+#include "muster/train/device_copy.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse_addition(const std::string& owner, const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, cat(owner, ": expected ", what));
+}
+
+// Throws: invalid_argument unless the tensor has one element.
+void check_is_number(const char* name, const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.numel() == 1)
+    return;
+  refuse_addition("mean",
+                  cat("a ",
+                      name,
+                      " of one element, got ",
+                      tensor.defined() ? cat("shape [", join(tensor.sizes(), ", "), "]")
+                                       : std::string("an undefined tensor"),
+                      "; add values without a count, or their mean"));
+}
+
+at::Tensor pair_of(const at::Tensor& sum, const at::Tensor& count) {
+  return at::stack({sum.reshape({}), count.reshape({})});
+}
+
+at::Tensor number_like(double number, const at::Tensor& tensor) {
+  return at::full({}, number, at::TensorOptions(at::kDouble).device(tensor.device()));
+}
+
+// Which labels count.
+at::Tensor counted(const at::Tensor& labels, const std::optional<int64_t>& ignore_index) {
+  return ignore_index ? labels.ne(*ignore_index) : at::ones_like(labels, at::kBool);
+}
+
+// The class of each label: that of the largest logit where logits are given.
+at::Tensor predicted_classes(const at::Tensor& predicted,
+                             const at::Tensor& labels,
+                             int64_t classes) {
+  const bool are_classes = predicted.sizes() == labels.sizes() && !predicted.is_floating_point();
+  if (are_classes)
+    return predicted;
+  const int64_t dims = labels.dim();
+  const bool are_logits = predicted.dim() == dims + 1 && predicted.size(-1) == classes &&
+                          predicted.sizes().slice(0, dims) == labels.sizes();
+  if (are_logits)
+    return predicted.argmax(-1);
+  refuse_addition("confusion matrix",
+                  cat("logits […, ",
+                      classes,
+                      "] or whole numbers […], and labels […], got ",
+                      c10::toString(predicted.scalar_type()),
+                      " [",
+                      join(predicted.sizes(), ", "),
+                      "] and [",
+                      join(labels.sizes(), ", "),
+                      "]; move the classes to the end, as by logits.movedim(1, -1)"));
+}
+
+}  // namespace
+
+void SumMetric::reset() {
+  here_ = at::Tensor();
+  of_all_ = at::Tensor();
+}
+
+void SumMetric::add_sums(const at::Tensor& more) {
+  if (more.sizes() != at::IntArrayRef(shape_)) {
+    refuse_addition("metric",
+                    cat("sums of shape [",
+                        join(shape_, ", "),
+                        "], got [",
+                        join(more.sizes(), ", "),
+                        "]; give the constructor their shape"));
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor value = more.detach().to(at::kDouble);
+  here_ = here_.defined() ? here_ + copied_to(here_.device(), value) : value;
+  of_all_ = at::Tensor();
+}
+
+// A rank that has added nothing has zeros.
+void SumMetric::reduce(ProcessGroup& group) {
+  const auto options = at::TensorOptions(at::kDouble).device(group.device());
+  at::Tensor all = at::zeros(shape_, options);
+  if (here_.defined())
+    all.copy_(here_);
+  group.all_reduce(all);
+  of_all_ = all.cpu();
+}
+
+at::Tensor SumMetric::sums() const {
+  if (of_all_.defined())
+    return of_all_;
+  return here_.defined() ? here_.cpu() : at::zeros(shape_, at::kDouble);
+}
+
+void Mean::add(const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sum = values.detach().to(at::kDouble).sum();
+  add_sums(pair_of(sum, number_like(as_number(values.numel()), sum)));
+}
+
+// A mean over nothing is NaN, which must not be multiplied by 0.
+void Mean::add(const at::Tensor& mean, const at::Tensor& count) {
+  check_is_number("mean", mean);
+  check_is_number("count", count);
+  const at::NoGradGuard no_grad;
+  const at::Tensor value = mean.detach().to(at::kDouble).reshape({});
+  const at::Tensor weight = copied_to(mean.device(), count.detach()).to(at::kDouble).reshape({});
+  add_sums(pair_of(at::where(weight.gt(0), value * weight, at::zeros_like(value)), weight));
+}
+
+void Mean::add(const at::Tensor& mean, double count) {
+  if (!(count >= 0))
+    refuse_addition("mean", cat("a count of 0 or more, got ", count, "; give that of the values"));
+  check_is_number("mean", mean);
+  add(mean, number_like(count, mean));
+}
+
+double Mean::value() const {
+  const at::Tensor pair = sums();
+  return pair[0].item<double>() / pair[1].item<double>();
+}
+
+double Mean::count() const {
+  return sums()[1].item<double>();
+}
+
+Accuracy::Accuracy(const AccuracyOptions& options) : SumMetric({2}), options_(options) {
+  if (options.top < 1)
+    refuse_addition("accuracy", cat("top of 1 or more, got ", options.top, "; 1 is the default"));
+}
+
+void Accuracy::add(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor hits = label_hits("accuracy", logits, labels, options_.top);
+  const at::Tensor counts = counted(labels, options_.ignore_index);
+  add_sums(pair_of(hits.logical_and(counts).sum(), counts.sum()).to(at::kDouble));
+}
+
+double Accuracy::value() const {
+  const at::Tensor pair = sums();
+  return pair[0].item<double>() / pair[1].item<double>();
+}
+
+double Accuracy::count() const {
+  return sums()[1].item<double>();
+}
+
+// The last sum counts what is out of range.
+ConfusionMatrix::ConfusionMatrix(int64_t classes, std::optional<int64_t> ignore_index)
+    : SumMetric({classes * classes + 1}), classes_(classes), ignore_index_(ignore_index) {
+  if (classes < 1)
+    refuse_addition("confusion matrix",
+                    cat("1 class or more, got ", classes, "; give their number"));
+}
+
+void ConfusionMatrix::add(const at::Tensor& predicted, const at::Tensor& labels) {
+  const at::NoGradGuard no_grad;
+  const auto in_range = [&](const at::Tensor& classes) {
+    return classes.ge(0).logical_and(classes.lt(classes_));
+  };
+  const at::Tensor columns =
+      predicted_classes(predicted, labels, classes_).reshape({-1}).to(at::kLong);
+  const at::Tensor rows = labels.reshape({-1}).to(at::kLong);
+  const at::Tensor counts = counted(rows, ignore_index_);
+  const at::Tensor fits = in_range(rows).logical_and(in_range(columns));
+  const int64_t last = classes_ * classes_;
+  const at::Tensor place = at::where(fits, rows * classes_ + columns, at::full_like(rows, last));
+  at::Tensor sums = at::zeros({last + 1}, counts.options().dtype(at::kDouble));
+  add_sums(sums.scatter_add_(0, place, counts.to(at::kDouble)));
+}
+
+void ConfusionMatrix::reduce(ProcessGroup& group) {
+  SumMetric::reduce(group);
+  const auto outside = sums()[-1].item<double>();
+  if (outside == 0)
+    return;
+  refuse_addition("confusion matrix",
+                  cat("labels and predictions from 0 to ",
+                      classes_ - 1,
+                      ", got ",
+                      outside,
+                      " pairs with others on all ranks; give more classes, or the ignore_index"));
+}
+
+at::Tensor ConfusionMatrix::value() const {
+  return sums().slice(0, 0, classes_ * classes_).reshape({classes_, classes_}).to(at::kLong);
+}
+
+at::Tensor label_hits(const std::string& owner,
+                      const at::Tensor& logits,
+                      const at::Tensor& labels,
+                      int64_t k) {
+  const int64_t dims = logits.dim() - 1;  // those of the labels
+  const bool fits = dims >= 0 && logits.sizes().slice(0, dims) == labels.sizes();
+  if (!fits || k < 1 || k > logits.size(-1)) {
+    refuse_addition(owner,
+                    cat("logits […, classes], labels […] and k from 1 to the classes, got [",
+                        join(logits.sizes(), ", "),
+                        "], [",
+                        join(labels.sizes(), ", "),
+                        "] and ",
+                        k,
+                        "; move the classes to the end, as by logits.movedim(1, -1)"));
+  }
+  if (k == 1)
+    return logits.argmax(-1).eq(labels);
+  return std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);
+}
+
+}  // namespace muster

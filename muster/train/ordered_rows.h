@@ -1,0 +1,52 @@
+// Puts rows that come in any order into the order of their indices, and gives those away that
+// follow without a gap. It holds only the rows that wait for an earlier one. For predict().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace muster::evaluation {
+
+// Tensors with a row for each index.
+struct IndexedRows {
+  std::vector<int64_t> indices = {};
+  std::vector<at::Tensor> outputs = {};
+};
+
+class OrderedRows {
+ public:
+  // `size`: of the dataset.
+  explicit OrderedRows(int64_t size) : size_(size) {}
+
+  // Throws: invalid_argument for an index that came before, and for rows of another type or shape
+  // than those before.
+  void add(IndexedRows rows);
+  // Nothing comes for this index.
+  void skip(int64_t index) { skipped_.insert(index); }
+  // The rows that are next. Empty if the next one has not come.
+  IndexedRows take();
+  // Throws: invalid_argument if rows are missing.
+  void check_complete() const;
+
+ private:
+  struct Row {
+    std::shared_ptr<const std::vector<at::Tensor>> block;
+    int64_t place;
+  };
+  void check_like_before(const std::vector<at::Tensor>& outputs);
+  std::vector<Row> rows_that_follow(std::vector<int64_t>& indices);
+
+  int64_t size_;
+  int64_t next_ = 0;
+  int64_t came_ = 0;
+  std::map<int64_t, Row> waiting_;
+  std::set<int64_t> skipped_;
+  std::vector<at::Tensor> like_;  // no row of each output
+};
+
+}  // namespace muster::evaluation

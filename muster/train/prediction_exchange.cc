@@ -1,0 +1,188 @@
+// In each round a rank tells what it gives: the indices of its batch, the samples that it has
+// skipped, whether it is over, or what it has thrown. Then the outputs follow. So no rank waits for
+// another that has failed. What rank 0 throws while it writes is told in the round after.
+#include "muster/train/prediction_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/byte_reader.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/peers.h"
+#include "muster/comm/call/failure.h"
+
+namespace muster::evaluation {
+
+// What a rank tells in a round.
+struct PredictionExchange::Said {
+  bool is_over = false;
+  size_t outputs = 0;
+  std::vector<int64_t> indices = {}, skipped = {};
+  ErrorCode code = ErrorCode::internal;
+  std::string failure = {};
+};
+
+namespace {
+
+std::string numbers_text(const std::vector<int64_t>& numbers) {
+  std::string text = cat(numbers.size(), " ");
+  for (const int64_t number : numbers)
+    text += cat(number, " ");
+  return text;
+}
+
+std::vector<int64_t> take_numbers(ByteReader& reader) {
+  std::vector<int64_t> numbers(reader.take_number(' '));
+  for (int64_t& number : numbers)
+    number = reader.take_number(' ');
+  return numbers;
+}
+
+// The code and the text of an error, for other ranks.
+std::string failure_text(const std::exception_ptr& failure) {
+  const auto text = [](ErrorCode code, const std::string& what) {
+    return cat(static_cast<int>(code), " ", what);
+  };
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return text(error.code(), error.message());
+  } catch (const std::exception& error) {
+    return text(ErrorCode::internal, first_line(error));
+  } catch (...) {
+    return text(ErrorCode::internal, "predict: something that is no exception");
+  }
+}
+
+void check_rows(const IndexedRows& mine) {
+  const int64_t rows = std::ssize(mine.indices);
+  for (const at::Tensor& output : mine.outputs) {
+    if (output.defined() && output.dim() > 0 && output.size(0) == rows)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("predict: expected outputs with a row for each of ",
+                    rows,
+                    " samples, got ",
+                    output.defined() ? cat("shape [", join(output.sizes(), ", "), "]")
+                                     : std::string("an undefined tensor"),
+                    "; return the outputs of all samples of the batch"));
+  }
+}
+
+}  // namespace
+
+PredictionExchange::PredictionExchange(ProcessGroup& group, PredictionExchangeOptions options)
+    : group_(group),
+      options_(std::move(options)),
+      rows_(options_.dataset_size),
+      skipped_told_(options_.skipped_before) {}
+
+void PredictionExchange::run(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    if (is_failed_)
+      throw;
+    failure_ = std::current_exception();
+  }
+  while (!are_over_)
+    exchange({}, /*is_over=*/true);
+  Peers(group_).on_rank0([&] {
+    if (failure_)
+      std::rethrow_exception(failure_);
+    rows_.check_complete();
+  });
+}
+
+void PredictionExchange::give(const IndexedRows& mine) {
+  check_rows(mine);
+  exchange(mine, /*is_over=*/false);
+}
+
+std::string PredictionExchange::message(const IndexedRows& mine, bool is_over) {
+  const std::vector<int64_t> all_skipped = options_.skipped();
+  const std::vector<int64_t> skipped(all_skipped.begin() + skipped_told_, all_skipped.end());
+  skipped_told_ = std::ssize(all_skipped);
+  return cat(is_over ? 1 : 0,
+             " ",
+             mine.outputs.size(),
+             " ",
+             numbers_text(mine.indices),
+             numbers_text(skipped),
+             failure_ ? failure_text(failure_) : std::string());
+}
+
+PredictionExchange::Said PredictionExchange::read(const std::string& message) {
+  ByteReader reader(message, "predict");
+  Said said;
+  said.is_over = reader.take_number(' ') == 1;
+  said.outputs = reader.take_number(' ');
+  said.indices = take_numbers(reader);
+  said.skipped = take_numbers(reader);
+  if (reader.left() == 0)
+    return said;
+  said.code = static_cast<ErrorCode>(reader.take_number(' '));
+  said.failure = reader.take(reader.left());
+  return said;
+}
+
+// A rank's own error stays what it is.
+void PredictionExchange::fail_if_any(const std::vector<Said>& all) {
+  const auto failed =
+      std::ranges::find_if(all, [](const Said& said) { return !said.failure.empty(); });
+  if (failed == all.end())
+    return;
+  is_failed_ = true;
+  if (failure_)
+    std::rethrow_exception(failure_);
+  throw Error(failed->code, cat(failed->failure, " (rank ", failed - all.begin(), ")"));
+}
+
+// A rank without a batch gives nothing in a round, whatever the others' outputs are.
+void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
+  is_failed_ = true;  // what a collective throws is thrown on all ranks
+  std::vector<Said> all;
+  for (const std::string& text : group_.all_gather_bytes(message(mine, is_over), "predict"))
+    all.push_back(read(text));
+  fail_if_any(all);
+  are_over_ = std::ranges::all_of(all, &Said::is_over);
+  const size_t outputs = std::ranges::max(all, {}, &Said::outputs).outputs;
+  std::vector<std::vector<at::Tensor>> parts;
+  for (size_t i = 0; i < outputs; ++i)
+    parts.push_back(
+        group_.gather_varying(i < mine.outputs.size() ? mine.outputs[i] : at::Tensor(), 0));
+  is_failed_ = false;
+  if (group_.rank() == 0)
+    take_in(all, parts);
+}
+
+void PredictionExchange::take_in(const std::vector<Said>& all,
+                                 const std::vector<std::vector<at::Tensor>>& parts) {
+  try {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      IndexedRows rows{.indices = all[rank].indices};
+      for (const auto& part : parts)
+        rows.outputs.push_back(part[rank].cpu());
+      if (!rows.indices.empty())
+        rows_.add(std::move(rows));
+      for (const int64_t index : all[rank].skipped) {
+        if (!options_.may_skip)
+          throw Error(ErrorCode::invalid_argument,
+                      cat("predict: expected a row for every sample, got none of sample ",
+                          index,
+                          ", which cannot be read (rank ",
+                          rank,
+                          "); take the pieces by a function, which tells their indices"));
+        rows_.skip(index);
+      }
+    }
+    const IndexedRows next = rows_.take();
+    if (!next.indices.empty())
+      options_.write(next);
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+}  // namespace muster::evaluation
