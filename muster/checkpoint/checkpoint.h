@@ -33,6 +33,7 @@ struct SaveOptions {
   std::map<std::string, std::string> user = {};  // kept in the manifest
   std::string parent = {};                       // Manifest::parent
   std::vector<SerialRange> abandoned = {};       // Manifest::abandoned
+  std::optional<CheckpointMetric> metric = {};   // Manifest::metric
   // Selects the checkpoints in the directory that are counted and removed; others are kept.
   // Default: all.
   std::function<bool(const Manifest&)> is_own = {};
@@ -72,10 +73,10 @@ struct LoadedCheckpoint {
 };
 
 // Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones
-// only after the new one has been read back and verified. If saving fails, all earlier checkpoints
-// are unchanged. Returns the checkpoint's path. Collective: yes; every rank throws if rank 0 fails.
-// Throws: unavailable if there is no space, io if it cannot be written, invalid_argument for a
-// tensor or optimizer that cannot be saved.
+// only after the new one has been read back and verified, and never the best of them. If saving
+// fails, all earlier checkpoints are unchanged. Returns the checkpoint's path. Collective: yes;
+// every rank throws if rank 0 fails. Throws: unavailable if there is no space, io if it cannot be
+// written, invalid_argument for a tensor or optimizer that cannot be saved.
 std::string save_checkpoint(const SaveOptions& options,
                             const TrainingState& state,
                             const TrainingPosition& position,

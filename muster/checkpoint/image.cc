@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/model_state.h"
@@ -57,10 +58,11 @@ bool may_be_own(const SaveOptions& options, const std::string& path) {
 }  // namespace
 
 // The list begins with the current branch, so the first keep_last whole ones are those that stay.
-// `saved` stays in any case: it may be of an abandoned branch.
+// `saved` stays in any case: it may be of an abandoned branch. So does the best.
 void remove_old(const SaveOptions& options, const std::string& saved) {
   if (options.keep_last <= 0)
     return;
+  const std::string best = best_checkpoint(options.directory, options.is_own);
   int kept = 0;
   for (const auto& [step, path, is_abandoned] : list_by_saving(options.directory, options.is_own)) {
     const bool is_enough = kept >= options.keep_last;
@@ -77,9 +79,9 @@ void remove_old(const SaveOptions& options, const std::string& saved) {
       continue;
     if (!damage.empty() && !is_enough)
       log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", damage));
-    if (is_enough && path != saved) {
+    if (is_enough && path != saved && path != best) {
       remove_checkpoint(path);
-    } else if (damage.empty()) {
+    } else if (damage.empty() && !is_enough) {
       ++kept;
     }
   }
@@ -147,7 +149,8 @@ std::string write_image(const SaveOptions& options, const CheckpointImage& image
                     .world_size = image.world_size,
                     .files = {},
                     .optimizer = image.optimizer ? image.optimizer->description : "",
-                    .user = options.user};
+                    .user = options.user,
+                    .metric = options.metric};
   const auto write = [&](const char* name, const NamedTensors& tensors) {
     manifest.files.push_back(write_safetensors(staging.path(), name, tensors, metadata));
   };

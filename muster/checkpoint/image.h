@@ -32,9 +32,9 @@ HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy);
 // checkpoint's path. Throws: as save_checkpoint.
 std::string write_image(const SaveOptions& options, const CheckpointImage& image);
 
-// Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved`;
-// removes the run's others. Prefers the newest of the current branch, then those of abandoned
-// branches.
+// Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved` and
+// the best; removes the run's others. Prefers the newest of the current branch, then those of
+// abandoned branches.
 void remove_old(const SaveOptions& options, const std::string& saved);
 
 }  // namespace muster

@@ -195,7 +195,8 @@ std::string ShardedSave::start(const SaveOptions& options,
                     .world_size = group.size(),
                     .files = {},
                     .optimizer = plan.description,
-                    .user = options.user};
+                    .user = options.user,
+                    .metric = options.metric};
   const Peers peers(group);
   peers.on_rank0([&] {
     make_directory(options.directory);

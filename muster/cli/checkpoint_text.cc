@@ -62,6 +62,14 @@ const ShownTensors* model_of(const CheckpointView& view, const std::vector<Shown
   return nullptr;
 }
 
+// "top1 0.912"; "-": the checkpoint has none.
+std::string shown_metric(const std::optional<CheckpointMetric>& metric) {
+  if (!metric)
+    return "-";
+  const std::string value = metric->value ? cat(*metric->value) : "not finite";
+  return cat(shown_text(metric->name, kShownName), " ", value);
+}
+
 // Adds how far the training had come.
 void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
   const auto& position = manifest.position;
@@ -69,6 +77,8 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
   if (!manifest.parent.empty())
     rows.push_back({"after", shown_text(manifest.parent, kShownName)});
   rows.push_back({"ranks", cat(manifest.world_size)});
+  if (manifest.metric)
+    rows.push_back({"metric", shown_metric(manifest.metric)});
   const bool has_position =
       position.epoch != 0 || position.epoch_samples != 0 || position.samples_seen != 0;
   if (!has_position)
@@ -191,6 +201,14 @@ ordered_json or_null_json(const std::optional<Value>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
 
+ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
+  if (!metric)
+    return {};
+  return {{"name", metric->name},
+          {"larger_is_better", metric->larger_is_better},
+          {"value", or_null_json(metric->value)}};
+}
+
 std::string told_number(const std::optional<int64_t>& number) {
   return number ? cat(*number) : "-";
 }
@@ -201,11 +219,14 @@ std::string told_number(const std::optional<int64_t>& number) {
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
   if (listed.empty())
     return cat("no checkpoint in '", shown_text(directory), "'\n");
+  const bool has_metric =
+      std::ranges::any_of(listed, [](const auto& row) { return row.metric.has_value(); });
   std::vector<std::vector<std::string>> rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
     const std::string parent = row.parent.empty() ? "-" : shown_text(row.parent, kShownParent);
     const std::string branch = row.is_abandoned ? "abandoned, " : "";
+    const std::string best = row.is_best ? "best, " : "";
     rows.push_back({cat(row.step),
                     parent,
                     shown_time(row.written_seconds),
@@ -213,17 +234,21 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
                     row.world_size > 0 ? cat(row.world_size) : "-",
                     told_number(row.epoch),
                     told_number(row.samples_seen),
-                    cat(branch, shown_state(row.problem))});
+                    cat(branch, best, shown_state(row.problem))});
+    if (has_metric)
+      rows.back().insert(rows.back().end() - 1, shown_metric(row.metric));
   }
-  return format_table({{"step", true},
-                       {"after"},
-                       {"written"},
-                       {"size", true},
-                       {"ranks", true},
-                       {"epoch", true},
-                       {"samples seen", true},
-                       {"state"}},
-                      rows);
+  std::vector<TableColumn> columns = {{"step", true},
+                                      {"after"},
+                                      {"written"},
+                                      {"size", true},
+                                      {"ranks", true},
+                                      {"epoch", true},
+                                      {"samples seen", true},
+                                      {"state"}};
+  if (has_metric)
+    columns.insert(columns.end() - 1, {"metric"});
+  return format_table(columns, rows);
 }
 
 // A checkpoint of an older muster lacks some members, which are null.
@@ -240,6 +265,8 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
                          {"world_size", nullptr},
                          {"epoch", or_null_json(row.epoch)},
                          {"samples_seen", or_null_json(row.samples_seen)},
+                         {"metric", metric_json(row.metric)},
+                         {"best", row.is_best},
                          {"whole", row.problem.empty()}};
     if (!row.parent.empty())
       item["parent"] = row.parent;
@@ -275,6 +302,7 @@ std::string view_json(const CheckpointView& view, const std::vector<ShownTensors
     document["world_size"] = view.manifest.world_size;
     document["optimizer"] = optimizer_kinds(view);
     document["user"] = view.manifest.user;
+    document["metric"] = metric_json(view.manifest.metric);
   }
   if (const auto* model = model_of(view, shown))
     document["parameters"] = elements_in(model->source);

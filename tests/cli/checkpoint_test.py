@@ -84,6 +84,37 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual([(row["step"], row["serial"], row["parent"], row["abandoned"]) for row in rows],
                          [(150, 3, "step-100", False), (100, 1, None, False), (200, 2, "step-100", True)])
 
+    def test_ls_marks_the_best_of_each_training(self):
+        def save(step, serial, value, training="a", name="top1", larger=True, **more):
+            metric = {"name": name, "larger_is_better": larger, "value": value}
+            checkpoint(self.folder / f"step-{step}", step, {"a": floats(1)}, serial=serial, user={"begun_by": training}, metric=metric, **more)
+        save(10, 1, 0.95, name="old metric")
+        save(20, 2, 0.99)  # abandoned
+        save(30, 3, 0.5, abandoned=[[1, 2]])
+        save(40, 4, 0.75, abandoned=[[1, 2]])
+        save(50, 5, 0.75, abandoned=[[1, 2]])
+        save(60, 6, None, abandoned=[[1, 2]])
+        save(70, 7, 3.5, "b", "loss", False, abandoned=[[1, 2]])
+        save(80, 8, 4.5, "b", "loss", False, abandoned=[[1, 2]])
+        lines = self.muster("ls", ".").splitlines()
+        self.assertRegex(lines[0], r" metric +state$")
+        self.assertRegex(lines[3], r"^ +60 .* top1 not finite +whole$")
+        self.assertRegex(lines[5], r"^ +40 .* top1 0.75 +best, whole$")
+        rows = json.loads(self.muster("ls", "--json", "."))["checkpoints"]
+        self.assertEqual([row["step"] for row in rows if row["best"]], [70, 40])
+        self.assertEqual(rows[2]["metric"], {"name": "top1", "larger_is_better": True, "value": None})
+        os.truncate(self.folder / "step-40/model.safetensors", 3)
+        rows = json.loads(self.muster("ls", "--json", "."))["checkpoints"]
+        self.assertEqual([row["step"] for row in rows if row["best"]], [70, 50])
+        self.assertIn("metric          top1 0.75", self.muster("show", "step-50"))
+        self.assertEqual(json.loads(self.muster("show", "--json", "step-70"))["metric"]["value"], 3.5)
+
+    def test_a_metric_that_is_none_is_damage(self):
+        for number, metric in enumerate(([1], {"name": "a", "larger_is_better": 1, "value": 2}, {"name": 3, "larger_is_better": True, "value": 2},
+                                         {"name": "a", "larger_is_better": True, "value": "2"})):
+            checkpoint(self.folder / f"step-{number}", number, {"a": floats(1)}, metric=metric)
+        self.assertEqual([row["whole"] for row in json.loads(self.muster("ls", "--json", "."))["checkpoints"]], [False] * 4)
+
     def test_show_tells_what_is_in_it(self):
         checkpoint(self.folder / "step-9", 9, {"fc." + STEER: floats(1, 2)})
         text = self.muster("show", "step-9")

@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/manifest.h"
@@ -45,8 +47,7 @@ int64_t written_at(const std::string& folder) {
 
 // Fills in what the manifest says. Throws: as read_manifest; invalid_argument if it is of another
 // step than the folder.
-void add_manifest(ListedCheckpoint& row) {
-  const Manifest manifest = read_manifest(row.path);
+void add_manifest(ListedCheckpoint& row, const Manifest& manifest) {
   const TrainingPosition& position = manifest.position;
   row.world_size = manifest.world_size;
   if (manifest.serial > 0)
@@ -56,6 +57,7 @@ void add_manifest(ListedCheckpoint& row) {
     row.epoch = position.epoch;
   if (position.samples_seen > 0)
     row.samples_seen = position.samples_seen;
+  row.metric = manifest.metric;
   check_step(manifest, row.step, row.path);
 }
 
@@ -74,6 +76,7 @@ std::string checkpoints_folder(const std::string& folder) {
 
 std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
   std::vector<ListedCheckpoint> listed;
+  std::map<std::string, BestCheckpoint> best;  // of each training
   for (const SavedFolder& folder : list_by_saving(directory)) {
     ListedCheckpoint row{.step = folder.step,
                          .path = folder.path,
@@ -84,9 +87,17 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
                          .epoch = {},
                          .samples_seen = {},
                          .problem = {}};
-    row.problem = problem_of([&] { add_manifest(row); });
+    row.problem = problem_of([&] {
+      const Manifest manifest = read_manifest(row.path);
+      add_manifest(row, manifest);
+      if (!row.is_abandoned)
+        best[training_of(manifest)].look_at(row.path, manifest);
+    });
     listed.push_back(std::move(row));
   }
+  for (ListedCheckpoint& row : listed)
+    for (const auto& [training, one] : best)
+      row.is_best = row.is_best || (!row.path.empty() && row.path == one.path());
   return listed;
 }
 

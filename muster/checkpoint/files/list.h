@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/checkpoint/files/manifest.h"
+
 namespace muster {
 
 // A row of `muster checkpoint ls`.
@@ -20,6 +22,8 @@ struct ListedCheckpoint {
   uint64_t bytes = 0;           // on the disk
   int world_size = 0;           // 0: not known
   std::optional<int64_t> epoch = {}, samples_seen = {};  // where the program said them
+  std::optional<CheckpointMetric> metric = {};           // likewise
+  bool is_best = false;                                  // of its training, by the metric
   std::string problem;  // why it is not whole; empty: manifest and sizes are right
 };
 

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -119,6 +121,35 @@ int64_t count_if_there(const json& object, const char* key, const std::string& n
   return object.contains(key) ? count_in(object, key, name) : 0;
 }
 
+// A checkpoint without an evaluation has none.
+std::optional<CheckpointMetric> metric_in(const json& document, const std::string& name) {
+  if (!document.contains("metric"))
+    return std::nullopt;
+  const json& metric = document["metric"];
+  if (!metric.is_object())
+    refuse_manifest(name, "a metric's record", metric.dump());
+  const json direction = metric.value("larger_is_better", json());
+  const json value = metric.value("value", json());
+  const bool is_value =
+      value.is_null() || (value.is_number() && std::isfinite(value.get<double>()));
+  if (!direction.is_boolean() || !is_value)
+    refuse_manifest(name, "a metric with a direction and a number", metric.dump());
+  CheckpointMetric found{.name = text_in(metric, "name", name),
+                         .larger_is_better = direction.get<bool>()};
+  if (value.is_number())
+    found.value = value.get<double>();
+  return found;
+}
+
+json json_of(const CheckpointMetric& metric) {
+  json value;
+  if (metric.value && std::isfinite(*metric.value))
+    value = *metric.value;
+  return {{"name", metric.name},
+          {"larger_is_better", metric.larger_is_better},
+          {"value", std::move(value)}};
+}
+
 // A file that is named twice could be checked against one record and read by the other.
 std::vector<WrittenFile> files_in(const json& document, const std::string& name) {
   const auto files = document.value("files", json());
@@ -187,6 +218,8 @@ std::string format_manifest(const Manifest& manifest) {
                    {"user", manifest.user}};
   if (!manifest.optimizer.empty())
     document["optimizer"] = json::parse(manifest.optimizer);
+  if (manifest.metric)
+    document["metric"] = json_of(*manifest.metric);
   try {
     document[kChecksum] = checksum_of(document);
     return document.dump(2) + "\n";
@@ -224,6 +257,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
     manifest.user[item.key()] = text_in(user, item.key().c_str(), name);
   if (document.contains("optimizer"))
     manifest.optimizer = document["optimizer"].dump();
+  manifest.metric = metric_in(document, name);
   return manifest;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,13 @@ struct SerialRange {
 // Whether one of the ranges contains the serial number.
 bool is_in(const std::vector<SerialRange>& ranges, int64_t serial);
 
+// The number by which the checkpoints of a training are compared.
+struct CheckpointMetric {
+  std::string name = {};
+  bool larger_is_better = false;
+  std::optional<double> value = {};  // nothing: it was no finite number
+};
+
 struct Manifest {
   TrainingPosition position = {};
   // How many were saved before it in this folder. (After going back, later saves may have smaller
@@ -48,6 +56,7 @@ struct Manifest {
   std::vector<WrittenFile> files = {};
   std::string optimizer = {};                    // OptimizerSnapshot::description, or empty
   std::map<std::string, std::string> user = {};  // whatever the program wants to find again
+  std::optional<CheckpointMetric> metric = {};   // of the model as it is in the checkpoint
 
   const WrittenFile* find(const std::string& file) const;
 };

@@ -5,14 +5,16 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <map>
+#include <chrono>
 
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/training/best_metric.h"
 #include "muster/checkpoint/training/stores.h"
 #include "muster/trace/span.h"
 
@@ -20,20 +22,14 @@ namespace muster {
 
 namespace {
 
-// Checkpoints finds these texts again in a manifest.
-constexpr const char* kRunId = "run_id";
-constexpr const char* kLaunch = "launch";
-constexpr const char* kBegunBy = "begun_by";  // the run that the training began in; others follow
+constexpr const char* kLaunch = "launch";  // a text in Manifest::user
+constexpr const char* kBestPart = "best";
 
 constexpr const char* kNoRunId = "none";  // torchrun's default
 constexpr int64_t kEveryStep = 1;
 
-// A manifest of the first run says only its own run id.
-std::string begun_by(const std::map<std::string, std::string>& user) {
-  for (const char* key : {kBegunBy, kRunId})
-    if (const auto found = user.find(key); found != user.end())
-      return found->second;
-  return "";
+bool is_multiple(int64_t step, int64_t every) {
+  return every > 0 && step > 0 && step % every == 0;
 }
 
 }  // namespace
@@ -44,6 +40,10 @@ Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
       sharded_store_(std::make_unique<ShardedStore>(*training_)),
       branch_(std::make_unique<TrainingBranch>()) {
   branch_->begun_by = training_->options().run_id;
+  if (!training_->options().best)
+    return;
+  best_ = std::make_unique<BestMetric>(*training_->options().best);
+  add(kBestPart, *best_);
 }
 
 Checkpoints::~Checkpoints() = default;
@@ -144,7 +144,7 @@ std::optional<LoadedCheckpoint> Checkpoints::load_earlier(int64_t latest) {
     const LoadOptions load{.accept = [&, is_older](const Manifest& manifest) {
       const bool is_before_fresh_parts = manifest.serial <= begun_anew_at_;
       return manifest.position.step <= latest && is_before_fresh_parts == is_older &&
-             begun_by(manifest.user) == branch_->begun_by &&
+             training_of(manifest) == branch_->begun_by &&
              !is_in(branch_->abandoned, manifest.serial);
     }};
     if (auto loaded = store().load(load, is_older))
@@ -205,7 +205,7 @@ bool Checkpoints::load_saved() {
     if (group().rank() == 0)
       programs.tell_differences();
   }
-  branch_->begun_by = begun_by(loaded->user);
+  branch_->begun_by = training_of({.user = loaded->user});
   begin_branch(*loaded);
   step_ = last_step_ = loaded->position.step;
   return true;
@@ -313,8 +313,10 @@ std::string Checkpoints::save(int64_t step) {
       .user = {{kRunId, options.run_id}, {kLaunch, options.launch}, {kBegunBy, mine}},
       .parent = branch_->path.substr(branch_->path.rfind('/') + 1),
       .abandoned = branch_->abandoned,
-      .is_own = [mine](const Manifest& manifest) { return begun_by(manifest.user) == mine; }};
+      .metric = best_ ? best_->of_step(step) : std::nullopt,
+      .is_own = [mine](const Manifest& manifest) { return training_of(manifest) == mine; }};
   branch_->path = store().save(save, step);
+  saved_at_ = std::chrono::steady_clock::now();
   return branch_->path;
 }
 
@@ -323,14 +325,21 @@ void Checkpoints::finish() {
   store().finish();
 }
 
+// The ranks' clocks differ, so rank 0's decides for all.
+bool Checkpoints::is_due(int64_t step) {
+  const CheckpointsOptions& options = training_->options();
+  const bool is_by_step = is_multiple(step, options.every);
+  if (is_by_step || options.every_time.count() == 0)
+    return is_by_step;
+  const bool is_by_time = std::chrono::steady_clock::now() - saved_at_ >= options.every_time;
+  return of_rank0(is_by_time ? 1 : 0, group()) != 0;
+}
+
 std::string Checkpoints::save_when_due(int64_t step) {
   last_step_ = step;
-  const auto is_due = [step](int64_t every) {
-    return every > 0 && step > 0 && step % every == 0;
-  };
-  if (is_due(training_->options().every))
+  if (is_due(step))
     return save(step);
-  if (is_due(steps_between_kept()))
+  if (is_multiple(step, steps_between_kept()))
     keep(step);
   return "";
 }

@@ -18,6 +18,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -51,15 +52,24 @@ concept CanBeAdded = IsSaved<Object> || std::same_as<std::remove_cvref_t<Object>
                        { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
                      };
 
+class BestMetric;
 struct KeptState;
 struct LoadedCheckpoint;
 class Training;
 struct TrainingBranch;
 class TrainingStore;
 
+// The best checkpoint of a training.
+struct BestSaved {
+  std::string path;  // on rank 0's host
+  int64_t step = 0;
+  double value = 0;
+};
+
 class Checkpoints {
  public:
-  // Throws: invalid_argument without a folder, and for a negative `every` or keep_last.
+  // Throws: invalid_argument without a folder, and for a negative `every`, every_time, keep_last,
+  // patience or min_delta.
   Checkpoints(ProcessGroup group, CheckpointsOptions options);
   // Uses the group, the folder and the attempt of a muster::Context.
   template <class Context>
@@ -177,11 +187,26 @@ class Checkpoints {
   // Blocking: with `background`, until the previous checkpoint is written.
   // Throws: as save_checkpoint, and whatever writing the previous checkpoint threw.
   std::string save(int64_t step);
+  // Compares `value`, the metric after `step` steps, with those before, and saves if it is the best
+  // so far; returns whether it is. Rank 0's value counts. One that is not finite is never the best.
+  // A save of the same step, before or after, says the value too. Collective: yes. Throws: as
+  // save(); failed_precondition without CheckpointsOptions::best.
+  bool save_if_best(int64_t step, double value);
+  // Saves in any case, and says the value in the manifest. Returns the checkpoint's path. Throws:
+  // as save_if_best().
+  std::string save(int64_t step, double value);
+  // Whether so many values in a row were not better (BestOptions::patience). The same on all ranks.
+  bool stops_early() const;
+  // The best of the training so far, with what earlier runs of it have saved. Load its weights by
+  // load_weights(*net, checkpoints.best()->path, …). Nothing: there was no finite value.
+  std::optional<BestSaved> best() const;
+
   // Waits until `background` has written everything. The destructor waits too, and logs failures.
   // Collective: yes.
   // Throws: on every rank, what the writing threw.
   void finish();
-  // Saves at every `every`-th step; returns an empty path at others.
+  // Saves at every `every`-th step, and when `every_time` has passed since the last save; returns
+  // an empty path at other steps.
   std::string save_when_due(int64_t step);
   // Call it after every step. It saves like save_when_due(). If the job is asked to stop (by
   // SIGTERM, SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on all ranks after the
@@ -210,6 +235,9 @@ class Checkpoints {
   Checkpoints& add_part(std::unique_ptr<TrainingPart> part);
   void delegate(DelegatingOptimizer optimizer);
 
+  BestMetric& metric();
+  bool take_value(int64_t step, double value);
+  bool is_due(int64_t step);
   int64_t steps_between_kept() const;
   void keep(int64_t step);
   bool restore_kept();
@@ -224,6 +252,8 @@ class Checkpoints {
   std::unique_ptr<Training> training_;
   std::unique_ptr<TrainingStore> whole_store_, sharded_store_;
   std::unique_ptr<TrainingBranch> branch_;
+  std::unique_ptr<BestMetric> best_;  // null without CheckpointsOptions::best
+  std::chrono::steady_clock::time_point saved_at_ = std::chrono::steady_clock::now();
   int64_t step_ = 0;
   int64_t last_step_ = 0;       // the last step passed to save() and the like
   int64_t begun_anew_at_ = -1;  // Manifest::serial of the checkpoint that fresh parts did not take

@@ -1,6 +1,7 @@
 // How Checkpoints saves and resumes a training.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -9,11 +10,27 @@
 
 namespace muster {
 
+// The number by which the checkpoints of a training are compared.
+struct BestOptions {
+  std::string metric = "metric";  // its name, for people and for the manifest
+  bool larger_is_better = false;
+  // Early stopping: the training is to stop after so many values in a row that are not better than
+  // the best by more than `min_delta`. 0: never.
+  int64_t patience = 0;
+  double min_delta = 0;
+};
+
 struct CheckpointsOptions {
   std::string folder = {};  // default: `checkpoints` in the job's folder
   int64_t every = 0;        // steps between saves by save_when_due(); 0: none
-  int keep_last = 3;        // remove older ones of this training, from any run; 0 keeps all
-  bool resume = false;      // go on from the newest checkpoint
+  // Time between saves by save_when_due(), by rank 0's clock; 0: none. It costs a small broadcast
+  // per step.
+  std::chrono::milliseconds every_time{0};
+  int keep_last = 3;  // remove older ones of this training, from any run; 0 keeps all
+  // Compares checkpoints by a metric (Checkpoints::save_if_best). The best one is kept beside the
+  // last ones. Its state is the part "best", which is saved and resumed as others are.
+  std::optional<BestOptions> best = {};
+  bool resume = false;  // go on from the newest checkpoint
   // Go back to this checkpoint of the folder, such as "step-100". Later saves then count as newer
   // than the steps that were abandoned. Restarted ranks go on from what they have saved since.
   std::string resume_from = {};

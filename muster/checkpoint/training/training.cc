@@ -36,6 +36,8 @@ Training::Training(ProcessGroup group, CheckpointsOptions options)
     refuse_training(
         cat("every and keep_last of 0 or more, got ", options_.every, " and ", options_.keep_last));
   }
+  if (options_.every_time.count() < 0)
+    refuse_training(cat("every_time of 0 or more, got ", options_.every_time.count(), " ms"));
   if (options_.in_memory.value_or(0) < 0)
     refuse_training(cat("in_memory of 0 or more, got ", *options_.in_memory));
   add(generators_part(group_));
