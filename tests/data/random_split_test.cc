@@ -18,7 +18,7 @@ using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Le;
 
-std::vector<int64_t> numbers_in(const at::Tensor& indices) {
+std::vector<int64_t> indices_in(const at::Tensor& indices) {
   std::vector<int64_t> numbers;
   test::add_numbers(indices, &numbers);
   return numbers;
@@ -41,7 +41,7 @@ TensorDataset three_classes() {
 }
 
 std::vector<int64_t> counts_of_classes(const Subset<TensorDataset>& part) {
-  return numbers_in(
+  return indices_in(
       torch::bincount(part.dataset().labels().index_select(0, part.indices()), {}, 3));
 }
 
@@ -59,7 +59,7 @@ TEST(RandomSplit, IsPyTorchs) {
                   data, line["lengths"].get<std::vector<int64_t>>(), {.seed = line["seed"]});
     ASSERT_EQ(parts.size(), line["parts"].size());
     for (size_t i = 0; i < parts.size(); ++i)
-      EXPECT_EQ(numbers_in(parts[i].indices()), line["parts"][i].get<std::vector<int64_t>>());
+      EXPECT_EQ(indices_in(parts[i].indices()), line["parts"][i].get<std::vector<int64_t>>());
   }
 }
 
@@ -89,7 +89,7 @@ TEST(RandomSplit, KeepsTheMixtureOfClasses) {
     test::add_numbers(part.indices(), &all);
   EXPECT_EQ(test::sorted(all), test::range(0, 100));
   // A part shows no class after another.
-  EXPECT_NE(test::sorted(numbers_in(parts[0].indices())), numbers_in(parts[0].indices()));
+  EXPECT_NE(test::sorted(indices_in(parts[0].indices())), indices_in(parts[0].indices()));
 }
 
 TEST(RandomSplit, FoldsHaveEachSampleOnce) {
@@ -97,7 +97,7 @@ TEST(RandomSplit, FoldsHaveEachSampleOnce) {
   std::vector<int64_t> tested;
   for (const auto& [train, test] : folds) {
     EXPECT_EQ(train.size() + test.size(), 11);
-    auto both = numbers_in(train.indices());
+    auto both = indices_in(train.indices());
     test::add_numbers(test.indices(), &both);
     EXPECT_EQ(test::sorted(both), test::range(0, 11));
     test::add_numbers(test.indices(), &tested);
@@ -106,8 +106,8 @@ TEST(RandomSplit, FoldsHaveEachSampleOnce) {
   EXPECT_EQ(folds[0].test.size(), 4);
   EXPECT_EQ(folds[2].test.size(), 3);
   const auto in_turn = k_folds(test::numbered(6), 3, {.shuffle = false});
-  EXPECT_THAT(numbers_in(in_turn[1].test.indices()), ElementsAre(2, 3));
-  EXPECT_THAT(numbers_in(in_turn[1].train.indices()), ElementsAre(0, 1, 4, 5));
+  EXPECT_THAT(indices_in(in_turn[1].test.indices()), ElementsAre(2, 3));
+  EXPECT_THAT(indices_in(in_turn[1].train.indices()), ElementsAre(0, 1, 4, 5));
 }
 
 TEST(RandomSplit, FoldsKeepTheMixtureOfClasses) {
@@ -144,7 +144,7 @@ TEST(RandomSplit, RefusesPartsThatDoNotFit) {
 // A program that searches: train on each fold, and go on in one of them after a stop.
 TEST(RandomSplit, AFoldIsTrainedOnByRanksAndGoneOnWith) {
   const auto folds = k_folds(test::numbered(60), 4, {.seed = 9});
-  const auto expected = numbers_in(folds[2].train.indices());
+  const auto expected = indices_in(folds[2].train.indices());
   for (int ranks = 1; ranks <= 4; ++ranks)
     EXPECT_EQ(test::numbers_over_a_resume(folds[2].train, ranks, 5 - ranks), expected);
 }
