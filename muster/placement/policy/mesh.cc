@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/base/strings.h"
@@ -98,6 +100,19 @@ std::string reason_of(const PolicyInput& input,
   return "mesh: alone on its host";
 }
 
+// The order depends on these numbers alone, and a job's hosts are of few kinds: each is searched
+// once. Of more kinds the map begins anew.
+std::vector<size_t> order_of_kind(const Bandwidths& all, const std::vector<int>& sizes) {
+  constexpr size_t kMostKinds = 64;
+  static thread_local std::map<std::pair<Bandwidths, std::vector<int>>, std::vector<size_t>> known;
+  const auto kind = std::pair(all, sizes);
+  if (const auto found = known.find(kind); found != known.end())
+    return found->second;
+  if (known.size() == kMostKinds)
+    known.clear();
+  return known.emplace(kind, best_mesh_order(all, sizes)).first->second;
+}
+
 // Ranks that share GPUs get them in turn, since an order of GPUs says nothing of them.
 std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
   const Bandwidths all = mesh_bandwidths(input);
@@ -106,7 +121,7 @@ std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
         input.gpus, num_ranks, [](size_t) { return "mesh: in order, since no links are known"; });
   }
   const auto sizes = sizes_in_host(input.request.mesh, num_ranks);
-  const auto order = best_mesh_order(all, sizes);
+  const auto order = order_of_kind(all, sizes);
   return in_turn(gpus_in_order(input, order), num_ranks, [&](size_t place) {
     return reason_of(input, all, sizes, order, place);
   });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -52,6 +53,22 @@ TEST(MeshPlacement, TheLastAxisGetsTheBestLinks) {
   EXPECT_EQ(plan.policy, "mesh");
   EXPECT_EQ(plan.ranks[0].reason, "mesh: along tp GPU 2 by NV4 100 GB/s");
   EXPECT_EQ(plan.ranks[3].reason, "mesh: along tp GPU 1 by NV4 100 GB/s");
+}
+
+// Hosts that are alike are searched once, and each kind has its own order.
+TEST(MeshPlacement, EachKindOfHostHasItsOwnOrder) {
+  Host other = workstation();  // bridged pairs are (0, 1) and (2, 3)
+  std::swap(other.gpu_links[1], other.gpu_links[2]);
+  for (auto& row : other.gpu_links)
+    std::swap(row[1], row[2]);
+  std::vector<Host> hosts = {workstation(), other, workstation(), other};
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    hosts[i].name = cat("n", i);
+    for (Gpu& gpu : hosts[i].gpus)
+      gpu.uuid.value += cat("-", i);
+  }
+  EXPECT_THAT(gpus_of(mesh_plan(hosts, "dp=-1,tp=2", {.nproc_per_node = 4})),
+              ElementsAre(0, 2, 1, 3, 0, 1, 2, 3, 0, 2, 1, 3, 0, 1, 2, 3));
 }
 
 // All pairs along tp on double links.
