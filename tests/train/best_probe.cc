@@ -24,6 +24,7 @@ void keep_best_and_print(muster::Context& ctx, int64_t kill_at) {
                             torch::nn::BatchNorm1d(16),
                             torch::nn::Dropout(0.5),
                             torch::nn::Linear(16, 2));
+  net->to(ctx.device());
   torch::optim::SGD optimizer(net->parameters(), 1.0);
   auto data = ctx.loader(some_points(60, 2), {.batch_size = 4});
   auto held_out =
