@@ -2,6 +2,7 @@
 // has an unknown size, so the output grows by doubling until it fits or passes the bound.
 #include "muster/base/compress.h"
 
+#define ZLIB_CONST  // input is const
 #include <zlib.h>
 
 #include <algorithm>
@@ -50,8 +51,8 @@ std::string uncompressed(std::string_view bytes, size_t max_bytes) {
     throw Error(ErrorCode::internal, "compress: zlib did not start; is there memory?");
   // The stream itself lives on the stack; the pointer only ends it.
   const std::unique_ptr<z_stream, EndUncompress> owner(&stream);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_in = reinterpret_cast<const Bytef*>(bytes.data());
+  stream.avail_in = bytes.size();
   std::string text;
   const size_t most = max_bytes + 1;  // one byte more shows that there are too many
   for (size_t room = std::clamp<size_t>(4 * bytes.size(), 1, most);;
@@ -59,7 +60,7 @@ std::string uncompressed(std::string_view bytes, size_t max_bytes) {
     const size_t used = text.size();
     text.resize(room);
     stream.next_out = reinterpret_cast<Bytef*>(text.data() + used);
-    stream.avail_out = static_cast<uInt>(room - used);
+    stream.avail_out = room - used;
     const int result = inflate(&stream, Z_NO_FLUSH);
     text.resize(room - stream.avail_out);
     if (text.size() > max_bytes) {

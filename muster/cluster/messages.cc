@@ -29,6 +29,12 @@ constexpr std::array<const char*, 6> kReportKinds = {
     "join", "failing", "ended", "leave", "lost", "stop"};
 constexpr std::array<const char*, 4> kOrderKinds = {"start", "stop", "finish", "refuse"};
 
+// The names stand at their kinds' places.
+template <class Kind, size_t N>
+const char* name_of(const std::array<const char*, N>& names, Kind kind) {
+  return names.at(static_cast<size_t>(kind));
+}
+
 // The kind whose name stands at its place among `names`.
 template <class Kind, size_t N>
 Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
@@ -162,11 +168,11 @@ std::string sign_of_life_key(const std::string& id) {
 }
 
 const char* to_string(Report::Kind kind) {
-  return kReportKinds.at(static_cast<size_t>(kind));
+  return name_of(kReportKinds, kind);
 }
 
 const char* to_string(Order::Kind kind) {
-  return kOrderKinds.at(static_cast<size_t>(kind));
+  return name_of(kOrderKinds, kind);
 }
 
 // A host that joins tells its facts; other reports have none.

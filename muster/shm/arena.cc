@@ -47,7 +47,7 @@ void in_forked_child() {
   constexpr int kPlace = MAP_PRIVATE | MAP_FIXED;
   for (const auto& [data, buffer] : buffers().alive) {
     *buffer.of_parent = true;
-    const auto offset = static_cast<off_t>(buffer.offset);
+    const off_t offset = buffer.offset;
     const void* const own = ::mmap(data, buffer.bytes, kAccess, kPlace, buffer.fd, offset);
     if (own == MAP_FAILED)
       ::munmap(data, buffer.bytes);

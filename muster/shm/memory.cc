@@ -28,7 +28,7 @@ std::atomic<size_t> mapped{0};  // bytes of addresses, of all such memory of thi
 
 // Offsets in a file are signed.
 off_t file_offset(size_t bytes) {
-  return static_cast<off_t>(bytes);
+  return bytes;
 }
 
 std::byte* map_whole(int fd, size_t bytes) {

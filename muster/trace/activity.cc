@@ -168,7 +168,7 @@ ActivityThread* Activity::claim_record(uint32_t thread) noexcept {
 
 void Activity::give_back(ActivityThread& record) noexcept {
   put(record.owner, 0);
-  const auto place = static_cast<uint32_t>(&record - file_->threads);
+  const uint32_t place = &record - file_->threads;
   free_records_.fetch_or(uint32_t{1} << place, std::memory_order_release);
 }
 

@@ -107,7 +107,7 @@ TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
   const std::lock_guard lock(growing_);
   if (TraceEvent* const there = chunks_[chunk].load())
     return there;
-  const auto begin = static_cast<off_t>(sizeof(EventHeader) + chunk * kChunkBytes);
+  const off_t begin = sizeof(EventHeader) + chunk * kChunkBytes;
   if (::posix_fallocate(fd_.get(), begin, kChunkBytes) != 0)
     return nullptr;
   void* const memory =

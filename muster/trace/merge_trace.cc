@@ -92,7 +92,7 @@ class EventReader {
 
   // How many whole ones there are. The fence keeps the next copy's loads behind this one's.
   size_t read_events(std::span<TraceEvent> events, size_t number) const {
-    const auto at = static_cast<off_t>(sizeof(EventHeader) + number * sizeof(TraceEvent));
+    const off_t at = sizeof(EventHeader) + number * sizeof(TraceEvent);
     const ssize_t got = ::pread(fd_.get(), events.data(), events.size_bytes(), at);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return got < 0 ? 0 : got / sizeof(TraceEvent);

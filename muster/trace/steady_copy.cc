@@ -69,8 +69,7 @@ class SteadyCopy {
     std::string part(bytes, '\0');
     size_t got = 0;
     while (got < bytes) {
-      const ssize_t more =
-          ::pread(file_.get(), part.data() + got, bytes - got, static_cast<off_t>(offset + got));
+      const ssize_t more = ::pread(file_.get(), part.data() + got, bytes - got, offset + got);
       if (more < 0 && errno == EINTR)
         continue;
       if (more < 0)

@@ -115,8 +115,9 @@ TEST(BestCheckpoint, SavesOfTheSameStepSayItsValueToo) {
     Counted training(group, {.folder = folder.path(), .every = 2, .keep_last = 1, .best = kTop1});
     for (int64_t step = 1; step <= 6; ++step) {
       training.step(step);
-      if (step == 4)
+      if (step == 4) {
         EXPECT_TRUE(training.checkpoints.save_if_best(step, 0.75));
+      }
       training.checkpoints.save_or_stop(step);
     }
   });

@@ -30,7 +30,7 @@ at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
 
 // What a user writes.
 template <class Model, class Loader>
-Numbers numbers_of(ProcessGroup& group, Model& model, Loader& loader) {
+Numbers evaluated_numbers(ProcessGroup& group, Model& model, Loader& loader) {
   Mean loss;
   Accuracy top1({.ignore_index = -100}), top3({.top = 3, .ignore_index = -100});
   ConfusionMatrix confusion(kClasses, -100);
@@ -82,9 +82,9 @@ TEST(EvaluateMetrics, OfABareModelAndAWrappedOne) {
       ScoredNet net = scored_net();
       auto loader = loader_of(group, scored_data(samples), {.batch_size = 4});
       for (int pass = 0; pass < 2; ++pass)  // the metrics begin anew
-        expect_numbers(numbers_of(group, net, loader), expected);
+        expect_numbers(evaluated_numbers(group, net, loader), expected);
       DistributedDataParallel<ScoredNet> model(net, group);
-      expect_numbers(numbers_of(group, model, loader), expected);
+      expect_numbers(evaluated_numbers(group, model, loader), expected);
       EXPECT_TRUE(net->drop->is_training());
     });
   }
@@ -154,7 +154,7 @@ TEST(EvaluateMetrics, OfAFullyShardedModel) {
       auto model = sharded.wrap(scored_net());
       auto loader = loader_of(group, scored_data(samples), {.batch_size = 4});
       for (int pass = 0; pass < 2; ++pass)
-        expect_numbers(numbers_of(group, model, loader), expected);
+        expect_numbers(evaluated_numbers(group, model, loader), expected);
       const double score = evaluate(group, model, loader, [](auto& net, const auto& batch) {
         return net(batch.features).argmax(1).to(at::kDouble);
       });
@@ -178,7 +178,7 @@ TEST(EvaluateMetrics, OfAStream) {
             RowStream(scored_data(samples)),
             {.batch_size = 4, .workers = workers, .rank = group.rank(), .ranks = group.size()});
         for (int pass = 0; pass < 2; ++pass)
-          expect_numbers(numbers_of(group, net, loader), expected);
+          expect_numbers(evaluated_numbers(group, net, loader), expected);
         EXPECT_EQ(evaluate(group,
                            net,
                            loader,
@@ -232,7 +232,7 @@ TEST(EvaluateMetrics, ADividedModelNeedsAnExampleOfAStreamOnEveryRank) {
          auto model = sharded.wrap(scored_net());
          StreamLoader loader(RowStream(scored_data(2)),
                              {.rank = group.rank(), .ranks = group.size()});
-         numbers_of(group, model, loader);
+         evaluated_numbers(group, model, loader);
        }))
     EXPECT_THAT(said, HasSubstr("got a rank without any; take whole_parameters()"));
 }

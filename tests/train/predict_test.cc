@@ -156,7 +156,7 @@ TEST(Predict, PiecesComeInOrderAndOneAtATime) {
 struct SomeUnreadable {
   using Example = LabelledExample;
   int64_t size() const { return 20; }
-  Example get(int64_t index, Generator&) const {
+  Example get(int64_t index, muster::Generator&) const {
     if (index % 7 == 3 || index == 19)
       throw std::runtime_error("cannot be read");
     return {torch::full({1}, index), torch::tensor(index)};
@@ -176,9 +176,10 @@ TEST(Predict, SamplesThatCannotBeReadAreMissingFromThePieces) {
         indices.insert(indices.end(), piece.indices.begin(), piece.indices.end());
         EXPECT_TRUE(piece.outputs.equal(torch::tensor(piece.indices).unsqueeze(1)));
       });
-      if (group.rank() == 0)
+      if (group.rank() == 0) {
         EXPECT_THAT(indices,
                     ::testing::ElementsAre(0, 1, 2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 18));
+      }
     }
     try {
       predict(group, net, loader, forward);

@@ -154,7 +154,7 @@ Journal::~Journal() {
 
 // Whether the file ends after the last whole record now, and is written on from there.
 bool Journal::cut() {
-  const auto end = static_cast<off_t>(bytes_);
+  const off_t end = bytes_;
   return ::ftruncate(file_.get(), end) == 0 && ::lseek(file_.get(), end, SEEK_SET) >= 0;
 }
 
