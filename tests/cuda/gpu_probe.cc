@@ -366,7 +366,7 @@ void save_beside_training(muster::Context& ctx) {
   auto net = layers(64);
   net->to(ctx.device());
   muster::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
-  muster::Checkpoints checkpoints(ctx, {.folder = "beside", .background = true});
+  muster::Checkpoints checkpoints(ctx, {.folder = "beside", .resume = true, .background = true});
   checkpoints.add("model", net).add("optimizer", optimizer);
   const auto x = torch::randn({32, 64}, ctx.device());
   const auto train = [&] {

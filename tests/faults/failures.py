@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import signal
 import time
 
-from place import expect, sh
+from hosts import wait_for
+from place import expect, sh, state_of
 from table import row
 
 
@@ -58,8 +60,17 @@ def slow_cause(place):
 
 @row(77, "ranks end alike in one moment, and say nothing", "that which was first is not certain")
 def alike(place):
-    code, _, err = place.run("run", "-q", "-n", "4", *sh(all_wait_for_one(place, 1, "exit 1")))
-    expect(code == 1 and re.search(r"cause     not certain: ranks? [\d, ]+ ended alike in the same moment", err), err)
+    """All end while the launcher is stopped, so that it sees their ends at once."""
+    job = place.start("run", "-q", "-n", "4", *sh("echo $$ >pid.new$RANK; mv pid.new$RANK pid$RANK; until [ -e go ]; do sleep 0.02; done; exit 1"))
+    pids = [place.folder / f"pid{rank}" for rank in range(4)]
+    wait_for(lambda: all(pid.exists() for pid in pids), 60)
+    job.send_signal(signal.SIGSTOP)
+    wait_for(lambda: state_of(job.pid) == "T", 60)
+    (place.folder / "go").touch()
+    wait_for(lambda: all(state_of(pid.read_text().strip()) == "Z" for pid in pids), 60)
+    job.send_signal(signal.SIGCONT)
+    err = job.communicate(timeout=60)[1].decode()
+    expect(job.returncode == 1 and re.search(r"cause     not certain: ranks? [\d, ]+ ended alike in the same moment", err), err)
     return "the others are listed with it"
 
 

@@ -185,7 +185,7 @@ class ElasticHosts(OnHosts):
         self.elastic(*argv, *waits, MUSTER_LOG_LEVEL="debug", **more)
         self.wait_until_said("step 2 at")
         self.agent(2, *spare_argv, nnodes="1:2")
-        self.wait_until_said('(?s)(report .*"join".*){3}')
+        self.wait_until_said('(?s)(report [0-9]+: join.*){3}')
         go = pathlib.Path(self.folder, "go")
         go.touch()
         done = self.finish()
