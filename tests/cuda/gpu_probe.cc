@@ -360,8 +360,8 @@ void leave_steps_out(muster::Context& ctx) {
   stop_late<muster::optim::SGD>(ctx, torch::optim::SGDOptions(1e-3).momentum(0.9));
 }
 
-// A save in the background has the values of its step, whatever the steps after it do, and the host
-// does not wait for the GPU.
+// A save in the background has the values of its step, whatever the steps after it do. Of the host,
+// only the thread that writes waits for the GPU, once.
 void save_beside_training(muster::Context& ctx) {
   auto net = layers(64);
   net->to(ctx.device());
@@ -383,7 +383,7 @@ void save_beside_training(muster::Context& ctx) {
     const int64_t before = host_waits();
     checkpoints.save(step);
     const int64_t waits = host_waits() - before;
-    expect(waits == 0 || host_waits() < 0, muster::cat("a save without waits, got ", waits));
+    expect(waits <= 1, muster::cat("the writing thread's wait alone, got ", waits));
     train();
     train();
     checkpoints.finish();
