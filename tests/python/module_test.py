@@ -179,6 +179,8 @@ class Faults(ForkingTest):
     def test_a_late_rank_is_named(self):
         for code, text in self.by_hand(3, "faults.py", "late"):
             self.assertEqual(code, 0, text)
+            if "skipped: " in text:
+                self.skipTest(text)
             self.assertIn("ok\n", text)
 
 
