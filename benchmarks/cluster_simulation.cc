@@ -79,31 +79,28 @@ PhaseCost ClusterSimulation::start() {
 
 PhaseCost ClusterSimulation::lose_a_host() {
   const Totals before = totals();
-  const double begin = now_;
   const std::string gone = running_.back();
   running_.pop_back();
-  tell({.kind = Report::Kind::lost, .from = gone}, begin);
+  tell({.kind = Report::Kind::lost, .from = gone}, before.time);
   PhaseCost cost = run("a host is lost, all ranks end", before);
-  cost.seconds = last_ended_ - begin;
+  cost.seconds = last_ended_ - before.time;
   return cost;
 }
 
 PhaseCost ClusterSimulation::replace_it() {
   const Totals before = totals();
-  const double begin = now_;
-  join(begin);
+  join(before.time);
   PhaseCost cost = run("another joins, all start", before);
-  cost.seconds = last_started_ - begin;
+  cost.seconds = last_started_ - before.time;
   return cost;
 }
 
 PhaseCost ClusterSimulation::fail_everywhere() {
   const Totals before = totals();
-  const double begin = now_;
   for (const std::string& id : running_)
     end_ranks_of(id, round_, /*failed=*/true);
   PhaseCost cost = run("all ranks fail, all start again", before);
-  cost.seconds = last_started_ - begin;
+  cost.seconds = last_started_ - before.time;
   return cost;
 }
 
@@ -123,11 +120,10 @@ PhaseCost ClusterSimulation::come_and_go(int times) {
 
 PhaseCost ClusterSimulation::end() {
   const Totals before = totals();
-  const double begin = now_;
   for (const std::string& id : running_)
-    tell({.kind = Report::Kind::ended, .from = id, .round = round_}, begin);
+    tell({.kind = Report::Kind::ended, .from = id, .round = round_}, before.time);
   PhaseCost cost = run("all ranks end well, all hosts leave", before);
-  cost.seconds = last_left_ - begin;
+  cost.seconds = last_left_ - before.time;
   return cost;
 }
 
@@ -136,7 +132,8 @@ void ClusterSimulation::at(double time, std::function<void()> action) {
 }
 
 ClusterSimulation::Totals ClusterSimulation::totals() const {
-  return {.processor = processor_,
+  return {.time = now_,
+          .processor = processor_,
           .bytes = in_.bytes + out_.bytes,
           .messages = in_.messages + out_.messages};
 }

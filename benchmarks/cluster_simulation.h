@@ -65,6 +65,7 @@ class ClusterSimulation {
   };
 
   struct Totals {
+    double time = 0;
     double processor = 0;
     double bytes = 0;
     int64_t messages = 0;

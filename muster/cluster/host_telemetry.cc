@@ -84,10 +84,9 @@ std::string events_list_key(const std::string& host) {
 
 // The value, which is removed; nothing if there is none.
 std::optional<std::string> take_value(Store& store, const std::string& key) {
-  if (!store.check({key}))
-    return std::nullopt;
-  std::string value = store.get(key, kNow);
-  store.remove(key);
+  auto value = store.values({key})[0];
+  if (value)
+    store.remove(key);
   return value;
 }
 

@@ -191,8 +191,7 @@ void Member::elect() {
     return;
   }
   const std::string key = sign_of_life_key(chosen);
-  const std::string sign =
-      store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
+  const std::string sign = store_->values({key})[0].value_or("");
   if (chosen != coordinator_ || sign != coordinators_sign_) {
     coordinator_ = chosen;
     coordinators_sign_ = sign;

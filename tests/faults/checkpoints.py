@@ -48,59 +48,62 @@ def resumed(place, from_step, damage):
     return re.search(r"step-12' is skipped: checkpoint: (.*?);", err).group(1)
 
 
-@row(31, "the disk is full while a checkpoint is written", "a clear error, the older ones stay whole")
-def full_disk(place):
+@contextlib.contextmanager
+def small_disk(place, limit):
+    """The checkpoints of a training that has come to step 4, on a disk of their own."""
     where = place.folder / "run/checkpoints"
     where.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "muster-fault", where], capture_output=True).returncode != 0:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", limit, "muster-fault", where], capture_output=True).returncode != 0:
         raise Skip("mounting a small disk needs root")
     try:
         code, _, err = train(place, "chaos_probe", "--steps", "8", "--until", "4")
         expect(code == 0, err)
+        yield where
+    finally:
+        subprocess.run(["umount", "-l", where])
+
+
+def fails_without_room(place, pattern):
+    """The training cannot save, and step 4 stays whole. Returns what it said."""
+    code, _, err = train(place, "chaos_probe", "--steps", "8", "--resume")
+    said = re.search(pattern, err)
+    expect(code == 1 and said, err)
+    code, report = verify(place)
+    expect(code == 0 and "step-4" in report, report)
+    return said
+
+
+def goes_on_with_room(place):
+    code, out, err = train(place, "chaos_probe", "--steps", "8", "--resume")
+    expect(code == 0 and "weights" in out and "step-4" in err, f"{out}{err}")
+    return "step-4 is whole, and training went on from it when there was room"
+
+
+@row(31, "the disk is full while a checkpoint is written", "a clear error, the older ones stay whole")
+def full_disk(place):
+    with small_disk(place, "size=2m") as where:
         with open(where / "junk", "wb", buffering=0) as junk:
             try:
                 while junk.write(b"x" * 4096):
                     pass
             except OSError:
                 pass
-        code, _, err = train(place, "chaos_probe", "--steps", "8", "--resume")
-        said = re.search(r"checkpoint: (expected \S+ MiB free in .*?, got .*?); free some", err)
-        expect(code == 1 and said, err)
-        code, report = verify(place)
-        expect(code == 0 and "step-4" in report, report)
+        said = fails_without_room(place, r"checkpoint: (expected \S+ MiB free in .*?, got .*?); free some")
         os.unlink(where / "junk")
-        code, out, err = train(place, "chaos_probe", "--steps", "8", "--resume")
-        expect(code == 0 and "weights" in out and "step-4" in err, f"{out}{err}")
-        return f"'{said.group(1)}'; step-4 is whole, and training went on from it when there was room"
-    finally:
-        subprocess.run(["umount", "-l", where])
+        return f"'{said[1]}'; {goes_on_with_room(place)}"
 
 
 @row(91, "a disk has no room for the files of a checkpoint that is being written", "the same")
 def full_during_the_write(place):
-    where = place.folder / "run/checkpoints"
-    where.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=64", "muster-fault", where], capture_output=True).returncode != 0:
-        raise Skip("mounting a small disk needs root")
-    try:
-        code, _, err = train(place, "chaos_probe", "--steps", "8", "--until", "4")
-        expect(code == 0, err)
+    with small_disk(place, "nr_inodes=64") as where:
         left = os.statvfs(where).f_ffree
         (where / "junk").mkdir()
         for number in range(left - 3):  # for the folder, this one, and the first file
             (where / f"junk/{number}").touch()
-        code, _, err = train(place, "chaos_probe", "--steps", "8", "--resume")
-        said = re.search(r"checkpoint: cannot create '(\S+)': No space left on device", err)
-        expect(code == 1 and said, err)
-        code, report = verify(place)
-        expect(code == 0 and "step-4" in report, report)
+        said = fails_without_room(place, r"checkpoint: cannot create '(\S+)': No space left on device")
         expect(not list(where.glob("*.tmp-*")), "what was half written is left")
         shutil.rmtree(where / "junk")
-        code, out, err = train(place, "chaos_probe", "--steps", "8", "--resume")
-        expect(code == 0 and "weights" in out and "step-4" in err, f"{out}{err}")
-        return f"{pathlib.Path(said[1]).name} could not be made; step-4 is whole, and training went on from it when there was room"
-    finally:
-        subprocess.run(["umount", "-l", where])
+        return f"{pathlib.Path(said[1]).name} could not be made; {goes_on_with_room(place)}"
 
 
 def kill_in_a_save(place):
