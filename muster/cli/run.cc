@@ -139,7 +139,8 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   use_config_file(*command, args);
   command->callback([flags, programs, exit_code] {
     const std::vector<MoreProgram> more = parse_more_programs(programs);
-    if (flags->inventory.empty())
+    const auto remote = to_remote_options(*flags);
+    if (!remote && flags->inventory.empty())
       keep_to_given_gpus();
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
@@ -153,7 +154,6 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
                   "their own, "
                   "or let the program choose by its rank");
     }
-    const auto remote = to_remote_options(*flags);
     if (flags->dry_run && remote) {
       *exit_code = plan_on_hosts(options, *remote);
     } else if (flags->dry_run || !cluster) {
@@ -184,11 +184,11 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   command->callback([flags, model, programs, exit_code, command] {
     warn_of_flags_of_program(*command, programs[0]);
     const auto about_model = to_about_model(*model, flags->json);
-    if (flags->inventory.empty())
+    const auto remote = to_remote_options(*flags);
+    if (!remote && flags->inventory.empty())
       keep_to_given_gpus();
     LaunchOptions options = to_launch_options(*flags, {}, parse_more_programs(programs));
     options.about_model = about_model;
-    const auto remote = to_remote_options(*flags);
     *exit_code = remote ? plan_on_hosts(options, *remote) : launch(options);
   });
 }

@@ -240,15 +240,14 @@ int element_index(const std::string& text) {
 
 // Returns the exit code.
 int run_tasks_command(const TasksFlags& flags) {
+  if (flags.inventory.empty() && flags.submit.empty())
+    keep_to_given_gpus();
   if (flags.element.size() == 2)
     exec_element(flags.element[0], element_index(flags.element[1]));
   if (flags.serve)
     return serve_tasks_of_another();
-  if (flags.submit.empty()) {
-    if (flags.inventory.empty())
-      keep_to_given_gpus();
+  if (flags.submit.empty())
     return tasks::run(to_tasks_options(flags));
-  }
   check_submit(flags);
   tasks::submit(to_tasks_options(flags), flags.sbatch);
   return 0;

@@ -7,9 +7,11 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
+#include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/agent_spec.h"
+#include "muster/cluster/given_gpus.h"
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/remote_launch.h"
@@ -64,12 +66,14 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
           "without srun: it then uses all nodes of the allocation");
     return machines;
   }
+  Environment environment = srun_environment();
+  forget_given_gpus(environment);  // those of this node
   for (const SlurmNode& node : *nodes) {
     machines.push_back({.name = node.name,
                         .here = node.here,
                         .cpus = node.cpus,
                         .argv = srun_command(node, {program, "tasks", "--serve"}),
-                        .command_environment = srun_environment(),
+                        .command_environment = environment,
                         .advice = cat("check that `srun --overlap -N1 -n1 -w ",
                                       node.name,
                                       " true` works, or say --standalone for this machine alone")});

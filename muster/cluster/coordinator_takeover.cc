@@ -38,8 +38,19 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
       later.push_back(report);
     }
   }
-  for (const Order& order : orders)
+  for (const Order& order : orders) {
     replay(order);
+    if (order.kind != Order::Kind::refuse || order.hosts.empty())
+      continue;
+    // A host of the round that was refused was given up: that is known by this order alone where
+    // it was silent.
+    const std::string& id = order.hosts[0];
+    if (in_round.contains(id)) {
+      later.push_back({.kind = Report::Kind::lost, .from = id});
+    } else {
+      members_.erase(id);
+    }
+  }
   join_again();
   std::vector<Order> given = std::exchange(orders_, {});
   for (const Report& report : later)
@@ -51,8 +62,6 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
 void Coordinator::replay(const Order& order) {
   if (order.kind == Order::Kind::finish)
     phase_ = Phase::finished;
-  if (order.kind == Order::Kind::refuse && !order.hosts.empty())
-    members_.erase(order.hosts[0]);
   if (order.kind == Order::Kind::stop) {
     phase_ = Phase::stopping;
     stop_deadline_ = now_ + rules_.stop_timeout;

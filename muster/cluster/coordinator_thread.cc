@@ -243,9 +243,15 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   }
 }
 
+// What stays where the store does not answer costs memory and nothing else.
 void CoordinatorThread::forget_history() {
-  for (const std::string& key : history_.take_due(Clock::now()))
-    store_->remove(key);
+  for (const std::string& key : history_.take_due(Clock::now())) {
+    try {
+      store_->remove(key);
+    } catch (const Error& error) {
+      log(LogLevel::debug, cat("coordinator: '", key, "' stays in the store: ", error.message()));
+    }
+  }
 }
 
 }  // namespace muster

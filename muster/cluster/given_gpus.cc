@@ -34,6 +34,9 @@ std::optional<GivenGpus> told_gpus() {
   return std::nullopt;
 }
 
+// Whether this process has set the mask by itself.
+bool is_kept = false;
+
 size_t num_instances_of(const Host& host) {
   size_t count = 0;
   for (const Gpu& gpu : host.gpus)
@@ -68,6 +71,7 @@ void keep_to_given_gpus() {
   if (!given)
     return;
   ::setenv(kMask, given->mask.c_str(), 1);
+  is_kept = true;
   log(LogLevel::info,
       cat(given->variable,
           "='",
@@ -77,6 +81,11 @@ void keep_to_given_gpus() {
           " is not set: muster keeps to them; set ",
           kMask,
           " for other ones"));
+}
+
+void forget_given_gpus(Environment& environment) {
+  if (is_kept)
+    environment.erase(kMask);
 }
 
 }  // namespace muster

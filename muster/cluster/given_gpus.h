@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/rank_env.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -24,5 +25,8 @@ std::optional<GivenGpus> given_gpus(const Host& host);
 // Sets CUDA_VISIBLE_DEVICES for this process and those that it starts, and says so. For commands
 // that use all GPUs there are; asks the driver only if a scheduler has named any.
 void keep_to_given_gpus();
+
+// Takes that out of an environment which is for other hosts.
+void forget_given_gpus(Environment& environment);
 
 }  // namespace muster

@@ -1,6 +1,5 @@
-// An order to start makes history of the orders and reports before it. A host that goes makes
-// history of its join, and then of its leave: whoever reads the logs in between sees no host that
-// is not there.
+// An order to start makes history of the orders and reports before it, and before these of the
+// joins of hosts that have gone: whoever reads the logs in between sees no host that is not there.
 #include "muster/cluster/log_history.h"
 
 #include <utility>
@@ -37,11 +36,15 @@ void LogHistory::note(int64_t number, const Report& report, Clock::time_point no
       joins_[report.from] = key;
       return;
     case Report::Kind::leave:
-    case Report::Kind::lost: {
-      forget_member(report.from, now);
-      std::vector<std::string> keys = {key};
-      return forget_later(keys, now);
-    }
+    case Report::Kind::lost:
+      if (in_round_.contains(report.from)) {
+        leaving_.push_back(report.from);
+        reports_.push_back(key);
+      } else {
+        forget_member(report.from, now);
+        history_.push_back({.key = key, .due = now + kept_});
+      }
+      return;
     case Report::Kind::ended:
       if (report.stopped_by != 0)
         leaving_.push_back(report.from);
@@ -52,16 +55,22 @@ void LogHistory::note(int64_t number, const Report& report, Clock::time_point no
   }
 }
 
-// A host that is refused takes no part, and one that was stopped by a signal takes none in the next
-// round.
+// A host of the round that goes, or is refused, is of the round until the next one starts: its join
+// goes first then, and after it what was reported.
 void LogHistory::note(const Order& order, std::vector<std::string> keys, Clock::time_point now) {
-  if (order.kind == Order::Kind::refuse && !order.hosts.empty())
-    forget_member(order.hosts[0], now);
+  if (order.kind == Order::Kind::refuse && !order.hosts.empty()) {
+    if (in_round_.contains(order.hosts[0])) {
+      leaving_.push_back(order.hosts[0]);
+    } else {
+      forget_member(order.hosts[0], now);
+    }
+  }
   if (order.kind == Order::Kind::start) {
-    forget_later(reports_, now);
-    forget_later(orders_, now);
     for (const std::string& id : std::exchange(leaving_, {}))
       forget_member(id, now);
+    forget_later(reports_, now);
+    forget_later(orders_, now);
+    in_round_ = {order.hosts.begin(), order.hosts.end()};
   }
   for (std::string& key : keys)
     orders_.push_back(std::move(key));

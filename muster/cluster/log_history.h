@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ class LogHistory {
   std::map<std::string, std::string> joins_;  // the keys of those that are there, by id
   std::vector<std::string> reports_;          // keys since the last order to start
   std::vector<std::string> orders_;
-  std::vector<std::string> leaving_;  // ids
+  std::set<std::string> in_round_;    // ids
+  std::vector<std::string> leaving_;  // ids of hosts that take no part in the next round
   std::deque<Entry> history_;
 };
 

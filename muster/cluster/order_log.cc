@@ -53,18 +53,32 @@ std::string write_parts(Store& store, int64_t number, std::string_view text) {
   return cat(kInParts, place, " ", count);
 }
 
+// Raises the log's size to the number. It never passes an entry that is there, whatever another
+// coordinator does that was given up and wakes.
+void raise_size(Store& store, int64_t number) {
+  const std::string key = log_size_key(kOrders);
+  for (std::string known = cat(store.add(key, 0)); parse_int(known).value_or(number) < number;) {
+    const std::string now = store.compare_set(key, known, cat(number));
+    if (now == cat(number))
+      return;
+    known = now;
+  }
+}
+
 }  // namespace
 
-// The log's size is brought to the number, in case a coordinator ended between the two steps.
+// The size comes last, in case a coordinator ends between the two steps.
 WrittenOrder write_order(Store& store, int64_t number, const Order& order) {
   const std::string text = to_text(order);
   const bool is_large = text.size() > store.max_value_bytes();
   const std::string entry = is_large ? write_parts(store, number, text) : text;
   const std::string key = log_entry_key(kOrders, number);
-  if (store.compare_set(key, "", entry) != entry)
+  if (store.compare_set(key, "", entry) != entry) {
+    for (const std::string& part : is_large ? keys_of_parts(entry) : std::vector<std::string>())
+      store.remove(part);
     return {};
-  const std::string size = log_size_key(kOrders);
-  store.add(size, number - store.add(size, 0));
+  }
+  raise_size(store, number);
   return {.is_ours = true, .keys = keys_of_order(number, entry)};
 }
 

@@ -104,7 +104,8 @@ class SteadyCopy {
       return;
     for (int look = 0; look < kLooksAtOnce || nap(); ++look) {
       const Copies again = read_three_times(offset, sizeof(Record));
-      const bool are_whole = again[2].size() == sizeof(Record);
+      const bool are_whole = std::ranges::all_of(
+          again, [](const std::string& copy) { return copy.size() == sizeof(Record); });
       if (are_whole && is_steady<Record>(again, 0)) {
         copies[1].replace(offset, sizeof(Record), again[1]);
         return;

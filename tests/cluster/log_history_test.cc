@@ -67,6 +67,23 @@ TEST(LogHistory, TheJoinOfAHostGoesBeforeItsLeave) {
   }
 }
 
+TEST(LogHistory, AHostOfTheRoundIsOneUntilTheNextRoundStarts) {
+  Logs logs;
+  logs.report(Report::Kind::join, "a");
+  logs.report(Report::Kind::join, "b");
+  logs.order(Order::Kind::start, {"a", "b"});
+  logs.report(Report::Kind::ended, "a");
+  logs.report(Report::Kind::lost, "a");
+  logs.order(Order::Kind::refuse, {"a"});
+  logs.order(Order::Kind::stop);
+  EXPECT_THAT(logs.due_after(seconds(1000)), IsEmpty()) << "a successor must know how it ended";
+  logs.order(Order::Kind::start, {"b"});
+  EXPECT_THAT(
+      logs.due_after(seconds(10)),
+      ElementsAre(
+          "reports/1", "alive/a", "reports/3", "reports/4", "orders/1", "orders/2", "orders/3"));
+}
+
 TEST(LogHistory, AHostThatIsRefusedIsForgotten) {
   Logs logs;
   logs.report(Report::Kind::join, "a");
@@ -83,7 +100,7 @@ TEST(LogHistory, AHostThatWasStoppedIsForgottenWithTheNextRound) {
   EXPECT_THAT(logs.due_after(seconds(10)), IsEmpty());
   logs.order(Order::Kind::start, {"b"});
   EXPECT_THAT(logs.due_after(seconds(10)),
-              ElementsAre("reports/3", "orders/1", "reports/1", "alive/a"));
+              ElementsAre("reports/1", "alive/a", "reports/3", "orders/1"));
 }
 
 TEST(LogHistory, ManyKeysAreTakenAFewAtATime) {

@@ -57,7 +57,9 @@ TEST(OrderLog, ANumberIsTakenOnce) {
     const Order first = order_of(20);
     const Order second = order_of(30);
     EXPECT_TRUE(write_order(store, 1, first).is_ours);
+    const int64_t keys = store.num_keys();
     EXPECT_FALSE(write_order(store, 1, second).is_ours);
+    EXPECT_EQ(store.num_keys(), keys) << "nothing is left of the one that came too late";
     EXPECT_EQ(order_at(store, 1).plan, first.plan);
     EXPECT_TRUE(write_order(store, 2, second).is_ours);
     EXPECT_EQ(order_at(store, 2).plan, second.plan);
@@ -68,6 +70,15 @@ TEST(OrderLog, TheSizeIsBroughtUpAfterACoordinatorThatEndedInBetween) {
   MemoryStore store;
   store.set(log_entry_key(kOrders, 1), to_text(order_of(1)));
   write_order(store, 2, order_of(1));
+  EXPECT_EQ(store.get("orders/size", milliseconds(0)), "2");
+}
+
+TEST(OrderLog, TheSizeNeverPassesAnEntryThatIsThere) {
+  MemoryStore store;
+  write_order(store, 1, order_of(1));
+  write_order(store, 2, order_of(1));
+  store.remove(log_entry_key(kOrders, 1));  // an older coordinator wakes late
+  write_order(store, 1, order_of(1));
   EXPECT_EQ(store.get("orders/size", milliseconds(0)), "2");
 }
 
