@@ -36,7 +36,7 @@ namespace {
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
   const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
   const bool right = std::ranges::all_of(fractions, [](double part) { return part >= 0; });
-  if (!right || !(std::abs(sum - 1) <= 1e-9))
+  if (!right || !(std::abs(sum - 1) <= 1e-6))
     refuse_split("fractions of 0 or more that add to 1",
                  cat("[", join(fractions, ", "), "], which add to ", sum),
                  "give the last part what is left");

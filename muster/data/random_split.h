@@ -44,8 +44,8 @@ class SplitLengths {
 struct SplitOptions {
   int64_t seed = 0;
   // The class of each sample, [N] int64: every part gets its fraction of each class, give or take
-  // one sample. Undefined: parts are random. A class with fewer samples than there are parts is
-  // warned of, as it is not in all of them.
+  // a sample or two. Undefined: parts are random. A class with fewer samples than there are parts
+  // is warned of, as it is not in all of them.
   at::Tensor labels = {};
 };
 

@@ -75,6 +75,7 @@ void StandardScalerImpl::reset() {
   mean_ = register_buffer("mean", at::zeros({num_features_}, at::kDouble));
   variance_ = register_buffer("variance", at::ones({num_features_}, at::kDouble));
   samples_ = register_buffer("samples", at::zeros({}, at::kLong));
+  is_fitted_ = false;
 }
 
 void StandardScalerImpl::check_shape(const at::Tensor& features) const {

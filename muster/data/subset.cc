@@ -56,6 +56,10 @@ SubsetIndices::SubsetIndices(const at::Tensor& indices, int64_t size)
     identity_ = mixed(identity_, index);
 }
 
+uint64_t joined_identity(uint64_t of_indices, uint64_t of_dataset) {
+  return mixed(of_indices, of_dataset);
+}
+
 int64_t SubsetIndices::at(int64_t place) const {
   if (place < 0 || place >= size())
     refuse_indices(cat("a sample from 0 to ", size() - 1), cat(place));

@@ -41,6 +41,9 @@ class SubsetIndices {
   uint64_t identity_ = 0;
 };
 
+// A hash of both, in their order.
+uint64_t joined_identity(uint64_t of_indices, uint64_t of_dataset);
+
 }  // namespace datasets
 
 template <class D>
@@ -76,7 +79,14 @@ class Subset {
   const D& dataset() const { return *dataset_; }
   // Shapes: [M] int64, on the CPU.
   const at::Tensor& indices() const { return indices_.all(); }
-  uint64_t identity() const { return indices_.identity(); }
+  // Of the indices, and of the dataset below where that has one.
+  uint64_t identity() const {
+    if constexpr (HasIdentity<D>) {
+      return datasets::joined_identity(indices_.identity(), dataset_->identity());
+    } else {
+      return indices_.identity();
+    }
+  }
 
  private:
   std::shared_ptr<const D> dataset_;

@@ -117,8 +117,9 @@ void predict_rows(ProcessGroup& group,
 // The loader must visit this rank's part and repeat no sample: ctx.loader(data, {…}, {.shuffle =
 // false, .pad = false}). Ranks may have different numbers of batches, also none. Models and `ctx`
 // are as evaluate()'s. Collective: yes. Throws: on every rank, what `forward`, `write` or the
-// loader has thrown on any; invalid_argument for samples that are repeated or left out, and for
-// rows of several types or shapes.
+// loader has thrown on any (of a model that the ranks run together, what `write` has: a rank that
+// fails alone leaves the others in the model, where the job's limit ends them); invalid_argument
+// for samples that are repeated or left out, and for rows of several types or shapes.
 template <class Context, class Model, class Loader, class Forward, class Write>
 void predict(
     Context& ctx, Model& model, Loader& loader, const Forward& forward, const Write& write) {

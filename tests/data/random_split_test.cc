@@ -123,6 +123,10 @@ TEST(RandomSplit, FoldsKeepTheMixtureOfClasses) {
   EXPECT_EQ(test::sorted(tested), test::range(0, 100));
 }
 
+TEST(RandomSplit, TakesFractionsInFloat) {
+  EXPECT_EQ(random_split(test::numbered(10), {0.8F, 0.2F})[0].size(), 8);
+}
+
 TEST(RandomSplit, RefusesPartsThatDoNotFit) {
   const auto data = test::numbered(10);
   const auto refusal = [&](const SplitLengths& lengths, const SplitOptions& options = {}) {

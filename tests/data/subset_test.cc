@@ -94,5 +94,14 @@ TEST(Subset, RanksWithOtherSamplesDiffer) {
   EXPECT_NE(identity_of({1, 2}).order, identity_of({1, 3}).order);
 }
 
+// Folds of one part of a split whose seed differs: the indices are the same, the samples are not.
+TEST(Subset, TheSamplesBelowItAreOfItsIdentity) {
+  const auto identity_of = [](const std::vector<int64_t>& outer) {
+    return Subset(Subset(test::numbered(10), outer), {0, 1}).identity();
+  };
+  EXPECT_EQ(identity_of({1, 2, 3}), identity_of({1, 2, 3}));
+  EXPECT_NE(identity_of({1, 2, 3}), identity_of({4, 5, 6}));
+}
+
 }  // namespace
 }  // namespace muster

@@ -39,7 +39,7 @@ void BestCheckpoint::look_at(const std::string& path, const Manifest& manifest) 
   serial_ = manifest.serial;
 }
 
-// A damaged checkpoint cannot be the best: nobody can load it.
+// A checkpoint whose manifest cannot be read says no metric, and cannot be the best.
 std::string best_checkpoint(const std::string& directory, const IsOwn& is_own) {
   BestCheckpoint best;
   for (const SavedFolder& folder : list_by_saving(directory, is_own)) {

@@ -189,7 +189,7 @@ class Checkpoints {
   std::string save(int64_t step);
   // Compares `value`, the metric after `step` steps, with those before, and saves if it is the best
   // so far; returns whether it is. Rank 0's value counts. One that is not finite is never the best.
-  // A save of the same step, before or after, says the value too. Collective: yes. Throws: as
+  // A later save of the same step says the value too. Collective: yes. Throws: as
   // save(); failed_precondition without CheckpointsOptions::best.
   bool save_if_best(int64_t step, double value);
   // Saves in any case, and says the value in the manifest. Returns the checkpoint's path. Throws:
