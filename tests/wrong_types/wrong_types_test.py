@@ -16,6 +16,7 @@ import unittest
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs.cc"
 MOST_LINES = 20
 CONTEXT = re.compile(r"In file included from|^\s+from |: In |: At global scope|:\s+(recursively )?required |: required ")
+QUOTE = re.compile(r"\s*\d* \| ")
 
 
 def cases():
@@ -31,6 +32,9 @@ def messages(output):
     """The lines of each message: those that say where, the error, and its notes."""
     found, is_context = [[]], True
     for line in output.splitlines():
+        if is_context and QUOTE.match(line):  # GCC 14 quotes the source of each place
+            found[-1].append(line)
+            continue
         says_where = bool(CONTEXT.search(line))
         if says_where and not is_context:
             found.append([])
