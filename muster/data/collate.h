@@ -86,25 +86,31 @@ auto elements(std::vector<E>& examples, std::index_sequence<I...>) {
   return std::make_tuple(element<E, I>(examples)...);
 }
 
+template <class E, size_t I>
+using FieldAt =
+    std::remove_reference_t<std::tuple_element_t<I, decltype(fields_of(std::declval<E&>()))>>;
+
 template <class Field, size_t I, class E>
 void join_field(Field& joined, std::vector<E>& examples) {
   std::vector<Field> values;
   values.reserve(examples.size());
   for (E& example : examples)
     values.push_back(std::move(std::get<I>(fields_of(example))));
-  static_assert(std::is_same_v<Collated<Field>, Field>,
-                "a struct's fields must be tensors, lists, Padded, Packed or structs of these: "
-                "make numbers tensors (torch::tensor(7)), or give the struct a static collate()");
   joined = collate(std::move(values));
 }
 
+// Fields are joined only where all can be: the compiler then has one error to tell.
 template <class E, size_t... I>
 E fieldwise(std::vector<E>& examples, std::index_sequence<I...>) {
+  constexpr bool joins = (std::is_same_v<Collated<FieldAt<E, I>>, FieldAt<E, I>> && ...);
+  static_assert(joins,
+                "a struct's fields must be tensors, lists, Padded, Packed or structs of these: "
+                "make numbers tensors (torch::tensor(7)), or give the struct a static collate()");
   E joined{};
-  auto fields = fields_of(joined);
-  (join_field<std::remove_reference_t<std::tuple_element_t<I, decltype(fields)>>, I>(
-       std::get<I>(fields), examples),
-   ...);
+  if constexpr (joins) {
+    auto fields = fields_of(joined);
+    (join_field<FieldAt<E, I>, I>(std::get<I>(fields), examples), ...);
+  }
   return joined;
 }
 
