@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 torch=2.11.0
 work=build/gpu-kit
 kit=$work/kit
-most_mib=60
+most_mib=70
 programs="muster_cli muster_bench muster_cuda muster train gpt resnet comm_test conformance_ranks ddp_losses ddp_table hook_table ddp_more
   step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml count_waits elastic_probe trace_probe"
 
