@@ -34,6 +34,7 @@ struct SaveOptions {
   std::string parent = {};                       // Manifest::parent
   std::vector<SerialRange> abandoned = {};       // Manifest::abandoned
   std::optional<CheckpointMetric> metric = {};   // Manifest::metric
+  std::string best = {};                         // the path of a checkpoint that stays
   // Selects the checkpoints in the directory that are counted and removed; others are kept.
   // Default: all.
   std::function<bool(const Manifest&)> is_own = {};

@@ -43,18 +43,6 @@ NamedTensors copies_of(const NamedTensors& tensors,
   return copies;
 }
 
-// Whether a checkpoint that is not whole may be removed. One that does not say whose it is stays,
-// since other trainings may have theirs in the folder.
-bool may_be_own(const SaveOptions& options, const std::string& path) {
-  if (!options.is_own)
-    return true;
-  try {
-    return options.is_own(read_manifest_alone(path));
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 // The list begins with the current branch, so the first keep_last whole ones are those that stay.
@@ -62,24 +50,14 @@ bool may_be_own(const SaveOptions& options, const std::string& path) {
 void remove_old(const SaveOptions& options, const std::string& saved) {
   if (options.keep_last <= 0)
     return;
-  const std::string best = best_checkpoint(options.directory, options.is_own);
+  const OwnCheckpoints own(options.directory, options.is_own);
   int kept = 0;
-  for (const auto& [step, path, is_abandoned] : list_by_saving(options.directory, options.is_own)) {
+  for (const auto& [path, damage] : own.rows()) {
     const bool is_enough = kept >= options.keep_last;
-    bool is_own = true;
-    std::string damage;
-    try {
-      const Manifest manifest = read_manifest(path);
-      is_own = !options.is_own || options.is_own(manifest);
-    } catch (const Error& error) {
-      is_own = may_be_own(options, path);
-      damage = error.message();
-    }
-    if (!is_own)
-      continue;
+    const bool stays = path == saved || path == own.best() || path == options.best;
     if (!damage.empty() && !is_enough)
       log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", damage));
-    if (is_enough && path != saved && path != best) {
+    if (is_enough && !stays) {
       remove_checkpoint(path);
     } else if (damage.empty() && !is_enough) {
       ++kept;

@@ -1,11 +1,14 @@
 // The best checkpoint of a training, early stopping, and saves by time.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <limits>
+#include <optional>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -201,6 +204,90 @@ TEST(BestCheckpoint, ATrainingWithAnotherMetricBeginsAnewOnlyWhenAsked) {
     EXPECT_EQ(fresh.checkpoints.best()->step, 2);
   });
   EXPECT_THAT(best_in(folder.path()), ElementsAre(2)) << "by the metric of the newest";
+}
+
+// What the folder says is the best stays too: it is the user's.
+TEST(BestCheckpoint, ABestThatBeginsAnewIsKept) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    {
+      Counted(group, {.folder = folder.path(), .best = kTop1}).checkpoints.save(1, 0.9);
+    }
+    Counted fresh(group,
+                  {.folder = folder.path(),
+                   .keep_last = 1,
+                   .best = kTop1,
+                   .resume = true,
+                   .fresh = {"best"}});
+    for (int64_t step = 2; step <= 4; ++step)
+      fresh.checkpoints.save(step, 1.0 / static_cast<double>(step));
+    EXPECT_EQ(fresh.checkpoints.best()->path, folder / "step-2");
+  });
+  EXPECT_THAT(steps_in(folder.path()), ElementsAre(1, 2, 4));
+}
+
+// Files of this process may not grow while it lives.
+class NoRoom {
+ public:
+  NoRoom() {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~NoRoom() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+// The failure is heard in finish(), or in the next save, which then saves nothing.
+TEST(BestCheckpoint, OneWhoseWritingFailsLaterIsNot) {
+  for (const bool hears_in_save : {false, true}) {
+    for (const bool sharded : {false, true}) {
+      const test::TempFolder folder;
+      std::optional<NoRoom> no_room;
+      run_ranks(2, [&](ProcessGroup& group) {
+        FullySharded divided(group);
+        torch::nn::Linear net(torch::nn::LinearOptions(4, 4).bias(false));
+        std::optional<FullyShardedModule<torch::nn::Linear>> model;
+        Checkpoints checkpoints(group,
+                                {.folder = folder.path(), .best = kTop1, .background = true});
+        if (sharded) {
+          model = divided.wrap(net);
+          checkpoints.add("model", divided.pieces(*net));
+        } else {
+          checkpoints.add("model", net);
+        }
+        checkpoints.save(1, 0.5);
+        checkpoints.finish();
+        group.barrier();
+        if (group.rank() == 0)
+          no_room.emplace();
+        group.barrier();
+        EXPECT_TRUE(checkpoints.save_if_best(2, 0.9));
+        if (hears_in_save) {
+          EXPECT_THROW(checkpoints.save_if_best(3, 0.95), Error);
+        } else {
+          EXPECT_THROW(checkpoints.finish(), Error);
+        }
+        EXPECT_EQ(checkpoints.best()->step, 1);
+        group.barrier();
+        if (group.rank() == 0)
+          no_room.reset();
+        group.barrier();
+        EXPECT_TRUE(checkpoints.save_if_best(4, 0.6));
+        checkpoints.finish();
+        EXPECT_EQ(checkpoints.best()->path, folder / "step-4");
+      });
+      EXPECT_THAT(steps_in(folder.path()), ElementsAre(1, 4));
+      EXPECT_THAT(best_in(folder.path()), ElementsAre(4));
+    }
+  }
 }
 
 TEST(BestCheckpoint, GoingBackForgetsWhatWasAbandoned) {

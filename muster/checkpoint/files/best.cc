@@ -8,6 +8,21 @@
 
 namespace muster {
 
+namespace {
+
+// Whether a checkpoint that is not whole says that it is one of the training.
+bool says_it_is_own(const std::string& path, const IsOwn& is_own) {
+  if (!is_own)
+    return true;
+  try {
+    return is_own(read_manifest_alone(path));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 std::string training_of(const Manifest& manifest) {
   for (const char* key : {kBegunBy, kRunId})
     if (const auto found = manifest.user.find(key); found != manifest.user.end())
@@ -39,21 +54,24 @@ void BestCheckpoint::look_at(const std::string& path, const Manifest& manifest) 
   serial_ = manifest.serial;
 }
 
-// A checkpoint whose manifest cannot be read says no metric, and cannot be the best.
-std::string best_checkpoint(const std::string& directory, const IsOwn& is_own) {
-  BestCheckpoint best;
-  for (const SavedFolder& folder : list_by_saving(directory, is_own)) {
-    if (folder.is_abandoned)
-      continue;
-    try {
-      const Manifest manifest = read_manifest(folder.path);
-      if (!is_own || is_own(manifest))
-        best.look_at(folder.path, manifest);
-    } catch (const Error&) {
-      continue;
-    }
+OwnCheckpoints::OwnCheckpoints(const std::string& directory, const IsOwn& is_own) {
+  for (const SavedFolder& folder : list_by_saving(directory, is_own))
+    add(folder, is_own);
+}
+
+void OwnCheckpoints::add(const SavedFolder& folder, const IsOwn& is_own) {
+  const auto is_ours = [&](const Manifest& manifest) { return !is_own || is_own(manifest); };
+  try {
+    const Manifest manifest = read_manifest(folder.path);
+    if (!is_ours(manifest))
+      return;
+    rows_.push_back({.path = folder.path, .damage = ""});
+    if (!folder.is_abandoned)
+      best_.look_at(folder.path, manifest);
+  } catch (const Error& error) {
+    if (says_it_is_own(folder.path, is_own))
+      rows_.push_back({.path = folder.path, .damage = error.message()});
   }
-  return best.path();
 }
 
 }  // namespace muster

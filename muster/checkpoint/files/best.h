@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/manifest.h"
@@ -37,8 +38,27 @@ class BestCheckpoint {
   int64_t serial_ = 0;
 };
 
-// The path of the best whole checkpoint among those that `is_own` accepts and that the training has
-// not abandoned; empty if there is none.
-std::string best_checkpoint(const std::string& directory, const IsOwn& is_own = {});
+// The checkpoints of one training, in the order of list_by_saving(): their manifests are read once.
+class OwnCheckpoints {
+ public:
+  struct Row {
+    std::string path;
+    std::string damage;  // why it is not whole; empty: it is
+  };
+
+  // A checkpoint that is not whole is one of the training only if it says so: other trainings may
+  // have theirs in the folder. Throws: io if the folder cannot be read.
+  OwnCheckpoints(const std::string& directory, const IsOwn& is_own);
+
+  const std::vector<Row>& rows() const { return rows_; }
+  // The best whole one that the training has not abandoned; empty if there is none.
+  const std::string& best() const { return best_.path(); }
+
+ private:
+  void add(const SavedFolder& folder, const IsOwn& is_own);
+
+  std::vector<Row> rows_;
+  BestCheckpoint best_;
+};
 
 }  // namespace muster

@@ -297,8 +297,12 @@ bool Checkpoints::restore_kept() {
   return true;
 }
 
-// No gradient is recorded for what is copied.
 std::string Checkpoints::save(int64_t step) {
+  return save_from(step, best_.get());
+}
+
+// No gradient is recorded for what is copied.
+std::string Checkpoints::write(int64_t step) {
   last_step_ = step;
   if (steps_between_kept() > 0)
     keep(step);  // so what is in memory is never older than what is on the disk
@@ -314,15 +318,16 @@ std::string Checkpoints::save(int64_t step) {
       .parent = branch_->path.substr(branch_->path.rfind('/') + 1),
       .abandoned = branch_->abandoned,
       .metric = best_ ? best_->of_step(step) : std::nullopt,
+      .best = best_path(),
       .is_own = [mine](const Manifest& manifest) { return training_of(manifest) == mine; }};
-  branch_->path = store().save(save, step);
+  const std::string path = store().save(save, step);
   saved_at_ = std::chrono::steady_clock::now();
-  return branch_->path;
+  return path;
 }
 
 void Checkpoints::finish() {
   const Span span("checkpoint", Category::checkpoint);
-  store().finish();
+  finish_write();
 }
 
 // The ranks' clocks differ, so rank 0's decides for all.

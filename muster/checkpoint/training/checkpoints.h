@@ -198,7 +198,8 @@ class Checkpoints {
   // Whether so many values in a row were not better (BestOptions::patience). The same on all ranks.
   bool stops_early() const;
   // The best of the training so far, with what earlier runs of it have saved. Load its weights by
-  // load_weights(*net, checkpoints.best()->path, …). Nothing: there was no finite value.
+  // load_weights(*net, checkpoints.best()->path, …). Nothing: there was no finite value. With
+  // `background`, the checkpoint may still be being written: finish() comes first.
   std::optional<BestSaved> best() const;
 
   // Waits until `background` has written everything. The destructor waits too, and logs failures.
@@ -237,6 +238,11 @@ class Checkpoints {
 
   BestMetric& metric();
   bool take_value(int64_t step, double value);
+  std::string best_path() const;
+  // `before`: what best_ was before this save's value; null without CheckpointsOptions::best.
+  std::string save_from(int64_t step, const BestMetric* before);
+  void finish_write();
+  std::string write(int64_t step);
   bool is_due(int64_t step);
   int64_t steps_between_kept() const;
   void keep(int64_t step);
@@ -253,6 +259,8 @@ class Checkpoints {
   std::unique_ptr<TrainingStore> whole_store_, sharded_store_;
   std::unique_ptr<TrainingBranch> branch_;
   std::unique_ptr<BestMetric> best_;  // null without CheckpointsOptions::best
+  // What best_ is again if what is being written in the background fails.
+  std::unique_ptr<BestMetric> best_before_write_;
   std::chrono::steady_clock::time_point saved_at_ = std::chrono::steady_clock::now();
   int64_t step_ = 0;
   int64_t last_step_ = 0;       // the last step passed to save() and the like

@@ -2,8 +2,10 @@
 #include "muster/checkpoint/training/checkpoints.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -30,35 +32,57 @@ bool Checkpoints::save_if_best(int64_t step, double value) {
   const BestMetric before = metric();
   if (!take_value(step, value))
     return false;
-  try {
-    save(step);
-  } catch (...) {
-    *best_ = before;
-    throw;
-  }
+  save_from(step, &before);
   return true;
 }
 
 std::string Checkpoints::save(int64_t step, double value) {
   const BestMetric before = metric();
   take_value(step, value);
+  return save_from(step, &before);
+}
+
+// What is written in the background may fail later, when another save has already taken a value.
+void Checkpoints::finish_write() {
   try {
-    return save(step);
+    store().finish();
   } catch (...) {
-    *best_ = before;
+    if (best_before_write_)
+      *best_ = *std::exchange(best_before_write_, nullptr);
     throw;
   }
+  best_before_write_.reset();
+}
+
+std::string Checkpoints::save_from(int64_t step, const BestMetric* before) {
+  finish_write();
+  try {
+    branch_->path = write(step);
+  } catch (...) {
+    if (before != nullptr)
+      *best_ = *before;
+    throw;
+  }
+  if (before != nullptr)
+    best_before_write_ = std::make_unique<BestMetric>(*before);
+  return branch_->path;
 }
 
 bool Checkpoints::stops_early() const {
   return best_ && best_->stops_early();
 }
 
+// Empty where no value was taken.
+std::string Checkpoints::best_path() const {
+  if (!best_ || !best_->value())
+    return "";
+  return cat(training_->options().folder, "/step-", best_->step());
+}
+
 std::optional<BestSaved> Checkpoints::best() const {
   if (!best_ || !best_->value())
     return std::nullopt;
-  const std::string path = cat(training_->options().folder, "/step-", best_->step());
-  return BestSaved{.path = path, .step = best_->step(), .value = *best_->value()};
+  return BestSaved{.path = best_path(), .step = best_->step(), .value = *best_->value()};
 }
 
 }  // namespace muster
