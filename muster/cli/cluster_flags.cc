@@ -1,5 +1,6 @@
 #include "muster/cli/cluster_flags.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,9 @@
 #include "muster/base/units.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/detect.h"
+#include "muster/cluster/ssh_command.h"
+#include "muster/cluster/switch_file.h"
+#include "muster/placement/network_order.h"
 
 // A job of several hosts is started in one of three ways: by one command that reaches the others
 // over ssh (--hosts, --hostfile, --host-discovery), by a command on each host that says where they
@@ -315,12 +319,34 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
   return result;
 }
 
+// Lists with the same number of ranks for each host have blocks of hosts that a mesh keeps
+// together.
+std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const RunFlags& flags) {
+  std::vector<std::string> names;
+  for (const HostSpec& host : hosts)
+    names.push_back(without_user(host.name));
+  std::optional<int64_t> ranks = parse_int(flags.nproc_per_node);
+  if (hosts.front().nproc)
+    ranks = *hosts.front().nproc;
+  const bool are_alike = std::ranges::all_of(
+      hosts, [&](const HostSpec& host) { return host.nproc == hosts.front().nproc; });
+  std::vector<int64_t> blocks;
+  if (are_alike && ranks && !flags.mesh.empty())
+    blocks = blocks_of_mesh(parse_axes(flags.mesh), *ranks);
+  std::vector<HostSpec> ordered;
+  for (const size_t at : network_order(read_switch_file(flags.topology), names, blocks))
+    ordered.push_back(hosts[at]);
+  return ordered;
+}
+
 // A list on the command line and a file of hosts cannot be one list.
 std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     throw bad_flag("--hosts", "no --hostfile beside it", flags.hosts, "leave one of them out");
-  return flags.hostfile.empty() ? parse_host_list(flags.hosts, "--hosts")
-                                : read_hostfile(flags.hostfile);
+  const std::vector<HostSpec> hosts = flags.hostfile.empty()
+                                          ? parse_host_list(flags.hosts, "--hosts")
+                                          : read_hostfile(flags.hostfile);
+  return flags.topology.empty() ? hosts : in_network_order(hosts, flags);
 }
 
 // The hosts are found by this command, so each host must not have a command of its own.

@@ -108,6 +108,14 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
           "Arrange the ranks as a grid: dp=2,pp=2,tp=2; neighbours on the last axis get the best "
           "links [none]")
       ->type_name("AXES");
+  text_flag(
+      command,
+      "--topology",
+      flags.topology,
+      "FILE",
+      "a file",
+      "Number the hosts below one switch one after the other: Slurm's topology.conf, or lines "
+      "of HOST and SWITCH/SWITCH [the hosts' own order]");
   command
       ->add_option(
           "--surplus",

@@ -22,6 +22,7 @@
 #include "muster/base/units.h"
 #include "muster/cli/cluster_flags.h"
 #include "muster/cli/time_limit.h"
+#include "muster/cluster/switch_file.h"
 #include "muster/device/strict_json.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/supervise/child.h"
@@ -133,6 +134,7 @@ void check_plan_file(const RunFlags& flags) {
         {"--scores", flags.scores},
         {"--rank-memory", flags.rank_memory},
         {"--mesh", flags.mesh},
+        {"--topology", flags.topology},
         {"--hosts", flags.hosts},
         {"--nproc-per-node", flags.nproc_per_node},
         {"--gpus-per-rank", flags.gpus_per_rank > 1 ? cat(flags.gpus_per_rank) : ""},
@@ -265,6 +267,8 @@ void set_request(const RunFlags& flags, Request& request) {
   set_simulated_hosts(flags, request);
   if (!flags.mesh.empty())
     request.mesh = parse_axes(flags.mesh);
+  if (!flags.topology.empty())
+    request.switches = read_switch_file(flags.topology);
   request.global_batch = flags.global_batch;
   request.numa_binding = parse_numa_binding(flags.numa_binding);
   request.surplus = parse_surplus(flags.surplus);

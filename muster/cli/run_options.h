@@ -57,6 +57,7 @@ struct RunFlags {
   std::string rank_memory;
   std::string hosts;
   std::string mesh;
+  std::string topology;
   int64_t global_batch = 0;
   std::string plan;
   std::string svg;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/cluster/messages.h"
+#include "muster/placement/network_order.h"
 
 namespace muster {
 
@@ -39,6 +41,9 @@ struct CoordinatorRules {
   int max_host_failures = 3;
   std::string run_folder = {};
   std::string launch = {};  // JobFacts::launch
+  // By these hosts without node ranks are numbered (network_order.h).
+  SwitchPaths switches = {};
+  std::vector<int64_t> host_blocks = {};
 
   bool elastic() const { return min_hosts < max_hosts; }
 };
@@ -155,6 +160,7 @@ class Coordinator {
   void finish_missing();
   bool all_ended();
   std::vector<std::string> candidates() const;
+  void order_new_ones(std::vector<std::string>& ids) const;
   std::string missing_text() const;
 
   CoordinatorRules rules_;

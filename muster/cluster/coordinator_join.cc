@@ -200,8 +200,24 @@ void Coordinator::tell_differences(const HostFacts& facts) const {
   }
 }
 
+// New hosts without numbers stand together in `ids`: they follow the network.
+void Coordinator::order_new_ones(std::vector<std::string>& ids) const {
+  const auto is_free = [&](const std::string& id) {
+    const Member& member = members_.at(id);
+    return member.seniority == 0 && !member.facts.node_rank;
+  };
+  const auto first = std::ranges::find_if(ids, is_free);
+  const std::vector<std::string> free(first, std::find_if_not(first, ids.end(), is_free));
+  std::vector<std::string> names;
+  for (const std::string& id : free)
+    names.push_back(members_.at(id).facts.host.name);
+  auto place = first;
+  for (const size_t at : network_order(rules_.switches, names, rules_.host_blocks))
+    *place++ = free[at];
+}
+
 // Those that were there before keep their order, so that ranks stay where they were; new ones
-// follow in the order of their numbers and names, whoever came first.
+// follow in the order of their numbers, of the network and of their names, whoever came first.
 std::vector<std::string> Coordinator::candidates() const {
   const auto key = [&](const std::string& id) {
     const Member& member = members_.at(id);
@@ -214,6 +230,7 @@ std::vector<std::string> Coordinator::candidates() const {
   };
   std::vector<std::string> ids = live_hosts();
   std::ranges::sort(ids, {}, key);
+  order_new_ones(ids);
   if (std::ssize(ids) > rules_.max_hosts)
     ids.resize(rules_.max_hosts);
   return ids;

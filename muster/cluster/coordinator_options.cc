@@ -49,7 +49,10 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .ends_at = ends_at,
           .max_host_failures = cluster.max_host_failures,
           .run_folder = options.run_id == "none" ? make_uuid() : options.run_id,
-          .launch = make_uuid()};
+          .launch = make_uuid(),
+          .switches = options.request.switches,
+          .host_blocks =
+              blocks_of_mesh(options.request.mesh, options.request.nproc_per_node.value_or(0))};
 }
 
 }  // namespace muster

@@ -1,6 +1,7 @@
 #include "muster/placement/checked_request.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -133,6 +134,31 @@ void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
   request.nproc_per_node = num_ranks / hosts;
 }
 
+// How many ranks each host gets, if that is the same number and can be told before any policy.
+int64_t ranks_of_each_host(const Inventory& inventory, const Request& request) {
+  if (request.nproc_per_node)
+    return *request.nproc_per_node;
+  const int64_t gpus = std::ssize(inventory.hosts.front().gpus);
+  const bool all_alike = std::ranges::all_of(
+      inventory.hosts, [&](const Host& h) { return std::ssize(h.gpus) == gpus; });
+  const bool has_one_gpu_each = request.gpus.is_all() && request.gpus_per_rank == 1;
+  return all_alike && has_one_gpu_each && !request.cpu_only ? gpus : 0;
+}
+
+// All hosts of the inventory: as it lists them, or as the network has them.
+std::vector<JobHost> all_hosts(const Inventory& inventory, const Request& request) {
+  std::vector<std::string> names;
+  names.reserve(inventory.hosts.size());
+  for (const Host& host : inventory.hosts)
+    names.push_back(host.name);
+  const auto blocks = blocks_of_mesh(request.mesh, ranks_of_each_host(inventory, request));
+  std::vector<JobHost> hosts;
+  hosts.reserve(names.size());
+  for (const size_t at : network_order(request.switches, names, blocks))
+    hosts.push_back({&inventory.hosts[at], request.nproc_per_node, request.masks});
+  return hosts;
+}
+
 }  // namespace
 
 // The order matters: the policy is filled in before anything is said of it.
@@ -162,12 +188,9 @@ Request checked_request(const Inventory& inventory, Request request) {
 
 // Large fleets are searched by name through a map, since jobs may name every host of them.
 std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request) {
+  if (request.hosts.empty())
+    return all_hosts(inventory, request);
   std::vector<JobHost> hosts;
-  if (request.hosts.empty()) {
-    for (const Host& host : inventory.hosts)
-      hosts.push_back({&host, request.nproc_per_node, request.masks});
-    return hosts;
-  }
   std::unordered_map<std::string_view, const Host*> by_name;
   for (const Host& host : inventory.hosts)
     by_name.emplace(host.name, &host);

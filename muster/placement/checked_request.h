@@ -22,7 +22,8 @@ struct JobHost {
   VisibilityMasks masks = {};
 };
 
-// The inventory's hosts that `request.hosts` names, in that order; all of them when it names none.
+// The inventory's hosts that `request.hosts` names, in that order. When it names none, all of them,
+// in the order of the network (network_order.h).
 // Throws: invalid_argument when a name is unknown or comes twice.
 std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request);
 

@@ -18,6 +18,7 @@
 #include "muster/placement/checked_request.h"
 #include "muster/placement/cpu_binding.h"
 #include "muster/placement/plan_mesh.h"
+#include "muster/placement/plan_network.h"
 #include "muster/placement/plan_notes.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/policy/rank_memory.h"
@@ -116,6 +117,7 @@ class Planner {
     divide_batch();
     if (!request_.mesh.empty())
       set_mesh(plan_, request_.mesh, notes_);
+    tell_network(plan_, request_.switches, notes_);
     plan_.notes = notes_.finish(hosts_.size());
     plan_.warnings = notes_.warnings(hosts_.size());
     return std::move(plan_);

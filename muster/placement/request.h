@@ -12,6 +12,7 @@
 
 #include "muster/base/mesh_shape.h"
 #include "muster/device/visible_devices.h"
+#include "muster/placement/network_order.h"
 #include "muster/placement/plan.h"
 #include "muster/placement/selection/selection.h"
 
@@ -73,7 +74,10 @@ struct Request {
       map_of = {};
   // `map` as a function, called once per host with GPUs; returns one index per rank on that host.
   std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
-  std::vector<HostRequest> hosts = {};  // of the inventory, in this order; empty: all
+  // Of the inventory, in this order. Empty: all, in the order of the network where `switches` tells
+  // it.
+  std::vector<HostRequest> hosts = {};
+  SwitchPaths switches = {};  // the network above the hosts; empty: not known
   // Relative speed of a GPU, found by its UUID, "host:index", index ("3") or model, whichever is
   // listed first in this sequence. Higher is faster; only ratios matter. A MIG instance has a UUID
   // and a model ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); a CPU slot is "host:cpu" or "cpu".

@@ -56,6 +56,39 @@ TEST(Coordinator, ANewHostTakesPartAtOnceBehindThoseThatWereThere) {
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-m", "id-a"));
 }
 
+// Hosts with node ranks are where their users have put them.
+TEST(Coordinator, NewHostsWithoutNumbersFollowTheNetwork) {
+  for (const bool are_numbered : {false, true}) {
+    CoordinatorRules rules = fixed(4);
+    rules.switches = {{"a", {"l1"}}, {"b", {"l2"}}, {"c", {"l1"}}, {"d", {"l2"}}};
+    World world(rules);
+    int number = 4;
+    std::vector<Order> orders;
+    for (const char* name : {"a", "b", "c", "d"})
+      orders = world.join(name, are_numbered ? std::optional(--number) : std::nullopt);
+    ASSERT_THAT(orders, SizeIs(1));
+    if (are_numbered) {
+      EXPECT_THAT(orders[0].hosts, ElementsAre("id-d", "id-c", "id-b", "id-a"));
+    } else {
+      EXPECT_THAT(orders[0].hosts, ElementsAre("id-a", "id-c", "id-b", "id-d"));
+    }
+  }
+}
+
+TEST(Coordinator, HostsThatWereThereStayWhereTheyWereWhateverTheNetwork) {
+  CoordinatorRules rules = between(2, 3);
+  rules.switches = {{"a", {"l1"}}, {"b", {"l2"}}, {"c", {"l1"}}};
+  World world(rules);
+  world.join("a");
+  world.join("b");
+  world.after(seconds(31));
+  world.join("c");
+  world.end("a", 1);
+  const auto orders = world.end("b", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a", "id-b", "id-c"));
+}
+
 TEST(Coordinator, BelowTheMinimumItWaitsAndThenStartsAllTogether) {
   World world(between(2, 3));
   world.join("a");

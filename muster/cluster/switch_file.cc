@@ -1,0 +1,152 @@
+// The first line that says something tells the form of the file. Slurm's lines name what is below a
+// switch, in any order; so the paths are made when all lines are known, from each host upwards.
+#include "muster/cluster/switch_file.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/cluster/slurm_nodes.h"
+
+namespace muster {
+
+namespace {
+
+// A path longer than this is a ring, or no network that anybody has.
+constexpr size_t kMostSwitchesOfAPath = 32;
+
+std::string in_lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+std::vector<std::string> words_of(std::string_view line) {
+  std::vector<std::string> words;
+  for (const std::string& word : split(std::string(line), ' '))
+    if (const std::string_view text = trim(word); !text.empty())
+      words.emplace_back(text);
+  return words;
+}
+
+class SwitchFile {
+ public:
+  SwitchFile(const std::string& text, const std::string& path) : path_(path) {
+    for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
+      ++line_;
+      std::string said(trim(std::string_view(line).substr(0, line.find('#'))));
+      std::ranges::replace(said, '\t', ' ');
+      if (!said.empty())
+        add(said);
+    }
+  }
+
+  SwitchPaths paths() {
+    for (const auto& [host, above] : above_host_)
+      paths_[host] = path_to(above);
+    if (paths_.empty())
+      fail("hosts, as in 'a1 spine/leaf1' or Slurm's 'SwitchName=leaf1 Nodes=a[1-4]'", "none");
+    return std::move(paths_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
+    const std::string quoted = got == "none" ? got : cat("'", printable(got.substr(0, 200)), "'");
+    throw Error(ErrorCode::invalid_argument,
+                cat("--topology ", path_, ":", line_, ": expected ", expected, ", got ", quoted));
+  }
+
+  void add(const std::string& line) {
+    const std::vector<std::string> words = words_of(line);
+    if (words.front().find('=') != std::string::npos)
+      return add_slurm(words, line);
+    if (words.size() != 2)
+      fail("a host and its switches, as in 'a1 spine/leaf1'", line);
+    std::vector<std::string> switches = split(words[1], '/');
+    if (std::ranges::any_of(switches, &std::string::empty) ||
+        switches.size() > kMostSwitchesOfAPath)
+      fail("switches from the root to the nearest, as in spine/leaf1", words[1]);
+    if (!paths_.emplace(words[0], std::move(switches)).second)
+      fail("each host once", words[0]);
+  }
+
+  // Other keys (LinkSpeed, BlockSizes) say nothing about who is below whom.
+  void add_slurm(const std::vector<std::string>& words, const std::string& line) {
+    std::string name;
+    std::string nodes;
+    std::string switches;
+    bool is_of_blocks = false;
+    for (const std::string& word : words) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos || equals + 1 == word.size())
+        fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
+      const std::string key = in_lower_case(word.substr(0, equals));
+      const std::string value = word.substr(equals + 1);
+      if (key == "switchname" || key == "blockname")
+        name = value;
+      if (key == "nodes")
+        nodes = value;
+      if (key == "switches")
+        switches = value;
+      is_of_blocks = is_of_blocks || key == "blocksizes";
+    }
+    if (name.empty() && is_of_blocks)
+      return;
+    if (name.empty() || (nodes.empty() && switches.empty()))
+      fail("a switch and what is below it, as in SwitchName=leaf1 Nodes=a[1-4]", line);
+    put_below(name, nodes, above_host_);
+    put_below(name, switches, above_switch_);
+  }
+
+  // `list` is in Slurm's form: a[1-4],b.
+  void put_below(const std::string& name,
+                 const std::string& list,
+                 std::map<std::string, std::string>& above) const {
+    if (list.empty())
+      return;
+    for (const std::string& below : nodes_of(list))
+      if (!above.emplace(below, name).second)
+        fail("each host and switch below one switch", below);
+  }
+
+  std::vector<std::string> nodes_of(const std::string& list) const {
+    try {
+      return parse_slurm_nodes(list);
+    } catch (const Error&) {
+      fail("names as in a[1-3,5],b", list);
+    }
+  }
+
+  std::vector<std::string> path_to(std::string name) const {
+    std::vector<std::string> path{name};
+    for (auto above = above_switch_.find(name); above != above_switch_.end();
+         above = above_switch_.find(above->second)) {
+      path.insert(path.begin(), above->second);
+      if (path.size() > kMostSwitchesOfAPath)
+        fail("switches that are not below themselves", name);
+    }
+    return path;
+  }
+
+  const std::string& path_;
+  int line_ = 0;
+  SwitchPaths paths_;
+  std::map<std::string, std::string> above_host_, above_switch_;
+};
+
+}  // namespace
+
+SwitchPaths parse_switch_file(const std::string& text, const std::string& path) {
+  return SwitchFile(text, path).paths();
+}
+
+SwitchPaths read_switch_file(const std::string& path) {
+  return parse_switch_file(read_small_file(path), path);
+}
+
+}  // namespace muster

@@ -1,0 +1,127 @@
+// Each switch makes blocks of what its own hosts and the switches below have left over, from the
+// smallest size to the largest, and hands on what it could not use. So no block crosses a switch
+// that could have had it.
+#include "muster/placement/network_order.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <ranges>
+#include <span>
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+using Block = std::vector<size_t>;  // hosts, by their positions
+
+void append(Block& block, const Block& more) {
+  block.insert(block.end(), more.begin(), more.end());
+}
+
+// A switch, or the whole network. Switches and hosts below it keep the order in which they came.
+class Switch {
+ public:
+  void add(std::span<const std::string> path, size_t host) {
+    if (path.empty())
+      return below_.push_back({.host = host});
+    const std::string& name = path.front();
+    if (!numbers_.contains(name)) {
+      numbers_[name] = below_.size();
+      below_.push_back({.node = std::make_unique<Switch>()});
+    }
+    below_[numbers_.at(name)].node->add(path.subspan(1), host);
+  }
+
+  // Of each size the blocks that are not part of a larger one: sizes[0] is one host.
+  std::vector<std::vector<Block>> blocks(const std::vector<int64_t>& sizes) const {
+    std::vector<std::vector<Block>> all(sizes.size());
+    for (const Below& below : below_) {
+      if (!below.node) {
+        all[0].push_back({below.host});
+        continue;
+      }
+      auto theirs = below.node->blocks(sizes);
+      for (size_t i = 0; i < sizes.size(); ++i)
+        std::ranges::move(theirs[i], std::back_inserter(all[i]));
+    }
+    for (size_t i = 0; i + 1 < sizes.size(); ++i)
+      join(all[i], sizes[i + 1] / sizes[i], all[i + 1]);
+    return all;
+  }
+
+ private:
+  // Either a switch or a host.
+  struct Below {
+    std::unique_ptr<Switch> node = {};
+    size_t host = 0;
+  };
+
+  // Makes as many larger blocks as there are enough smaller ones for; the rest stays.
+  static void join(std::vector<Block>& smaller, int64_t count, std::vector<Block>& larger) {
+    const int64_t whole = std::ssize(smaller) / count;
+    for (int64_t i = 0; i < whole; ++i) {
+      Block block;
+      for (int64_t k = 0; k < count; ++k)
+        append(block, smaller[i * count + k]);
+      larger.push_back(std::move(block));
+    }
+    smaller.erase(smaller.begin(), smaller.begin() + whole * count);
+  }
+
+  std::vector<Below> below_;
+  std::map<std::string, size_t> numbers_;
+};
+
+}  // namespace
+
+std::vector<std::string> switches_of(const SwitchPaths& paths, const std::string& host) {
+  for (const std::string& name : {host, host.substr(0, host.find('.'))})
+    if (const auto found = paths.find(name); found != paths.end())
+      return found->second;
+  return {};
+}
+
+// The largest blocks come first, in the network's order, then what is left of each smaller size.
+std::vector<size_t> network_order(const SwitchPaths& paths,
+                                  const std::vector<std::string>& hosts,
+                                  const std::vector<int64_t>& blocks) {
+  Block order;
+  if (paths.empty()) {
+    order.resize(hosts.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    return order;
+  }
+  Switch network;
+  for (size_t i = 0; i < hosts.size(); ++i)
+    network.add(switches_of(paths, hosts[i]), i);
+  std::vector<int64_t> sizes{1};
+  sizes.insert(sizes.end(), blocks.begin(), blocks.end());
+  for (const auto& of_size : network.blocks(sizes) | std::views::reverse)
+    for (const Block& block : of_size)
+      append(order, block);
+  return order;
+}
+
+std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes, int64_t ranks_of_host) {
+  std::vector<int64_t> blocks;
+  if (ranks_of_host < 1)
+    return blocks;
+  int64_t ranks = 1;
+  for (const MeshAxis& axis : axes | std::views::drop(1) | std::views::reverse) {
+    if (axis.size < 1)
+      break;
+    ranks *= axis.size;
+    if (ranks <= ranks_of_host || ranks % ranks_of_host != 0)
+      continue;
+    const int64_t hosts = ranks / ranks_of_host;
+    if (blocks.empty() || (hosts > blocks.back() && hosts % blocks.back() == 0))
+      blocks.push_back(hosts);
+  }
+  return blocks;
+}
+
+}  // namespace muster

@@ -1,0 +1,84 @@
+#include "muster/placement/plan_network.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
+
+// The nearest switch is named by its whole path, since two racks may name theirs alike.
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxNamed = 8;
+
+// The path of each rank's host as a text; empty: the network does not name it.
+std::vector<std::string> places_of(const Plan& plan, const SwitchPaths& switches) {
+  std::vector<std::string> places;
+  const std::string* last_host = nullptr;
+  for (const RankPlan& rank : plan.ranks) {
+    const bool is_beside = last_host != nullptr && *last_host == rank.host;
+    places.push_back(is_beside ? places.back() : join(switches_of(switches, rank.host), "/"));
+    last_host = &rank.host;
+  }
+  return places;
+}
+
+void note_places(const Plan& plan, const std::vector<std::string>& places, PlanNotes& notes) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<int>> ranks;
+  std::set<std::string> unknown;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].empty()) {
+      unknown.insert(plan.ranks[i].host);
+      continue;
+    }
+    if (!ranks.contains(places[i]))
+      order.push_back(places[i]);
+    ranks[places[i]].push_back(plan.ranks[i].rank);
+  }
+  std::vector<std::string> told;
+  for (const std::string& place : order)
+    told.push_back(cat(to_cpu_list(ranks[place]), " below ", place));
+  if (!told.empty())
+    notes.add(cat("network: ranks ", join_first(std::move(told), ", ", kMaxNamed)));
+  if (unknown.empty())
+    return;
+  const std::vector<std::string> names(unknown.begin(), unknown.end());
+  notes.warn(cat("--topology names no switch above ", join_first(names, ", ", kMaxNamed)));
+}
+
+// How many groups along each axis have ranks below more than one nearest switch.
+void note_axes(const Plan& plan, const std::vector<std::string>& places, PlanNotes& notes) {
+  std::vector<std::string> told;
+  for (const MeshAxis& axis : plan.mesh.axes) {
+    const auto groups = plan.mesh.groups({axis.name});
+    const auto crosses = [&](const std::vector<int>& ranks) {
+      return std::ranges::any_of(ranks, [&](int r) { return places[r] != places[ranks.front()]; });
+    };
+    const auto across = std::ranges::count_if(groups, crosses);
+    told.push_back(cat(axis.name, " ", across, " of ", groups.size()));
+  }
+  if (!told.empty())
+    notes.add(cat("groups of ranks that cross switches: ", join(told, ", ")));
+}
+
+}  // namespace
+
+void tell_network(Plan& plan, const SwitchPaths& switches, PlanNotes& notes) {
+  if (switches.empty())
+    return;
+  const std::vector<std::string> places = places_of(plan, switches);
+  for (size_t i = 0; i < places.size(); ++i)
+    if (!places[i].empty())
+      plan.ranks[i].reason += cat("; below ", places[i]);
+  note_places(plan, places, notes);
+  note_axes(plan, places, notes);
+}
+
+}  // namespace muster
