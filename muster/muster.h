@@ -60,6 +60,7 @@
 #include "muster/train/ema.h"
 #include "muster/train/evaluate.h"
 #include "muster/train/evaluation_mode.h"
+#include "muster/train/graphed_step.h"
 #include "muster/train/mean_over_ranks.h"
 #include "muster/train/metric.h"
 #include "muster/train/metrics.h"

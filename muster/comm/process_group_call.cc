@@ -21,6 +21,7 @@
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
+#include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/torch_compat.h"
 
 namespace muster {
@@ -184,7 +185,7 @@ void ProcessGroupCall::choose_waiting(Work::State& work) const {
 bool ProcessGroupCall::is_captured() const {
   const c10::Device device = state_->options.device;
   return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device),
-                      /*unknown=*/false);
+                      /*unknown=*/is_a_graph_captured());
 }
 
 // When Gloo's time runs out, its error names no rank, and it closes the connections of ranks whose
@@ -214,7 +215,7 @@ Work ProcessGroupCall::start_with_all(Start start) {
   if (state_->agreement)
     agree(*work);
   Work started = launch(work, start);
-  if (state_->late_watch)
+  if (state_->late_watch && !(on_device_ && is_captured()))
     watch(work);
   return started;
 }
@@ -273,7 +274,7 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   work->waiting =
       state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
   Work started = launch(work, start);
-  if (state_->late_watch && work->on_gpu)
+  if (state_->late_watch && work->on_gpu && !is_captured())
     state_->late_watch->add_of_gpu(work);
   return started;
 }

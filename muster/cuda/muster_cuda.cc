@@ -2,17 +2,21 @@
 // comm/nccl/nccl.cc loads it, and calls the functions of its table (comm/nccl/plugin.h). It keeps
 // nothing of its own between the calls.
 #include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "muster/base/hex.h"
+#include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/plugin.h"
 
 namespace {
@@ -99,13 +103,38 @@ void stay_out_of_split(c10d::Backend& parent, int ordinal) {
   dynamic_cast<c10d::ProcessGroupNCCL&>(parent).performNocolorSplit(device_at(ordinal));
 }
 
+// The threads of loaders and of watchdogs use the GPU meanwhile, which only a capture of its own
+// thread allows.
+class Graph final : public muster::GpuGraph {
+ public:
+  void begin() override { graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal); }
+  void end() override { graph_.capture_end(); }
+  void replay() override { graph_.replay(); }
+
+ private:
+  at::cuda::CUDAGraph graph_;
+};
+
+std::unique_ptr<muster::GpuGraph> make_graph() {
+  return std::make_unique<Graph>();
+}
+
+c10::Stream new_stream(int ordinal) {
+  const c10::DeviceGuard guard(device_at(ordinal));
+  cudaStream_t made = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  return c10::cuda::getStreamFromExternal(made, device_at(ordinal).index()).unwrap();
+}
+
 constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
                                      .set_device = set_device,
                                      .begin_thread = begin_thread,
                                      .device_uuid = device_uuid,
                                      .nccl_version = nccl_version,
                                      .make_nccl = make_nccl,
-                                     .stay_out_of_split = stay_out_of_split};
+                                     .stay_out_of_split = stay_out_of_split,
+                                     .make_graph = make_graph,
+                                     .new_stream = new_stream};
 
 }  // namespace
 

@@ -15,6 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/capabilities.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_state.h"
 
@@ -102,6 +103,7 @@ void GradientReducer::State::build_reducer() {
     parts = make_reducer(model.trained(), group, options, trial->cap(), as_views);
   });
   trial->begin_buckets();
+  ++buckets_made;
   views.begin(model.trained().tensors.size());
   views.lend(model.trained().tensors);
   static_graph_seen = false;
@@ -116,6 +118,7 @@ void GradientReducer::State::rebuild_buckets() {
   const BucketsInBackendMemory in_backend_memory(model.trained(), group);
   if (!parts.reducer->rebuild_buckets())
     return;
+  ++buckets_made;
   views.begin(model.trained().tensors.size());
   views.lend(model.trained().tensors);
   of_backward.reset();
@@ -286,6 +289,35 @@ void GradientReducer::State::after_reduced_forward(std::vector<ForwardOutput>& o
   watch_outputs(outputs, Expected::reduction, forward);
 }
 
+// What the Reducer or a hook does on the host in each step, a replay would not do again.
+std::string GradientReducer::obstacle_to_graph() const {
+  const DdpOptions& options = state_->options;
+  const ProcessGroup& group = state_->group;
+  if (group.device().is_cuda() && !capabilities_of(group.backend()).on_gpus)
+    return cat("the backend ", group.backend());
+  if (options.find_unused_parameters)
+    return "find_unused_parameters";
+  if (options.static_graph)
+    return "static_graph";
+  if (options.hook)
+    return cat("the hook ", options.hook.name());
+  if (options.verify_every > 0)
+    return "verify_every";
+  return options.bucket_cap_mb.is_automatic() ? "BucketCap::automatic()" : "";
+}
+
+// The Reducer finds the accumulators of then. Nobody else holds the earlier ones.
+void GradientReducer::accumulate_on_this_stream() {
+  State& state = *state_;
+  state.hooks.remove();
+  state.parts = {};
+  state.model.record();
+  state.build_reducer();
+}
+
+uint64_t GradientReducer::num_buckets_made() const {
+  return state_->buckets_made;
+}
 void GradientReducer::set_reduce(bool reduces) {
   state_->reduces = reduces;
 }

@@ -8,8 +8,10 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
@@ -74,6 +76,16 @@ class GradientReducer {
   // last backward, without waiting for other ranks; 0 before the first step. Units: seconds of host
   // time, which says little about a GPU.
   double compute_seconds() const;
+
+  // For a step that a CUDA graph will take. What of this model's options or backend the graph could
+  // not have; "" for nothing.
+  std::string obstacle_to_graph() const;
+  // The gradients of later backwards are added on the stream that is current now: PyTorch ties a
+  // parameter's accumulator to a stream. To be called between two steps, on all ranks.
+  void accumulate_on_this_stream();
+
+  // How often gradients have got other memory.
+  uint64_t num_buckets_made() const;
 
   ProcessGroup& group();
   const Hook& hook() const;

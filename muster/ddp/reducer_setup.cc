@@ -177,6 +177,8 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
                                                  /*skip_all_reduce_unused_params=*/false,
                                                  /*use_python_reducer=*/false,
                                                  /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+  // Its timings of every hundredth step would wait for the GPU, also in a captured one.
+  reducer->set_ddp_runtime_logging_sample_rate(std::numeric_limits<int>::max());
   if (options.static_graph)
     reducer->set_static_graph();
   HookAdapter* hook = nullptr;

@@ -2,6 +2,7 @@
 // (forwards), gradient_backward.cc (hooks of a backward) and join.cc (ranks without more inputs).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -91,6 +92,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   std::optional<Span> waits_for_gradients;  // of other ranks, at a backward's end
   ReducerParts parts;
   BucketViews views;
+  uint64_t buckets_made = 0;
   std::optional<Traffic> of_backward;  // once the buckets are known
   GradientHooks hooks;
 

@@ -61,10 +61,14 @@ void add(Lots& lots,
          StepCounts& counts,
          typename Kind::Base& optimizer,
          const at::Tensor& parameter,
-         bool amsgrad) {
+         bool amsgrad,
+         const StepKind& kind) {
   auto* const known = adam_state<Kind>(optimizer, parameter.unsafeGetTensorImpl());
+  if (known == nullptr || (amsgrad && !known->max_exp_avg_sq().defined()))
+    expect_state_before(kind);
   auto& state = known != nullptr ? *known : first_state<Kind>(optimizer, parameter);
-  state.step(state.step() + 1);
+  if (kind.graph == nullptr)
+    state.step(state.step() + 1);
   state.exp_avg(laid_out_as(parameter, state.exp_avg()));
   state.exp_avg_sq(laid_out_as(parameter, state.exp_avg_sq()));
   Lot& lot = lots.of(parameter);
@@ -83,73 +87,112 @@ void add(Lots& lots,
 }
 
 template <class Kind>
-void take_adam_step(typename Kind::Base& optimizer,
-                    const at::Tensor& left_out,
-                    const std::optional<at::Tensor>& found) {
+void step_on_lot(const Lot& lot,
+                 const typename Kind::Options& options,
+                 const StepKind& kind,
+                 size_t group) {
+  with_rate(kind, group, options.lr(), [&](const auto& rate) {
+    Kind::kernel(lot.parameters,
+                 lot.gradients,
+                 lot.state[0],
+                 lot.state[1],
+                 lot.state[2],
+                 lot.steps,
+                 rate,
+                 std::get<0>(options.betas()),
+                 std::get<1>(options.betas()),
+                 options.weight_decay(),
+                 options.eps(),
+                 options.amsgrad(),
+                 /*maximize=*/false,
+                 /*grad_scale=*/std::nullopt,
+                 kind.found);
+  });
+}
+
+template <class Kind>
+void take_adam_step(typename Kind::Base& optimizer, const StepKind& kind) {
   const at::NoGradGuard no_grad;
-  StepCounts counts(left_out);
+  StepCounts counts(kind);
+  size_t index = 0;
   for (auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const typename Kind::Options&>(group.options());
     Lots lots;
     for (const at::Tensor& parameter : with_gradients(group))
-      add<Kind>(lots, counts, optimizer, parameter, options.amsgrad());
-    for (const auto& [kind, lot] : lots) {
-      Kind::kernel(lot.parameters,
-                   lot.gradients,
-                   lot.state[0],
-                   lot.state[1],
-                   lot.state[2],
-                   lot.steps,
-                   options.lr(),
-                   std::get<0>(options.betas()),
-                   std::get<1>(options.betas()),
-                   options.weight_decay(),
-                   options.eps(),
-                   options.amsgrad(),
-                   /*maximize=*/false,
-                   /*grad_scale=*/std::nullopt,
-                   found);
-    }
+      add<Kind>(lots, counts, optimizer, parameter, options.amsgrad(), kind);
+    for (const auto& [what, lot] : lots)
+      step_on_lot<Kind>(lot, options, kind, index);
+    ++index;
   }
 }
 
 template <class Kind>
-at::Tensor first_moment(typename Kind::Base& optimizer, const at::Tensor& parameter) {
-  const auto* const state = adam_state<Kind>(optimizer, parameter.unsafeGetTensorImpl());
-  return state != nullptr ? state->exp_avg() : at::Tensor();
+std::vector<at::Tensor> adam_tensors(typename Kind::Base& optimizer, void* parameter) {
+  const auto* const state = adam_state<Kind>(optimizer, parameter);
+  if (state == nullptr)
+    return {};
+  return {state->exp_avg(), state->exp_avg_sq(), state->max_exp_avg_sq()};
 }
 
 template <class Kind>
-void count_adam_back(typename Kind::Base& optimizer, void* parameter) {
+std::optional<int64_t> adam_count(typename Kind::Base& optimizer, void* parameter) {
+  const auto* const state = adam_state<Kind>(optimizer, parameter);
+  return state != nullptr ? std::optional(state->step()) : std::nullopt;
+}
+
+template <class Kind>
+void count_adam_steps(typename Kind::Base& optimizer, void* parameter, int64_t steps) {
   if (auto* const state = adam_state<Kind>(optimizer, parameter))
-    state->step(state->step() - 1);
+    state->step(state->step() + steps);
+}
+
+template <class Options>
+std::vector<double> adam_options(const torch::optim::OptimizerParamGroup& group) {
+  const auto& options = static_cast<const Options&>(group.options());
+  return {std::get<0>(options.betas()),
+          std::get<1>(options.betas()),
+          options.eps(),
+          options.weight_decay(),
+          options.amsgrad() ? 1.0 : 0.0};
 }
 
 }  // namespace
 
-void take_step(torch::optim::Adam& optimizer,
-               const at::Tensor& left_out,
-               const std::optional<at::Tensor>& found) {
-  take_adam_step<OfAdam>(optimizer, left_out, found);
+void take_step(torch::optim::Adam& optimizer, const StepKind& kind) {
+  take_adam_step<OfAdam>(optimizer, kind);
 }
-void take_step(torch::optim::AdamW& optimizer,
-               const at::Tensor& left_out,
-               const std::optional<at::Tensor>& found) {
-  take_adam_step<OfAdamW>(optimizer, left_out, found);
+void take_step(torch::optim::AdamW& optimizer, const StepKind& kind) {
+  take_adam_step<OfAdamW>(optimizer, kind);
 }
 
-at::Tensor state_of(torch::optim::Adam& optimizer, const at::Tensor& parameter) {
-  return first_moment<OfAdam>(optimizer, parameter);
+std::vector<at::Tensor> state_of(torch::optim::Adam& optimizer, void* parameter) {
+  return adam_tensors<OfAdam>(optimizer, parameter);
 }
-at::Tensor state_of(torch::optim::AdamW& optimizer, const at::Tensor& parameter) {
-  return first_moment<OfAdamW>(optimizer, parameter);
+std::vector<at::Tensor> state_of(torch::optim::AdamW& optimizer, void* parameter) {
+  return adam_tensors<OfAdamW>(optimizer, parameter);
 }
 
-void count_back(torch::optim::Adam& optimizer, void* parameter) {
-  count_adam_back<OfAdam>(optimizer, parameter);
+std::optional<int64_t> count_of(torch::optim::Adam& optimizer, void* parameter) {
+  return adam_count<OfAdam>(optimizer, parameter);
 }
-void count_back(torch::optim::AdamW& optimizer, void* parameter) {
-  count_adam_back<OfAdamW>(optimizer, parameter);
+std::optional<int64_t> count_of(torch::optim::AdamW& optimizer, void* parameter) {
+  return adam_count<OfAdamW>(optimizer, parameter);
+}
+
+void count_steps(torch::optim::Adam& optimizer, void* parameter, int64_t steps) {
+  count_adam_steps<OfAdam>(optimizer, parameter, steps);
+}
+void count_steps(torch::optim::AdamW& optimizer, void* parameter, int64_t steps) {
+  count_adam_steps<OfAdamW>(optimizer, parameter, steps);
+}
+
+std::vector<double> options_of(const torch::optim::Adam& /*optimizer*/,
+                               const torch::optim::OptimizerParamGroup& group) {
+  return adam_options<torch::optim::AdamOptions>(group);
+}
+std::vector<double> options_of(const torch::optim::AdamW& /*optimizer*/,
+                               const torch::optim::OptimizerParamGroup& group) {
+  return adam_options<torch::optim::AdamWOptions>(group);
 }
 
 }  // namespace muster::optim

@@ -1,12 +1,18 @@
 // An optimizer whose step the device itself can leave out, so that the host need not wait to know
-// whether the gradients are finite. TrainStep (train/step.h) uses it.
+// whether the gradients are finite, and which a CUDA graph can take. TrainStep (train/step.h) and
+// GraphedStep (train/graphed_step.h) use it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
 
 namespace muster::optim {
+
+struct GraphNumbers;
 
 class DeviceStep {
  public:
@@ -24,6 +30,28 @@ class DeviceStep {
 
   // Says that the device has left out the last `steps` steps, so that the counts go back.
   virtual void take_back(int64_t steps) = 0;
+
+  // From now on all steps round the rates to float32, as those of a CUDA graph do.
+  virtual void round_rates() = 0;
+
+  // Before a capture: the memory in which its kernels find rates and counts. It lives as long as
+  // the graph.
+  virtual std::shared_ptr<GraphNumbers> numbers_for_graph() = 0;
+
+  // Within a capture: the kernels of a step. The state counts nothing. Throws: failed_precondition
+  // for a parameter that has not taken a step before.
+  virtual void capture(GraphNumbers& numbers, const std::optional<at::Tensor>& found) = 0;
+
+  // Before a replay: the state counts the step, and the graph gets the rates and counts of now.
+  virtual void before_replay(GraphNumbers& numbers) = 0;
+
+  // What a capture depends on and before_replay() does not write: where the state lies, and the
+  // options but for the rates. Another answer means that a graph steps on other memory, or by other
+  // options.
+  virtual void describe(std::vector<uint64_t>& into) = 0;
+
+  // The tensors of the state.
+  virtual std::vector<at::Tensor> state_tensors() = 0;
 };
 
 }  // namespace muster::optim

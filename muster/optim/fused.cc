@@ -1,6 +1,10 @@
 // The step of each class goes through the kernels that kernels.h names, or is torch::optim's own.
 // The host counts steps before it knows whether the device has taken them.
+#include <ATen/Functions.h>
+
+#include <bit>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -29,9 +33,21 @@ std::vector<void*> parameters_with_gradients(torch::optim::Optimizer& optimizer)
 template <class Torch>
 bool kernels_take(Torch& optimizer) {
   const auto fits = [&](const at::Tensor& parameter) {
-    return is_for_kernels(parameter) && is_like(state_of(optimizer, parameter), parameter);
+    const auto state = state_of(optimizer, parameter.unsafeGetTensorImpl());
+    return is_for_kernels(parameter) && (state.empty() || is_like(state[0], parameter));
   };
   return hold_for_all(optimizer.param_groups(), fits);
+}
+
+at::Tensor number_on(const c10::Device& device) {
+  return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
+}
+
+// The steps that the device has left out, in memory that stays.
+at::Tensor& counted_on(LeftOut& left_out, const c10::Device& device) {
+  if (!left_out.steps.defined())
+    left_out.steps = number_on(device);
+  return left_out.steps;
 }
 
 }  // namespace
@@ -45,7 +61,7 @@ at::Tensor Fused<Torch>::step(torch::optim::Optimizer::LossClosure closure) {
     loss = closure();
   }
   if (kernels_take<Torch>(*this))
-    take_step(*this, left_out_.steps, std::nullopt);
+    take_step(*this, {.left_out = left_out_.steps, .rounds_rates = rounds_rates_});
   else
     Torch::step();
   return loss;
@@ -59,9 +75,14 @@ bool Fused<Torch>::can_leave_out() {
 
 template <class Torch>
 void Fused<Torch>::step_unless(const at::Tensor& found) {
-  take_step(*this, left_out_.steps, found);
-  left_out_.steps = left_out_.steps.defined() ? left_out_.steps + found : found.clone();
-  left_out_.recent.push_back(parameters_with_gradients(*this));
+  take_step(*this, {.left_out = left_out_.steps, .found = found, .rounds_rates = rounds_rates_});
+  counted_on(left_out_, found.device()).add_(found);
+  note_step(parameters_with_gradients(*this));
+}
+
+template <class Torch>
+void Fused<Torch>::note_step(std::vector<void*> parameters) {
+  left_out_.recent.push_back(std::move(parameters));
   if (left_out_.recent.size() > kRecentSteps)
     left_out_.recent.pop_front();
 }
@@ -71,9 +92,86 @@ void Fused<Torch>::take_back(int64_t steps) {
   left_out_.steps.sub_(steps);
   for (int64_t step = 0; step < steps && !left_out_.recent.empty(); ++step) {
     for (void* const parameter : left_out_.recent.back())
-      count_back(*this, parameter);
+      count_steps(*this, parameter, -1);
     left_out_.recent.pop_back();
   }
+}
+
+// One scalar for all parameters that have taken as many steps: they go on together.
+template <class Torch>
+std::shared_ptr<GraphNumbers> Fused<Torch>::numbers_for_graph() {
+  auto numbers = std::make_shared<GraphNumbers>();
+  for (const auto& group : this->param_groups()) {
+    if (group.params().empty()) {
+      numbers->rates.emplace_back();
+      continue;
+    }
+    const c10::Device device = group.params()[0].device();
+    counted_on(left_out_, device);
+    numbers->rates.push_back(number_on(device));
+    for (const at::Tensor& parameter : group.params()) {
+      void* const key = parameter.unsafeGetTensorImpl();
+      const auto count = count_of(*this, key);
+      if (count && !numbers->counts.contains(*count))
+        numbers->counts[*count].steps = number_on(device);
+    }
+  }
+  return numbers;
+}
+
+template <class Torch>
+void Fused<Torch>::capture(GraphNumbers& numbers, const std::optional<at::Tensor>& found) {
+  take_step(*this, {.left_out = left_out_.steps, .found = found, .graph = &numbers});
+  if (found)
+    left_out_.steps.add_(*found);
+  numbers.parameters = parameters_with_gradients(*this);
+  for (void* const parameter : numbers.parameters) {
+    if (const auto count = count_of(*this, parameter))
+      numbers.counts.at(*count).parameter = parameter;
+  }
+}
+
+// A kernel has the number as its argument: no memory of the host is read later.
+template <class Torch>
+void Fused<Torch>::before_replay(GraphNumbers& numbers) {
+  for (void* const parameter : numbers.parameters)
+    count_steps(*this, parameter, 1);
+  note_step(numbers.parameters);
+  for (auto& [at_capture, count] : numbers.counts) {
+    if (count.parameter != nullptr)
+      count.steps.fill_(count_of(*this, count.parameter).value_or(0));
+  }
+  size_t index = 0;
+  for (const auto& group : this->param_groups()) {
+    const at::Tensor& rate = numbers.rates.at(index++);
+    if (rate.defined())
+      rate.fill_(group.options().get_lr());
+  }
+}
+
+template <class Torch>
+void Fused<Torch>::describe(std::vector<uint64_t>& into) {
+  for (const auto& group : this->param_groups()) {
+    for (const double option : options_of(*this, group))
+      into.push_back(std::bit_cast<uint64_t>(option));
+    for (const at::Tensor& parameter : group.params()) {
+      into.push_back(reinterpret_cast<uintptr_t>(parameter.const_data_ptr()));
+      for (const at::Tensor& state : state_of(*this, parameter.unsafeGetTensorImpl()))
+        into.push_back(state.defined() ? reinterpret_cast<uintptr_t>(state.const_data_ptr()) : 0);
+    }
+  }
+}
+
+template <class Torch>
+std::vector<at::Tensor> Fused<Torch>::state_tensors() {
+  std::vector<at::Tensor> found;
+  for (const auto& group : this->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      for (const at::Tensor& state : state_of(*this, parameter.unsafeGetTensorImpl()))
+        found.push_back(state);
+    }
+  }
+  return found;
 }
 
 template class Fused<torch::optim::AdamW>;

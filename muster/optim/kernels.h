@@ -6,31 +6,48 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <cstdint>
 #include <optional>
+#include <vector>
+
+#include "muster/optim/graph_numbers.h"
 
 namespace muster::optim {
 
-// Takes a step, or leaves it out if `found` is 1. `left_out`: how many steps the device has left
-// out that the state counts, on the device; undefined: none.
-void take_step(torch::optim::Adam& optimizer,
-               const at::Tensor& left_out,
-               const std::optional<at::Tensor>& found);
-void take_step(torch::optim::AdamW& optimizer,
-               const at::Tensor& left_out,
-               const std::optional<at::Tensor>& found);
-void take_step(torch::optim::SGD& optimizer,
-               const at::Tensor& left_out,
-               const std::optional<at::Tensor>& found);
+// How a step is taken.
+struct StepKind {
+  at::Tensor left_out = {};  // steps that the device has left out and the state counts; may be none
+  std::optional<at::Tensor> found = {};  // 1: the step is left out
+  bool rounds_rates = false;             // to float32
+  const GraphNumbers* graph = nullptr;   // of a capture: the state counts nothing
+};
 
-// A tensor of the parameter's state; undefined if there is none yet.
-at::Tensor state_of(torch::optim::Adam& optimizer, const at::Tensor& parameter);
-at::Tensor state_of(torch::optim::AdamW& optimizer, const at::Tensor& parameter);
-at::Tensor state_of(torch::optim::SGD& optimizer, const at::Tensor& parameter);
+void take_step(torch::optim::Adam& optimizer, const StepKind& kind);
+void take_step(torch::optim::AdamW& optimizer, const StepKind& kind);
+void take_step(torch::optim::SGD& optimizer, const StepKind& kind);
 
-// Takes a step from the count in a parameter's state.
-void count_back(torch::optim::Adam& optimizer, void* parameter);
-void count_back(torch::optim::AdamW& optimizer, void* parameter);
-void count_back(torch::optim::SGD& optimizer, void* parameter);
+// The tensors of the parameter's state; none if there is none yet.
+std::vector<at::Tensor> state_of(torch::optim::Adam& optimizer, void* parameter);
+std::vector<at::Tensor> state_of(torch::optim::AdamW& optimizer, void* parameter);
+std::vector<at::Tensor> state_of(torch::optim::SGD& optimizer, void* parameter);
+
+// The steps that a parameter's state counts; nothing if it counts none.
+std::optional<int64_t> count_of(torch::optim::Adam& optimizer, void* parameter);
+std::optional<int64_t> count_of(torch::optim::AdamW& optimizer, void* parameter);
+std::optional<int64_t> count_of(torch::optim::SGD& optimizer, void* parameter);
+
+// Adds to the count of steps in a parameter's state.
+void count_steps(torch::optim::Adam& optimizer, void* parameter, int64_t steps);
+void count_steps(torch::optim::AdamW& optimizer, void* parameter, int64_t steps);
+void count_steps(torch::optim::SGD& optimizer, void* parameter, int64_t steps);
+
+// The options of a group but for its rate.
+std::vector<double> options_of(const torch::optim::Adam& optimizer,
+                               const torch::optim::OptimizerParamGroup& group);
+std::vector<double> options_of(const torch::optim::AdamW& optimizer,
+                               const torch::optim::OptimizerParamGroup& group);
+std::vector<double> options_of(const torch::optim::SGD& optimizer,
+                               const torch::optim::OptimizerParamGroup& group);
 
 // Whether the first step of a parameter leaves behind what a later one would not have.
 inline bool needs_its_first_step(const torch::optim::Adam&) {

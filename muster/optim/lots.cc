@@ -3,6 +3,8 @@
 
 #include <ATen/Functions.h>
 
+#include "muster/base/error.h"
+
 namespace muster::optim {
 
 std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group) {
@@ -45,10 +47,21 @@ const at::Tensor& StepCounts::of(const at::Tensor& parameter, int64_t step) {
   at::Tensor& count = counts_[{parameter.device().index(), step}];
   if (count.defined())
     return count;
+  if (graph_ != nullptr)
+    return count = graph_->counts.at(step).steps - left_out_;
   count = at::full({}, step, parameter.options().dtype(at::kFloat).requires_grad(false));
   if (left_out_.defined())
     count.sub_(left_out_);
   return count;
+}
+
+void expect_state_before(const StepKind& kind) {
+  if (kind.graph == nullptr)
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              "optimizer: expected parameters that have taken steps before they are captured in a "
+              "CUDA graph, got one that has a gradient for the first time; use the same parameters "
+              "in every step");
 }
 
 }  // namespace muster::optim

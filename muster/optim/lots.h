@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/optim/kernels.h"
+
 namespace muster::optim {
 
 // The parameters of a group that have a gradient.
@@ -61,16 +63,30 @@ class Lots {
   std::map<std::tuple<c10::DeviceIndex, at::ScalarType, bool>, Lot> lots_;
 };
 
-// Counts of steps as kernels read them, one scalar a device and count.
+// Counts of steps as kernels read them, one scalar a device and count. In a capture they are those
+// of the graph's numbers.
 class StepCounts {
  public:
-  // `left_out`: how many steps the device has left out, on the device; undefined: none.
-  explicit StepCounts(at::Tensor left_out) : left_out_(std::move(left_out)) {}
+  explicit StepCounts(const StepKind& kind) : left_out_(kind.left_out), graph_(kind.graph) {}
   const at::Tensor& of(const at::Tensor& parameter, int64_t step);
 
  private:
-  at::Tensor left_out_;
+  const at::Tensor left_out_;
+  const GraphNumbers* const graph_;
   std::map<std::pair<c10::DeviceIndex, int64_t>, at::Tensor> counts_;
 };
+
+// Calls `kernel` with the group's rate, as a number or as the tensor that a graph reads.
+template <class Kernel>
+void with_rate(const StepKind& kind, size_t group, double rate, const Kernel& kernel) {
+  if (kind.graph != nullptr)
+    kernel(kind.graph->rates.at(group));
+  else
+    kernel(kind.rounds_rates ? static_cast<double>(static_cast<float>(rate)) : rate);
+}
+
+// Refuses a capture in which a parameter takes its first step: its state would begin anew in every
+// replay.
+void expect_state_before(const StepKind& kind);
 
 }  // namespace muster::optim

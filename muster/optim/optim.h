@@ -16,9 +16,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "muster/optim/device_step.h"
+#include "muster/optim/graph_numbers.h"
 
 namespace muster::optim {
 
@@ -39,9 +42,18 @@ class Fused : public Torch, public DeviceStep {
   bool can_leave_out() override;
   void step_unless(const at::Tensor& found) override;
   void take_back(int64_t steps) override;
+  void round_rates() override { rounds_rates_ = true; }
+  std::shared_ptr<GraphNumbers> numbers_for_graph() override;
+  void capture(GraphNumbers& numbers, const std::optional<at::Tensor>& found) override;
+  void before_replay(GraphNumbers& numbers) override;
+  void describe(std::vector<uint64_t>& into) override;
+  std::vector<at::Tensor> state_tensors() override;
 
  private:
+  void note_step(std::vector<void*> parameters);
+
   LeftOut left_out_;
+  bool rounds_rates_ = false;
 };
 
 extern template class Fused<torch::optim::AdamW>;

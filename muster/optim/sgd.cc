@@ -17,8 +17,8 @@ namespace {
 using Options = torch::optim::SGDOptions;
 using State = torch::optim::SGDParamState;
 
-State* momentum_of(torch::optim::SGD& optimizer, const at::Tensor& parameter) {
-  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+State* momentum_of(torch::optim::SGD& optimizer, void* parameter) {
+  const auto found = optimizer.state().find(parameter);
   return found == optimizer.state().end() ? nullptr : static_cast<State*>(found->second.get());
 }
 
@@ -27,10 +27,12 @@ State* momentum_of(torch::optim::SGD& optimizer, const at::Tensor& parameter) {
 void add_momentum(Lots& lots,
                   torch::optim::SGD& optimizer,
                   const at::Tensor& parameter,
-                  double dampening) {
-  State* state = momentum_of(optimizer, parameter);
+                  double dampening,
+                  const StepKind& kind) {
+  State* state = momentum_of(optimizer, parameter.unsafeGetTensorImpl());
   const bool is_first = state == nullptr;
   if (is_first) {
+    expect_state_before(kind);
     auto made = std::make_unique<State>();
     state = made.get();
     made->momentum_buffer(at::zeros_like(parameter));
@@ -51,12 +53,29 @@ void add_plain(Lots& lots, const at::Tensor& parameter) {
   lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
 }
 
+void step_on_lot(
+    const Lot& lot, const Options& options, const StepKind& kind, size_t group, bool is_first) {
+  with_rate(kind, group, options.lr(), [&](const auto& rate) {
+    at::_fused_sgd_(lot.parameters,
+                    lot.gradients,
+                    lot.state[0],
+                    options.weight_decay(),
+                    options.momentum(),
+                    rate,
+                    options.dampening(),
+                    options.nesterov(),
+                    /*maximize=*/false,
+                    /*is_first_step=*/is_first,
+                    /*grad_scale=*/std::nullopt,
+                    kind.found);
+  });
+}
+
 }  // namespace
 
-void take_step(torch::optim::SGD& optimizer,
-               const at::Tensor& /*left_out*/,
-               const std::optional<at::Tensor>& found) {
+void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
   const at::NoGradGuard no_grad;
+  size_t index = 0;
   for (auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const Options&>(group.options());
     Lots lots;
@@ -64,32 +83,35 @@ void take_step(torch::optim::SGD& optimizer,
       if (options.momentum() == 0)
         add_plain(lots, parameter);
       else
-        add_momentum(lots, optimizer, parameter, options.dampening());
+        add_momentum(lots, optimizer, parameter, options.dampening(), kind);
     }
-    for (const auto& [kind, lot] : lots) {
-      at::_fused_sgd_(lot.parameters,
-                      lot.gradients,
-                      lot.state[0],
-                      options.weight_decay(),
-                      options.momentum(),
-                      options.lr(),
-                      options.dampening(),
-                      options.nesterov(),
-                      /*maximize=*/false,
-                      /*is_first_step=*/std::get<2>(kind),
-                      /*grad_scale=*/std::nullopt,
-                      found);
-    }
+    for (const auto& [what, lot] : lots)
+      step_on_lot(lot, options, kind, index, /*is_first=*/std::get<2>(what));
+    ++index;
   }
 }
 
-at::Tensor state_of(torch::optim::SGD& optimizer, const at::Tensor& parameter) {
+std::vector<at::Tensor> state_of(torch::optim::SGD& optimizer, void* parameter) {
   const State* const state = momentum_of(optimizer, parameter);
-  return state != nullptr ? state->momentum_buffer() : at::Tensor();
+  if (state == nullptr)
+    return {};
+  return {state->momentum_buffer()};
 }
 
 // SGD counts no steps.
-void count_back(torch::optim::SGD& /*optimizer*/, void* /*parameter*/) {}
+std::optional<int64_t> count_of(torch::optim::SGD& /*optimizer*/, void* /*parameter*/) {
+  return std::nullopt;
+}
+void count_steps(torch::optim::SGD& /*optimizer*/, void* /*parameter*/, int64_t /*steps*/) {}
+
+std::vector<double> options_of(const torch::optim::SGD& /*optimizer*/,
+                               const torch::optim::OptimizerParamGroup& group) {
+  const auto& options = static_cast<const Options&>(group.options());
+  return {options.momentum(),
+          options.dampening(),
+          options.weight_decay(),
+          options.nesterov() ? 1.0 : 0.0};
+}
 
 // With dampening the first momentum is the whole gradient. If that step were left out, the second
 // would find zeros.

@@ -1,4 +1,4 @@
-// Both numbers stay on the GPU, and each step's reading brings them to the host beside the loss.
+// Both numbers stay on the GPU, in the same memory for a CUDA graph that adds to them, and each step's reading brings them to the host beside the loss.
 #include "muster/train/late_findings.h"
 
 #include <ATen/Functions.h>
@@ -17,8 +17,12 @@ LateFindings::News news_of(const std::vector<float>& numbers) {
 }  // namespace
 
 void LateFindings::add(const at::Tensor& found) {
-  leaves_out_ = leaves_out_.defined() ? at::maximum(leaves_out_, found) : found;
-  num_left_out_ = num_left_out_.defined() ? num_left_out_ + leaves_out_ : leaves_out_.clone();
+  if (!leaves_out_.defined()) {
+    leaves_out_ = at::zeros_like(found);
+    num_left_out_ = at::zeros_like(found);
+  }
+  at::maximum_out(leaves_out_, leaves_out_, found);
+  num_left_out_.add_(leaves_out_);
 }
 
 void LateFindings::read(const at::Tensor& loss) {
@@ -66,8 +70,10 @@ void LateFindings::clear() {
       reading.read.wait();
   }
   readings_.clear();
-  leaves_out_.reset();
-  num_left_out_.reset();
+  if (!leaves_out_.defined())
+    return;
+  leaves_out_.zero_();
+  num_left_out_.zero_();
 }
 
 }  // namespace muster

@@ -316,6 +316,11 @@ TrainStep::~TrainStep() {
 
 // The schedules step after the optimizers, as in PyTorch.
 void TrainStep::take() {
+  step_optimizers();
+  count_step();
+}
+
+void TrainStep::step_optimizers() {
   const Span span("optimizer");
   if (is_late_) {
     for (optim::DeviceStep* const optimizer : device_steps_)
@@ -324,6 +329,9 @@ void TrainStep::take() {
     for (torch::optim::Optimizer* const optimizer : optimizers_)
       optimizer->step();
   }
+}
+
+void TrainStep::count_step() {
   for (Schedule* schedule : options_.schedule)
     schedule->step();
   for (Ema* ema : options_.ema)

@@ -147,6 +147,8 @@ class TrainStep {
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
  private:
+  friend class GraphedStep;  // which captures parts of a step
+
   // A gradient as this object left it: another tensor or version means that someone else has
   // written to it.
   struct Mark {
@@ -170,6 +172,8 @@ class TrainStep {
   void update_scale();
   void end();
   void take();
+  void step_optimizers();
+  void count_step();
   void leave_out(bool scale_shrinks);
   bool stops_at_nonfinite() const;
   [[noreturn]] void stop_at_nonfinite(const std::string& when) const;

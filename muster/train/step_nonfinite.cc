@@ -168,14 +168,18 @@ void TrainStep::leave_out(bool scale_shrinks) {
 // if it was not this one.
 void TrainStep::stop_at_nonfinite(const std::string& when) const {
   std::vector<std::string> names;
+  bool has_gradients = false;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {
       const at::Tensor& parameter = item.value();
+      has_gradients = has_gradients || parameter.grad().defined();
       if (!has_divided_gradient(parameter) && has_nonfinite(parameter.grad()))
         names.push_back(item.key());
     }
   }
   std::string where = when.empty() ? "on another rank, or as their norm" : "none";
+  if (!when.empty() && !has_gradients)
+    where = "gradients that are in a CUDA graph";
   if (!names.empty())
     where = cat(when.empty() ? "in " : "some in ", join_first(names, ", ", 3));
   const char* const next =

@@ -15,11 +15,14 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
+#include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/plugin.h"
 
 namespace muster {
 
 namespace {
+
+std::atomic<int> graphs_captured = 0;
 
 // The plugin lies beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names
 // another.
@@ -129,6 +132,26 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
 
 void stay_out_of_split(c10d::Backend& parent, c10::Device device) {
   load_plugin().stay_out_of_split(parent, device.index());
+}
+
+std::unique_ptr<GpuGraph> make_gpu_graph() {
+  return load_plugin().make_graph();
+}
+
+c10::Stream new_gpu_stream(c10::Device device) {
+  return load_plugin().new_stream(device.index());
+}
+
+bool is_a_graph_captured() {
+  return graphs_captured > 0;
+}
+
+CapturesGraph::CapturesGraph() {
+  ++graphs_captured;
+}
+
+CapturesGraph::~CapturesGraph() {
+  --graphs_captured;
 }
 
 }  // namespace muster

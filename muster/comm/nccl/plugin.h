@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl_options.h"
 
 namespace muster {
@@ -45,6 +47,8 @@ struct CudaPlugin {
   c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const NcclGroup& group);
   void (*stay_out_of_split)(c10d::Backend& parent, int ordinal);
+  std::unique_ptr<GpuGraph> (*make_graph)();
+  c10::Stream (*new_stream)(int ordinal);
 };
 
 // muster has the time limits of NCCL's calls, and knows who is missing; LibTorch's watchdog would

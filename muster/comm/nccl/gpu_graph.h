@@ -1,0 +1,48 @@
+// A CUDA graph: what a GPU is given to do once, it does again and again in the same memory, without
+// the host. Used by train/graphed_step.h.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+
+namespace muster {
+
+class GpuGraph {
+ public:
+  GpuGraph() = default;
+  GpuGraph(const GpuGraph&) = delete;
+  GpuGraph& operator=(const GpuGraph&) = delete;
+  virtual ~GpuGraph() = default;
+
+  // From here to end(), the GPU keeps what the current stream is given, and does nothing of it. That
+  // stream is not the default one. Memory that is allocated meanwhile lives as long as this object.
+  // Whatever waits for the GPU throws.
+  virtual void begin() = 0;
+  // On the stream of begin(). Throws: c10::Error if anything in between was not to be captured.
+  virtual void end() = 0;
+  // Does it all, on the current stream. Does not block.
+  virtual void replay() = 0;
+};
+
+// Throws: unavailable without muster_cuda.
+std::unique_ptr<GpuGraph> make_gpu_graph();
+
+// A stream that nobody else has: LibTorch's own are given out again and again, and a capture would
+// get what another part gives its stream. It lives as long as the process. Throws: as above.
+c10::Stream new_gpu_stream(c10::Device device);
+
+// Whether a thread of this process captures one now.
+bool is_a_graph_captured();
+
+// Says so, while it lives.
+class CapturesGraph {
+ public:
+  CapturesGraph();
+  ~CapturesGraph();
+  CapturesGraph(const CapturesGraph&) = delete;
+  CapturesGraph& operator=(const CapturesGraph&) = delete;
+};
+
+}  // namespace muster

@@ -1,0 +1,23 @@
+// What the host changes from step to step, in the GPU's memory: the kernels of a CUDA graph find it
+// there. For the optimizers of optim.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace muster::optim {
+
+struct GraphNumbers {
+  std::vector<at::Tensor> rates = {};  // of each group, float32
+  struct Count {
+    at::Tensor steps = {};       // float32
+    void* parameter = nullptr;  // one that the graph steps on, if any has taken so many
+  };
+  std::map<int64_t, Count> counts = {};  // by the number at the capture
+  std::vector<void*> parameters = {};    // that the graph steps on
+};
+
+}  // namespace muster::optim
