@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "tests/cuda/fake_graph.h"
+
 namespace muster::testing {
 
 namespace {
@@ -145,6 +147,8 @@ bool is_direct(const at::Tensor& one, const at::Tensor& other) {
 // host waits, also for memory that is not page-locked: the driver does then.
 void copy_to_host(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const Operation operation = launch("a copy to the host", current_stream(from.device()));
+  if (operation.capture != 0)
+    refuse_in_capture(operation.capture, "a copy to the host");
   const at::Tensor values = values_of(from, operation, Use::read);
   if (non_blocking && is_direct(to, from) && is_pinned(to.data_ptr())) {
     late_copies().add({to.detach(), values.clone(), /*to_gpu=*/false, operation});
@@ -159,6 +163,12 @@ void copy_to_host(const at::Tensor& to, const at::Tensor& from, bool non_blockin
 void copy_from_host(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const Operation operation = launch("a copy from the host", current_stream(to.device()));
   const at::Tensor values = values_of(to, operation, Use::write);
+  if (FakeGraph* const graph = graph_of(operation.capture)) {
+    if (!non_blocking || !is_direct(to, from) || !is_pinned(from.data_ptr()))
+      refuse_in_capture(operation.capture, "a copy from memory of the host that is not pinned");
+    graph->add([to = by_address(to), from]() mutable { copy(to, from, /*non_blocking=*/true); });
+    return copy_now(values, from);
+  }
   if (non_blocking && is_direct(to, from) && is_pinned(from.data_ptr())) {
     late_copies().add({values, from.detach(), /*to_gpu=*/true, operation});
     return;
@@ -213,6 +223,11 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     const Operation operation = launch("copy_", current_stream(to.device()));
     const at::Tensor values = values_of(from, operation, Use::read);
     copy_now(values_of(to, operation, Use::write), values);
+    if (FakeGraph* const graph = graph_of(operation.capture)) {
+      graph->add([to = by_address(to), from = by_address(from)]() mutable {
+        copy(to, from, /*non_blocking=*/true);
+      });
+    }
   }
   return to;
 }

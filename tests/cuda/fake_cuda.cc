@@ -5,6 +5,7 @@
 // shows where memory is used that was not waited for.
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@
 #include "muster/base/strings.h"
 #include "muster/comm/nccl/plugin.h"
 #include "tests/cuda/fake_gpu.h"
+#include "tests/cuda/fake_graph.h"
 #include "tests/cuda/fake_nccl.h"
+#include "tests/cuda/fake_streams.h"
 
 namespace {
 
@@ -58,7 +61,15 @@ constexpr muster::CudaPlugin kFake{
     .device_uuid = [](int ordinal) { return uuids().at(static_cast<size_t>(ordinal)); },
     .nccl_version = [] { return std::string("0.0.0"); },
     .make_nccl = make_nccl,
-    .stay_out_of_split = stay_out_of_split};
+    .stay_out_of_split = stay_out_of_split,
+    .make_graph = []() -> std::unique_ptr<muster::GpuGraph> {
+      return std::make_unique<muster::testing::FakeGraph>();
+    },
+    .new_stream =
+        [](int ordinal) {
+          const auto index = static_cast<c10::DeviceIndex>(ordinal);
+          return muster::testing::new_stream({c10::kCUDA, index});
+        }};
 
 }  // namespace
 

@@ -59,6 +59,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     let_host_wait(testing::record(stream));
   }
   void synchronizeDevice(at::DeviceIndex gpu) const override { let_host_wait_for(gpu); }
+  // LibTorch 2.11 cannot be asked.
+  virtual bool isStreamCapturing(const c10::Stream& stream) const {
+    return capture_of(stream) != 0;
+  }
 
   // An event is what was recorded last.
   void record(void** event,

@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "tests/cuda/fake_copies.h"
+#include "tests/cuda/fake_graph.h"
 #include "tests/cuda/fake_memory.h"
 #include "tests/cuda/fake_streams.h"
 
@@ -42,6 +43,14 @@ class Kernel {
 
   at::Tensor values_of(const at::Tensor& tensor, Use use) {
     return tensor.is_cuda() ? testing::values_of(tensor, on(tensor.device()), use) : tensor;
+  }
+  // Of which it is part.
+  FakeGraph* graph() const {
+    for (const auto& [gpu, operation] : launched_) {
+      if (FakeGraph* const found = graph_of(operation.capture))
+        return found;
+    }
+    return nullptr;
   }
   void let_host_wait() const {
     for (const auto& [gpu, operation] : launched_)
@@ -159,15 +168,61 @@ bool makes_host_wait(const c10::FunctionSchema& schema, const torch::jit::Stack&
          has_masks(schema.name(), arguments);
 }
 
+// A result of a kernel that runs again goes where the first one's is.
+void put_result(Kernel& kernel, const at::Tensor& result, const at::Tensor& place) {
+  if (!place.defined() || !place.is_cuda() || place.numel() == 0)
+    return;
+  if (result.storage().data() == place.storage().data())
+    return;  // it is one of the arguments
+  const at::Tensor values = kernel.values_of(result, Use::read);
+  kernel.values_of(place, Use::write).copy_(values);
+}
+
+void put_results(Kernel& kernel, const c10::IValue& result, const c10::IValue& place) {
+  if (place.isTensor())
+    return put_result(kernel, result.toTensor(), place.toTensor());
+  if (!place.isTensorList())
+    return;
+  const auto results = result.toTensorVector();
+  const auto places = place.toTensorVector();
+  for (size_t i = 0; i < places.size(); ++i)
+    put_result(kernel, results[i], places[i]);
+}
+
+torch::jit::Stack all_by_address(const torch::jit::Stack& values) {
+  torch::jit::Stack found;
+  for (const c10::IValue& value : values)
+    found.push_back(by_address(value));
+  return found;
+}
+
+void run_again(const c10::OperatorHandle& op,
+               const torch::jit::Stack& arguments,
+               const torch::jit::Stack& places) {
+  torch::jit::Stack stack = arguments;
+  Kernel kernel(op.schema().name().c_str());
+  at::native::cpu_fallback(op, &stack);
+  for (size_t i = 0; i < places.size(); ++i)
+    put_results(kernel, stack[i], places[i]);
+}
+
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
-  const auto arguments = std::ssize(schema.arguments());
-  const bool waits =
-      makes_host_wait(schema, torch::jit::Stack(stack->end() - arguments, stack->end()));
+  const auto count = std::ssize(schema.arguments());
+  const torch::jit::Stack arguments(stack->end() - count, stack->end());
+  const bool waits = makes_host_wait(schema, arguments);
   Kernel kernel(schema.name().c_str());
   at::native::cpu_fallback(op, stack);
   if (waits)
     kernel.let_host_wait();
+  if (FakeGraph* const graph = kernel.graph()) {
+    const auto results = std::ssize(schema.returns());
+    graph->add([op,
+                arguments = all_by_address(arguments),
+                places = all_by_address({stack->end() - results, stack->end()})] {
+      run_again(op, arguments, places);
+    });
+  }
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {

@@ -16,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "tests/cuda/fake_block.h"
 #include "tests/cuda/fake_copies.h"
+#include "tests/cuda/fake_graph.h"
 
 namespace muster::testing {
 
@@ -61,7 +62,10 @@ class GpuMemory : public c10::Allocator {
     auto block = make_block(gpu, bytes);
     std::byte* const address = block->address();
     const std::lock_guard lock(mutex_);
-    blocks_[address] = {std::move(block), gpu};
+    FakeGraph* const graph = graph_of(capture_of(current_stream(gpu)));
+    if (graph != nullptr)
+      graph->own(address, block);
+    blocks_[address] = {std::move(block), gpu, /*of_graph=*/graph != nullptr};
     return {address, address, &GpuMemory::free, gpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &GpuMemory::free; }
@@ -72,6 +76,17 @@ class GpuMemory : public c10::Allocator {
   std::shared_ptr<Block> block_of(const void* at) {
     const std::lock_guard lock(mutex_);
     return find(at);
+  }
+
+  void release_of_graph(std::byte* address) {
+    std::shared_ptr<Block> gone;
+    const std::lock_guard lock(mutex_);
+    const auto held = blocks_.find(address);
+    if (held == blocks_.end())
+      return;
+    held->second.of_graph = false;
+    if (held->second.freed)
+      gone = erase(held);
   }
 
   void record(const void* at, const c10::Stream& stream) {
@@ -106,6 +121,8 @@ class GpuMemory : public c10::Allocator {
   struct Held {
     std::shared_ptr<Block> block;
     c10::Device gpu = c10::kCUDA;
+    bool of_graph = false;  // which keeps it
+    bool freed = false;     // meanwhile
   };
 
   [[noreturn]] static void run_out(c10::Device gpu, size_t bytes, size_t left) {
@@ -146,6 +163,13 @@ class GpuMemory : public c10::Allocator {
   }
 
   static void free(void* address);
+  // The caller has the lock, and lets the pages go without it.
+  std::shared_ptr<Block> erase(std::map<std::byte*, Held>::iterator held) {
+    auto block = held->second.block;
+    used_.at(static_cast<size_t>(held->second.gpu.index())) -= block->bytes();
+    blocks_.erase(held);
+    return block;
+  }
 
   std::mutex mutex_;
   std::map<std::byte*, Held> blocks_;
@@ -165,9 +189,9 @@ void GpuMemory::free(void* address) {
   std::shared_ptr<Block> gone;
   const std::lock_guard lock(memory.mutex_);
   const auto held = memory.blocks_.find(static_cast<std::byte*>(address));
-  gone = held->second.block;
-  memory.used_.at(static_cast<size_t>(held->second.gpu.index())) -= gone->bytes();
-  memory.blocks_.erase(held);
+  held->second.freed = true;
+  if (!held->second.of_graph)
+    gone = memory.erase(held);
 }
 
 std::byte* first_value(const Block& block, const at::Tensor& tensor) {
@@ -206,6 +230,10 @@ void record_on_stream(const c10::DataPtr& memory, const c10::Stream& stream) {
     gpu_memory().record(memory.get(), stream);
 }
 
+void release_of_graph(std::byte* address) {
+  gpu_memory().release_of_graph(address);
+}
+
 at::Tensor reach(const at::Tensor& tensor, const Operation& operation, Use use) {
   if (tensor.numel() == 0)
     return at::from_blob(
@@ -219,6 +247,9 @@ at::Tensor reach(const at::Tensor& tensor, const Operation& operation, Use use) 
       [block](void*) {},
       tensor.options().device(at::kCPU));
   make_late_copies_to(range_of(found));
+  FakeGraph* const graph = graph_of(operation.capture);
+  if (graph != nullptr && use == Use::write)
+    graph->save(block);
   return found;
 }
 

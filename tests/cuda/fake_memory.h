@@ -35,6 +35,9 @@ void set_current_gpu(c10::DeviceIndex ordinal) noexcept;
 // The stream may use the memory, which was made on another.
 void record_on_stream(const c10::DataPtr& memory, const c10::Stream& stream);
 
+// A graph has gone, and with it what it has held at the address.
+void release_of_graph(std::byte* address);
+
 // The tensor's values as an operation has them: a tensor on the host in the same memory, which it
 // keeps. Throws: Error of internal where the operation does not wait for what it depends on, or
 // the memory is not for its stream.

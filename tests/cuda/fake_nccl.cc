@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "muster/comm/hierarchical/forwarding_backend.h"
 #include "muster/comm/shm/backend.h"
 #include "tests/cuda/fake_communicator.h"
+#include "tests/cuda/fake_graph.h"
 #include "tests/cuda/fake_nccl_start.h"
 
 namespace muster::testing {
@@ -47,6 +49,8 @@ class FakeNccl : public ForwardingBackend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     Start start(communicator_, "all_reduce");
     Tensors memory = start.both(tensors);
+    if (start.is_captured())
+      return start.keep(again(&FakeNccl::allreduce, tensors, options));
     return start.run([&] { return backend_->allreduce(memory, beside_the_host(options)); });
   }
   WorkPtr allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override {
@@ -62,6 +66,8 @@ class FakeNccl : public ForwardingBackend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     Start start(communicator_, "broadcast");
     Tensors memory = is_root(options) ? start.in(tensors) : start.out(tensors);
+    if (start.is_captured())
+      return start.keep(again(&FakeNccl::broadcast, tensors, options));
     return start.run([&] { return backend_->broadcast(memory, beside_the_host(options)); });
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
@@ -200,6 +206,18 @@ class FakeNccl : public ForwardingBackend {
   template <class Options>
   bool is_root(const Options& options) const {
     return options.rootRank == getRank();
+  }
+
+  // The call as a graph makes it. A communicator that has ended does no more.
+  template <class Options>
+  std::function<WorkPtr()> again(WorkPtr (FakeNccl::*call)(Tensors&, const Options&),
+                                 const Tensors& tensors,
+                                 const Options& options) {
+    return [this, call, communicator = communicator_, tensors = by_address(tensors), options] {
+      communicator->expect_alive("a replay");
+      Tensors now = tensors;
+      return (this->*call)(now, options);
+    };
   }
 
   const std::shared_ptr<Communicator> communicator_;

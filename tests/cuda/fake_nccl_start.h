@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -18,8 +19,10 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/comm/call/record.h"
 #include "tests/cuda/fake_communicator.h"
+#include "tests/cuda/fake_graph.h"
 #include "tests/cuda/fake_memory.h"
 #include "tests/cuda/fake_streams.h"
 
@@ -72,7 +75,9 @@ class NcclWork : public c10d::Work {
  private:
   c10::Device gpu() const { return communicator_->stream().device(); }
   Recorded recorded() const {
-    return {.clock = collective_->operation().knows, .flights = {collective_}};
+    return {.clock = collective_->operation().knows,
+            .flights = {collective_},
+            .capture = collective_->operation().capture};
   }
   void wait_within(std::chrono::milliseconds timeout) {
     const bool over = collective_->wait_until(Deadline(timeout));
@@ -147,6 +152,8 @@ class Start {
   // would not know.
   template <class OnHost>
   WorkPtr run(OnHost&& on_host, bool is_barrier = false) {
+    if (operation_.capture != 0)
+      refuse_in_capture(operation_.capture, cat("a fake communicator keeps no ", operation_.name));
     WorkPtr work;
     try {
       work = on_host();
@@ -158,6 +165,17 @@ class Start {
     add_flight(communicator_->stream(), collective);
     return c10::make_intrusive<NcclWork>(
         communicator_, std::move(collective), std::move(results_), is_barrier);
+  }
+
+  // In a capture it is not started, and not watched: the graph keeps it.
+  bool is_captured() const { return operation_.capture != 0; }
+  WorkPtr keep(std::function<WorkPtr()> again) {
+    graph_of(operation_.capture)->add([again = std::move(again)] { again()->synchronize(); });
+    auto collective =
+        std::make_shared<Collective>(operation_, 0, nullptr, std::vector<Spoilable>());
+    collective->give_up();
+    return c10::make_intrusive<NcclWork>(
+        communicator_, std::move(collective), std::move(results_), /*is_barrier=*/false);
   }
 
  private:

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "tests/cuda/fake_copies.h"
 
 namespace muster::testing {
@@ -16,6 +21,7 @@ constexpr c10::StreamId kPool = 32;
 constexpr c10::StreamId kFirstOfNobody = 1000;  // behind those of the pool
 
 thread_local std::array<c10::StreamId, kMaxGpus> current_streams{};
+thread_local CaptureId captures = 0;  // this thread
 thread_local VectorClock asked;  // what this thread knows from its questions
 
 std::atomic<int64_t> waits = 0;
@@ -24,10 +30,12 @@ struct State {
   uint64_t tick = 0;
   VectorClock clock;
   Flights flights;
+  CaptureId capture = 0;
 };
 
 struct All {
   std::mutex mutex;
+  std::set<CaptureId> failed;  // captures
   std::unordered_map<c10::Stream, State> streams;
   VectorClock host;
 };
@@ -51,6 +59,12 @@ void add(Flights& flights, const Flights& more) {
     if (std::ranges::find(flights, flight) == flights.end())
       flights.push_back(flight);
   }
+}
+
+[[noreturn]] void say_and_throw(const std::string& what) {
+  const std::string text = cat("fake GPU: operation not permitted when stream is capturing: ", what);
+  std::fprintf(stderr, "%s\n", text.c_str());
+  throw Error(ErrorCode::internal, text);
 }
 
 void wait_for_all(const Flights& flights) {
@@ -102,7 +116,32 @@ Operation next(const char* name, const c10::Stream& stream) {
   state.clock.join(all().host);
   state.clock.join(asked);
   state.clock.learn(now);
-  return {.name = name, .at = now, .knows = state.clock};
+  return {.name = name, .at = now, .knows = state.clock, .capture = state.capture};
+}
+
+// The caller has the lock. A stream that waits for a captured one is captured too.
+void follow(CaptureId capture, State& state, const c10::Stream& stream) {
+  if (capture == state.capture)
+    return;
+  const CaptureId either = capture != 0 ? capture : state.capture;
+  const char* wrong = nullptr;
+  if (capture == 0)
+    wrong = "it waits for work of another stream that is not captured";
+  else if (state.capture != 0)
+    wrong = "it waits for work of another capture";
+  else if (stream.id() == 0)
+    wrong = "the default stream waits for it";
+  if (wrong != nullptr) {
+    all().failed.insert(either);
+    say_and_throw(cat("a stream is captured, and ", wrong));
+  }
+  state.capture = capture;
+}
+
+// Whether the host may ask for the work of a stream, or wait for it.
+void expect_no_capture(CaptureId capture, const char* doing) {
+  if (capture != 0 || captures != 0)
+    refuse_in_capture(capture != 0 ? capture : captures, doing);
 }
 
 }  // namespace
@@ -117,7 +156,9 @@ Operation launch_behind(const char* name, const c10::Stream& own, const c10::Str
   const Recorded before = record(current);
   wait_for_all(before.flights);
   const std::lock_guard lock(all().mutex);
-  all().streams[own].clock.join(before.clock);
+  State& state = all().streams[own];
+  follow(before.capture, state, own);
+  state.clock.join(before.clock);
   return next(name, own);
 }
 
@@ -130,7 +171,49 @@ Recorded record(const c10::Stream& stream) {
   const std::lock_guard lock(all().mutex);
   State& state = all().streams[stream];
   add(state.flights, {});
-  return {.clock = state.clock, .flights = state.flights};
+  return {.clock = state.clock, .flights = state.flights, .capture = state.capture};
+}
+
+CaptureId begin_capture(const c10::Stream& stream) {
+  static std::atomic<CaptureId> made = 0;
+  const CaptureId id = ++made;
+  const std::lock_guard lock(all().mutex);
+  State& state = all().streams[stream];
+  if (stream.id() == 0 || state.capture != 0 || captures != 0)
+    say_and_throw("a capture begins on the default stream, or within another");
+  state.capture = captures = id;
+  return id;
+}
+
+void end_capture(CaptureId capture, const c10::Stream& stream) {
+  const std::lock_guard lock(all().mutex);
+  captures = 0;
+  bool joined = true;
+  const VectorClock known = all().streams[stream].clock;
+  for (auto& [other, state] : all().streams) {
+    if (state.capture != capture)
+      continue;
+    state.capture = 0;
+    joined = joined && known.knows({other, state.tick});
+  }
+  if (all().failed.contains(capture))
+    say_and_throw("the capture has failed before");
+  if (!joined)
+    say_and_throw("it ends before the stream waits for all streams that are captured with it");
+}
+
+CaptureId capture_of(const c10::Stream& stream) {
+  const std::lock_guard lock(all().mutex);
+  const auto found = all().streams.find(stream);
+  return found == all().streams.end() ? 0 : found->second.capture;
+}
+
+void refuse_in_capture(CaptureId capture, const std::string& what) {
+  {
+    const std::lock_guard lock(all().mutex);
+    all().failed.insert(capture);
+  }
+  say_and_throw(what);
 }
 
 Recorded record_all_of(c10::Device gpu) {
@@ -141,6 +224,8 @@ Recorded record_all_of(c10::Device gpu) {
       continue;
     recorded.clock.join(state.clock);
     add(recorded.flights, state.flights);
+    if (state.capture != 0)
+      recorded.capture = state.capture;
   }
   return recorded;
 }
@@ -148,11 +233,13 @@ Recorded record_all_of(c10::Device gpu) {
 void block(const Recorded& recorded, const c10::Stream& stream) {
   const std::lock_guard lock(all().mutex);
   State& state = all().streams[stream];
+  follow(recorded.capture, state, stream);
   state.clock.join(recorded.clock);
   add(state.flights, recorded.flights);
 }
 
 bool is_over(const Recorded& recorded) {
+  expect_no_capture(recorded.capture, "the host asks whether work is over");
   for (const auto& flight : recorded.flights) {
     if (!flight->is_over())
       return false;
@@ -162,12 +249,14 @@ bool is_over(const Recorded& recorded) {
 }
 
 void let_host_wait(const Recorded& recorded) {
+  expect_no_capture(recorded.capture, "the host waits for work");
   ++waits;
   wait_for_all(recorded.flights);
   tell_host(recorded.clock);
 }
 
 void let_host_wait(const Operation& operation) {
+  expect_no_capture(operation.capture, cat("the host waits for ", operation.name).c_str());
   ++waits;
   tell_host(operation.knows);
 }

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -49,17 +50,22 @@ class Flight {
 };
 using Flights = std::vector<std::shared_ptr<Flight>>;
 
+// Of a CUDA graph that is captured, or was; 0: none.
+using CaptureId = uint64_t;
+
 // An operation that has been launched, and all that has happened before it, itself included.
 struct Operation {
   const char* name;  // of static storage
   Moment at;
   VectorClock knows;
+  CaptureId capture = 0;  // that it is part of
 };
 
 // What was on a stream when an event was recorded there.
 struct Recorded {
   VectorClock clock;
   Flights flights;
+  CaptureId capture = 0;  // that the event is part of: nobody may ask for it or wait for it outside
 };
 
 c10::Stream current_stream(c10::Device gpu);
@@ -78,6 +84,16 @@ void add_flight(const c10::Stream& stream, const std::shared_ptr<Flight>& flight
 Recorded record(const c10::Stream& stream);
 Recorded record_all_of(c10::Device gpu);
 void block(const Recorded& recorded, const c10::Stream& stream);
+
+// Captures what is launched on the stream, and on others that come to wait for it. As
+// cudaStreamCaptureModeThreadLocal has it, the thread asks and waits for nothing meanwhile. Throws:
+// Error of internal where one of these is not waited for in the end, or something was not to be
+// captured.
+CaptureId begin_capture(const c10::Stream& stream);
+void end_capture(CaptureId capture, const c10::Stream& stream);
+CaptureId capture_of(const c10::Stream& stream);
+// Says so, and throws. The capture has failed.
+[[noreturn]] void refuse_in_capture(CaptureId capture, const std::string& what);
 
 bool is_over(const Recorded& recorded);  // this thread knows then
 void let_host_wait(const Recorded& recorded);
