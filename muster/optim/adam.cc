@@ -2,10 +2,12 @@
 // host. The device subtracts those that it has left out, until the host knows of them.
 #include <ATen/Functions.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
@@ -87,7 +89,7 @@ void add(Lots& lots,
 }
 
 template <class Kind>
-void step_on_lot(const Lot& lot,
+void adam_on_lot(const Lot& lot,
                  const typename Kind::Options& options,
                  const StepKind& kind,
                  size_t group) {
@@ -121,7 +123,7 @@ void take_adam_step(typename Kind::Base& optimizer, const StepKind& kind) {
     for (const at::Tensor& parameter : with_gradients(group))
       add<Kind>(lots, counts, optimizer, parameter, options.amsgrad(), kind);
     for (const auto& [what, lot] : lots)
-      step_on_lot<Kind>(lot, options, kind, index);
+      adam_on_lot<Kind>(lot, options, kind, index);
     ++index;
   }
 }

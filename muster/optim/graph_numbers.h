@@ -13,7 +13,7 @@ namespace muster::optim {
 struct GraphNumbers {
   std::vector<at::Tensor> rates = {};  // of each group, float32
   struct Count {
-    at::Tensor steps = {};       // float32
+    at::Tensor steps = {};      // float32
     void* parameter = nullptr;  // one that the graph steps on, if any has taken so many
   };
   std::map<int64_t, Count> counts = {};  // by the number at the capture

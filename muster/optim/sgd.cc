@@ -2,10 +2,12 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
@@ -53,7 +55,7 @@ void add_plain(Lots& lots, const at::Tensor& parameter) {
   lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
 }
 
-void step_on_lot(
+void sgd_on_lot(
     const Lot& lot, const Options& options, const StepKind& kind, size_t group, bool is_first) {
   with_rate(kind, group, options.lr(), [&](const auto& rate) {
     at::_fused_sgd_(lot.parameters,
@@ -86,7 +88,7 @@ void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
         add_momentum(lots, optimizer, parameter, options.dampening(), kind);
     }
     for (const auto& [what, lot] : lots)
-      step_on_lot(lot, options, kind, index, /*is_first=*/std::get<2>(what));
+      sgd_on_lot(lot, options, kind, index, /*is_first=*/std::get<2>(what));
     ++index;
   }
 }

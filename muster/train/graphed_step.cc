@@ -37,7 +37,7 @@ std::string shape_and_type(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
 }
 
-std::string texts_of(const std::vector<at::Tensor>& tensors) {
+std::string shapes_and_types(const std::vector<at::Tensor>& tensors) {
   std::vector<std::string> texts;
   for (const at::Tensor& tensor : tensors)
     texts.push_back(shape_and_type(tensor));
@@ -233,9 +233,9 @@ void GraphedStep::check_inputs(bool last, const std::vector<at::Tensor>& inputs)
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("graphed step: expected batches like the first, ",
-                  texts_of(first_),
+                  shapes_and_types(first_),
                   ", or with fewer rows, got ",
-                  texts_of(inputs),
+                  shapes_and_types(inputs),
                   place(),
                   "; give all batches one shape and type (padding, drop_last), or use TrainStep"));
 }
@@ -271,7 +271,7 @@ at::Tensor GraphedStep::run_on_side(double weight,
   if (graph_ && way == Way::as_usual && !std::exchange(told_of_fewer_, true)) {
     log(LogLevel::info,
         cat("GraphedStep: a batch of ",
-            texts_of(inputs),
+            shapes_and_types(inputs),
             " with weight ",
             weight,
             " runs without the graph, on all ranks",
@@ -279,9 +279,10 @@ at::Tensor GraphedStep::run_on_side(double weight,
   }
   const bool warms_up = !graph_ && warm_ups_ < kWarmUpSteps;
   if (warms_up || way == Way::as_usual) {
+    share_memory(users);  // the models'
     at::Tensor loss = run_as_usual(weight, inputs, loss_of);
+    share_memory(users);  // the optimizers', which the first step makes
     warm_ups_ += warms_up ? 1 : 0;
-    share_memory(users);
     return loss;
   }
   if (!graph_)

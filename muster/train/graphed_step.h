@@ -65,12 +65,12 @@ constexpr bool is_of_tensors() {
 class GraphedStep {
  public:
   // The arguments are TrainStep's. The optimizers are of muster::optim; their rates are rounded to
-  // float32 from now on, also in other steps. On the CPU all steps run as TrainStep's, and a line of
-  // the log says so.
-  // Throws: as TrainStep; invalid_argument for what a graph cannot have: other optimizers, a loss
-  // scale (fp16), on_nonfinite skip or go_back, `clip`, parameters on several devices, a wrapped
-  // model with find_unused_parameters, static_graph, a hook, verify_every, BucketCap::automatic() or
-  // a backend other than NCCL, and `unreduced` in a job of several ranks without a group.
+  // float32 from now on, also in other steps. On the CPU all steps run as TrainStep's, and a line
+  // of the log says so. Throws: as TrainStep; invalid_argument for what a graph cannot have: other
+  // optimizers, a loss scale (fp16), on_nonfinite skip or go_back, `clip`, parameters on several
+  // devices, a wrapped model with find_unused_parameters, static_graph, a hook, verify_every,
+  // BucketCap::automatic() or a backend other than NCCL, and `unreduced` in a job of several ranks
+  // without a group.
   GraphedStep(StepModels models,
               Several<torch::optim::Optimizer> optimizers,
               const TrainStepOptions& options = {});
@@ -86,8 +86,8 @@ class GraphedStep {
   // memory, options or training modes of models or optimizers have changed (a checkpoint was
   // loaded), the steps begin anew with the first ones.
   //
-  // Collective: as TrainStep, and a small exchange between the hosts in each step. Blocking: for the
-  // GPU, in the step that captures. Throws: as TrainStep; invalid_argument for tensors of other
+  // Collective: as TrainStep, and a small exchange between the hosts in each step. Blocking: for
+  // the GPU, in the step that captures. Throws: as TrainStep; invalid_argument for tensors of other
   // shapes, types or devices, and for a batch that is not its step's only one (gradient
   // accumulation); failed_precondition where the step waits for the GPU or does what cannot be
   // captured (this object then does nothing more), and inside of join().
@@ -120,8 +120,8 @@ class GraphedStep {
 
   static constexpr int64_t kWarmUpSteps = 11;  // DDP measures its first ten, which waits
 
-  int64_t steps() const { return step_->steps(); }   // as TrainStep
-  int64_t replays() const { return replays_; }       // steps of this object that were replays
+  int64_t steps() const { return step_->steps(); }  // as TrainStep
+  int64_t replays() const { return replays_; }      // steps of this object that were replays
   // As TrainStep. Blocking: for the GPU.
   SavedState state() const;
   void load_state(const SavedState& state) { step_->load_state(state); }

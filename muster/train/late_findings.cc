@@ -1,4 +1,5 @@
-// Both numbers stay on the GPU, in the same memory for a CUDA graph that adds to them, and each step's reading brings them to the host beside the loss.
+// Both numbers stay on the GPU, in the same memory for a CUDA graph that adds to them, and each
+// step's reading brings them to the host beside the loss.
 #include "muster/train/late_findings.h"
 
 #include <ATen/Functions.h>

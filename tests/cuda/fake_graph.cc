@@ -151,15 +151,12 @@ std::vector<at::Tensor> by_address(const std::vector<at::Tensor>& tensors) {
 c10::IValue by_address(const c10::IValue& value) {
   if (value.isTensor())
     return by_address(value.toTensor());
-  if (value.isTensorList())
-    return c10::List<at::Tensor>(by_address(value.toTensorVector()));
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> found;
-    for (const std::optional<at::Tensor> one : value.toOptionalTensorList())
-      found.push_back(one ? std::optional(by_address(*one)) : std::nullopt);
-    return found;
-  }
-  return value;
+  if (!value.isList())
+    return value;
+  auto list = value.toList().copy();
+  for (size_t i = 0; i < list.size(); ++i)
+    list.set(i, by_address(list.get(i)));
+  return list;
 }
 
 }  // namespace muster::testing

@@ -1,8 +1,8 @@
-// CUDA graphs of the fake GPUs. What is launched on a stream while it is captured is kept, to be run
-// again in the same memory by its address. As on a true GPU, it is not done meanwhile: it runs once,
-// since only that tells the shapes of results, and in the end all memory is as it was before, and
-// the graph's own is full of NaN. Memory that is allocated meanwhile lives as long as the graph.
-// Whatever waits for the GPU, or asks it, is an error (fake_streams.h).
+// CUDA graphs of the fake GPUs. What is launched on a stream while it is captured is kept, to be
+// run again in the same memory by its address. As on a true GPU, it is not done meanwhile: it runs
+// once, since only that tells the shapes of results, and in the end all memory is as it was before,
+// and the graph's own is full of NaN. Memory that is allocated meanwhile lives as long as the
+// graph. Whatever waits for the GPU, or asks it, is an error (fake_streams.h).
 #pragma once
 
 #include <ATen/core/Generator.h>

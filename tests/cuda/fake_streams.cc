@@ -22,7 +22,7 @@ constexpr c10::StreamId kFirstOfNobody = 1000;  // behind those of the pool
 
 thread_local std::array<c10::StreamId, kMaxGpus> current_streams{};
 thread_local CaptureId captures = 0;  // this thread
-thread_local VectorClock asked;  // what this thread knows from its questions
+thread_local VectorClock asked;       // what this thread knows from its questions
 
 std::atomic<int64_t> waits = 0;
 
@@ -62,7 +62,8 @@ void add(Flights& flights, const Flights& more) {
 }
 
 [[noreturn]] void say_and_throw(const std::string& what) {
-  const std::string text = cat("fake GPU: operation not permitted when stream is capturing: ", what);
+  const std::string text =
+      cat("fake GPU: operation not permitted when stream is capturing: ", what);
   std::fprintf(stderr, "%s\n", text.c_str());
   throw Error(ErrorCode::internal, text);
 }

@@ -14,6 +14,7 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <type_traits>
 
 // It is exported, so that its name is in a stack whatever the machine has to look names up.
 extern "C" [[gnu::noinline, gnu::visibility("default")]] void hook_that_hangs() {
@@ -360,6 +361,124 @@ void leave_steps_out(muster::Context& ctx) {
   stop_late<muster::optim::SGD>(ctx, torch::optim::SGDOptions(1e-3).momentum(0.9));
 }
 
+using Rows = muster::Batch<at::Tensor>;
+
+// Batches with other values each; every ninth has fewer rows, as the last of an epoch.
+std::vector<Rows> batches_of(muster::Context& ctx, int64_t rows, int64_t width, int count) {
+  torch::manual_seed(100 + ctx.rank());
+  std::vector<Rows> batches;
+  for (int i = 1; i <= count; ++i) {
+    const int64_t size = i % 9 == 0 ? rows / 2 : rows;
+    batches.push_back({torch::randn({size, width}).to(ctx.device()), 1, true, size, {}});
+  }
+  return batches;
+}
+
+// The losses of all steps, and the parameters then.
+struct Trained {
+  at::Tensor losses, parameters;
+  int64_t replays = 0;
+};
+
+// Of a model with dropout and running statistics, whose rate changes in each step.
+template <class Step, class Optimizer, class Options>
+Trained trained_by(muster::Context& ctx, const std::vector<Rows>& batches, const Options& options) {
+  const int64_t width = batches[0].size(1);
+  torch::manual_seed(7);
+  torch::nn::Sequential net(torch::nn::Linear(width, 2 * width),
+                            torch::nn::BatchNorm1d(2 * width),
+                            torch::nn::ReLU(),
+                            torch::nn::Dropout(0.1),
+                            torch::nn::Linear(2 * width, width));
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  Optimizer optimizer(model.parameters(), options);
+  // Rates that are float32 numbers, as a graph reads them.
+  muster::Schedule schedule(
+      optimizer,
+      muster::Rate([](double rate, int64_t step) { return step % 3 == 0 ? rate : rate / 2; },
+                   "halves"));
+  muster::Ema ema(*net, 0.9);
+  Step step(model, optimizer, {.clip_norm = 1.0, .schedule = &schedule, .ema = &ema});
+  torch::manual_seed(8);
+  std::vector<at::Tensor> losses;
+  for (const Rows& batch : batches) {
+    if constexpr (std::is_same_v<Step, muster::TrainStep>) {
+      losses.push_back(step(batch, [&] { return model(at::Tensor(batch)).square().mean(); }));
+    } else {
+      losses.push_back(
+          step(batch, [&](const Rows& now) { return model(at::Tensor(now)).square().mean(); }));
+    }
+    losses.push_back(step.grad_norm().clone());
+  }
+  std::vector<at::Tensor> all;
+  for (const auto& tensor : net->parameters())
+    all.push_back(tensor.detach().flatten());
+  for (const auto& [name, average] : ema.averages())
+    all.push_back(average.to(at::kFloat).flatten());
+  Trained trained{.losses = torch::stack(losses).cpu(), .parameters = torch::cat(all).cpu()};
+  if constexpr (std::is_same_v<Step, muster::GraphedStep>)
+    trained.replays = step.replays();
+  expect(step.steps() == std::ssize(batches), "all steps");
+  return trained;
+}
+
+int64_t num_differing(const at::Tensor& one, const at::Tensor& other) {
+  return one.ne(other).sum().item<int64_t>();
+}
+
+template <class Optimizer, class Options>
+void compare_graphed(muster::Context& ctx, const char* name, const Options& options) {
+  const auto batches = batches_of(ctx, 8, 16, 30);
+  const auto plain = trained_by<muster::TrainStep, Optimizer>(ctx, batches, options);
+  const auto graphed = trained_by<muster::GraphedStep, Optimizer>(ctx, batches, options);
+  const int64_t differ = num_differing(plain.losses, graphed.losses);
+  const int64_t others = num_differing(plain.parameters, graphed.parameters);
+  std::cout << "graphed " << name << ", rank " << ctx.rank() << ": " << graphed.replays
+            << " replays; of " << plain.losses.numel() << " losses and norms " << differ
+            << " differ, of " << plain.parameters.numel() << " parameters and averages " << others
+            << std::endl;
+  expect(differ == 0 && others == 0, "the bits of the step without a graph");
+  expect(graphed.replays == 17, muster::cat("17 replays, got ", graphed.replays));
+}
+
+// What a step costs as a graph.
+StepCosts costs_by_graph(muster::Context& ctx, const at::Tensor& x) {
+  auto net = layers(x.size(1));
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-4));
+  muster::GraphedStep step(model, optimizer, {.clip_norm = 1.0});
+  const Rows batch{x, 1, true, x.size(0), {}};
+  const auto take = [&] {
+    step(batch, [&](const Rows& now) { return model(at::Tensor(now)).square().mean(); });
+  };
+  for (int64_t i = 0; i <= muster::GraphedStep::kWarmUpSteps; ++i)
+    take();
+  const StepCosts costs = costs_of_steps(ctx, take);
+  expect(step.replays() > 50, "replays");
+  return costs;
+}
+
+// A step as a graph has the bits of one without, on all ranks, and costs less.
+void graph_steps(muster::Context& ctx, int64_t batch, const std::vector<int64_t>& widths) {
+  compare_graphed<muster::optim::AdamW>(ctx, "AdamW", torch::optim::AdamWOptions(0x1p-10));
+  compare_graphed<muster::optim::Adam>(ctx, "Adam", torch::optim::AdamOptions(0x1p-10));
+  compare_graphed<muster::optim::SGD>(
+      ctx, "SGD", torch::optim::SGDOptions(0x1p-10).momentum(0.9).nesterov(true));
+  for (const int64_t width : widths) {
+    const auto x = torch::randn({batch, width}, ctx.device());
+    const torch::optim::AdamWOptions options(1e-4);
+    const auto plain = costs_by_train_step<muster::optim::AdamW>(ctx, x, options);
+    const auto graphed = costs_by_graph(ctx, x);
+    std::cout << "width " << width << ": TrainStep " << plain.milliseconds << " ms a step, "
+              << "GraphedStep " << graphed.milliseconds << " ms (" << graphed.waits
+              << " waits a step), ÷ TrainStep " << graphed.milliseconds / plain.milliseconds
+              << std::endl;
+    expect(graphed.waits <= 0, muster::cat("no waits for the GPU, got ", graphed.waits));
+  }
+}
+
 // A save in the background has the values of its step, whatever the steps after it do. Of the host,
 // only the thread that writes waits for the GPU, once.
 void save_beside_training(muster::Context& ctx) {
@@ -440,6 +559,10 @@ void probe(const std::string& what, muster::Context& ctx) {
     return count_waits(ctx, 1024, {256, 2048});
   if (what == "count waits of a small model")
     return count_waits(ctx, 4, {16});
+  if (what == "graphed")
+    return graph_steps(ctx, 1024, {256, 2048});
+  if (what == "graphed small")
+    return graph_steps(ctx, 4, {16});
   if (what == "save beside")
     return save_beside_training(ctx);
   if (what == "leave out")

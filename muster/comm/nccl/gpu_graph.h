@@ -16,9 +16,9 @@ class GpuGraph {
   GpuGraph& operator=(const GpuGraph&) = delete;
   virtual ~GpuGraph() = default;
 
-  // From here to end(), the GPU keeps what the current stream is given, and does nothing of it. That
-  // stream is not the default one. Memory that is allocated meanwhile lives as long as this object.
-  // Whatever waits for the GPU throws.
+  // From here to end(), the GPU keeps what the current stream is given, and does nothing of it.
+  // That stream is not the default one. Memory that is allocated meanwhile lives as long as this
+  // object. Whatever waits for the GPU throws.
   virtual void begin() = 0;
   // On the stream of begin(). Throws: c10::Error if anything in between was not to be captured.
   virtual void end() = 0;
