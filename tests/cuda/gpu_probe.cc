@@ -13,6 +13,7 @@
 #include <iostream>
 #include <limits>
 #include <numeric>
+#include <sstream>
 #include <stdexcept>
 #include <type_traits>
 
@@ -374,7 +375,8 @@ std::vector<Rows> batches_of(muster::Context& ctx, int64_t rows, int64_t width, 
   return batches;
 }
 
-// The losses of all steps, and the parameters then.
+// The losses of all steps, and the parameters then. With `saved_after`, five steps later the model
+// and the optimizer are set back to what they were then.
 struct Trained {
   at::Tensor losses, parameters;
   int64_t replays = 0;
@@ -382,7 +384,10 @@ struct Trained {
 
 // Of a model with dropout and running statistics, whose rate changes in each step.
 template <class Step, class Optimizer, class Options>
-Trained trained_by(muster::Context& ctx, const std::vector<Rows>& batches, const Options& options) {
+Trained trained_by(muster::Context& ctx,
+                   const std::vector<Rows>& batches,
+                   const Options& options,
+                   int64_t saved_after = -1) {
   const int64_t width = batches[0].size(1);
   torch::manual_seed(7);
   torch::nn::Sequential net(torch::nn::Linear(width, 2 * width),
@@ -402,7 +407,16 @@ Trained trained_by(muster::Context& ctx, const std::vector<Rows>& batches, const
   Step step(model, optimizer, {.clip_norm = 1.0, .schedule = &schedule, .ema = &ema});
   torch::manual_seed(8);
   std::vector<at::Tensor> losses;
+  std::stringstream saved_model, saved_optimizer;
   for (const Rows& batch : batches) {
+    if (step.steps() == saved_after) {
+      torch::save(net, saved_model);
+      torch::save(optimizer, saved_optimizer);
+    }
+    if (step.steps() == saved_after + 5 && saved_after > 0) {
+      torch::load(net, saved_model);
+      torch::load(optimizer, saved_optimizer);
+    }
     if constexpr (std::is_same_v<Step, muster::TrainStep>) {
       losses.push_back(step(batch, [&] { return model(at::Tensor(batch)).square().mean(); }));
     } else {
@@ -475,8 +489,94 @@ void graph_steps(muster::Context& ctx, int64_t batch, const std::vector<int64_t>
               << "GraphedStep " << graphed.milliseconds << " ms (" << graphed.waits
               << " waits a step), ÷ TrainStep " << graphed.milliseconds / plain.milliseconds
               << std::endl;
-    expect(graphed.waits <= 0, muster::cat("no waits for the GPU, got ", graphed.waits));
   }
+}
+
+// The message of the error that `call` throws.
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const muster::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void expect_said(const std::string& said, const std::string& part) {
+  expect(said.find(part) != std::string::npos,
+         muster::cat("an error with '", part, "', got '", said, "'"));
+}
+
+// A loss that waits for the GPU is refused where it is captured, and nothing goes on behind it.
+void refuse_waiting_step(muster::Context& ctx) {
+  auto net = layers(16);
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0x1p-10));
+  muster::GraphedStep step(model, optimizer);
+  const Rows batch{torch::randn({4, 16}, ctx.device()), 1, true, 4, {}};
+  const auto take = [&] {
+    step(batch, [&](const Rows& now) {
+      auto loss = model(at::Tensor(now)).square().mean();
+      return loss.item<float>() > 1e6 ? loss * 2 : loss;
+    });
+  };
+  for (int64_t i = 0; i < muster::GraphedStep::kWarmUpSteps; ++i)
+    take();
+  expect_said(error_of(take), "without waits for the GPU");
+  expect_said(error_of(take), "of which the capture has failed");
+}
+
+// A replay whose gradients are not finite changes nothing, and an error tells of it. The steps go
+// on behind it.
+void stop_graphed(muster::Context& ctx) {
+  auto net = layers(16);
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0x1p-10));
+  muster::GraphedStep step(model, optimizer);
+  const auto take = [&](double factor) {
+    const Rows batch{torch::full({4, 16}, factor).to(ctx.device()), 1, true, 4, {}};
+    step(batch, [&](const Rows& now) { return model(at::Tensor(now)).square().mean(); });
+  };
+  for (int i = 0; i < 15; ++i)
+    take(1);
+  const auto before = torch::nn::utils::parameters_to_vector(net->parameters()).detach().clone();
+  const std::string said = error_of([&] {
+    take(std::numeric_limits<double>::quiet_NaN());
+    for (int later = 0; later < 100; ++later)
+      take(1);
+  });
+  expect_said(said, "in step 16; the GPU has left out");
+  const auto now = torch::nn::utils::parameters_to_vector(net->parameters()).detach();
+  expect(torch::equal(before, now), "the parameters of before step 16");
+  expect(step.steps() == 15, muster::cat("15 steps, got ", step.steps()));
+  take(1);
+  const auto after = torch::nn::utils::parameters_to_vector(net->parameters()).detach();
+  expect(!torch::equal(before, after), "a step after the error");
+  for (const auto& [key, state] : optimizer.state()) {
+    const auto* const adam = dynamic_cast<const torch::optim::AdamWParamState*>(state.get());
+    expect(adam->step() == 16, muster::cat("16 steps in the state, got ", adam->step()));
+  }
+}
+
+// States that are loaded lie elsewhere: the graph is captured anew.
+void reload_graphed(muster::Context& ctx) {
+  const auto batches = batches_of(ctx, 8, 16, 44);
+  const torch::optim::AdamWOptions options(0x1p-10);
+  using Optimizer = muster::optim::AdamW;
+  const auto plain = trained_by<muster::TrainStep, Optimizer>(ctx, batches, options, 16);
+  const auto graphed = trained_by<muster::GraphedStep, Optimizer>(ctx, batches, options, 16);
+  const int64_t differ = num_differing(plain.losses, graphed.losses);
+  expect(differ == 0, muster::cat("the losses of the step without a graph, got ", differ));
+  expect(num_differing(plain.parameters, graphed.parameters) == 0, "its parameters");
+  expect(graphed.replays == 20, muster::cat("replays of two graphs, got ", graphed.replays));
+}
+
+void graph_faults(muster::Context& ctx) {
+  stop_graphed(ctx);
+  reload_graphed(ctx);
+  refuse_waiting_step(ctx);
 }
 
 // A save in the background has the values of its step, whatever the steps after it do. Of the host,
@@ -563,6 +663,8 @@ void probe(const std::string& what, muster::Context& ctx) {
     return graph_steps(ctx, 1024, {256, 2048});
   if (what == "graphed small")
     return graph_steps(ctx, 4, {16});
+  if (what == "graphed faults")
+    return graph_faults(ctx);
   if (what == "save beside")
     return save_beside_training(ctx);
   if (what == "leave out")

@@ -142,6 +142,34 @@ class OnGpus(unittest.TestCase):
         self.assertIn("TrainStep, muster::optim::AdamW: 0 waits a step", said)
         self.assertRegex(said, "TrainStep, torch::optim::AdamW: 1 waits a step")
 
+    def check_graphed(self, where, ranks):
+        """Steps as CUDA graphs have the bits of steps without, and go on after faults."""
+        said = self.probe(where, "graphed small")
+        for rank in range(ranks):
+            for optimizer in ("AdamW", "Adam", "SGD"):
+                self.assertRegex(said, f"graphed {optimizer}, rank {rank}: 17 replays; of 60 losses and norms 0 differ, of [0-9]+ parameters and averages 0")
+        self.assertIn("graphed small holds", said)
+        shutil.rmtree(f"{self.folder}/run")
+        said = self.probe(where, "graphed faults")
+        self.assertIn("graphed faults holds", said)
+        return said
+
+    def test_steps_as_cuda_graphs(self):
+        said = self.check_graphed(ONE, 1)
+        if FAKE:
+            self.assertIn("fake GPU: operation not permitted when stream is capturing: the host waits for item", said)
+
+    def test_steps_as_cuda_graphs_over_nccl(self):
+        self.check_graphed(OVER_NCCL, 2)
+
+    def test_a_step_as_a_cuda_graph_does_not_wait_for_the_gpu(self):
+        counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
+        self.assertRegex(self.probe(counting, "graphed small"), r"GraphedStep [0-9.]+ ms \(0 waits a step\)")
+
+    def test_ranks_that_share_a_gpu_through_memory_have_no_graphs(self):
+        said = self.probe((*SHARED, "2"), "graphed small", code=1)
+        self.assertIn("expected a model wrapped with what a graph can have, got the backend shm", said)
+
     def test_a_save_in_the_background_has_the_values_of_its_step(self):
         counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
         self.assertIn("save beside holds", self.probe(counting, "save beside"))
