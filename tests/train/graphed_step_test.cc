@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 using Rows = Batch<at::Tensor>;
 
-Rows rows_of(const at::Tensor& tensor, double weight = 1, bool last = true) {
+Rows batch_of(const at::Tensor& tensor, double weight = 1, bool last = true) {
   return {tensor, weight, last, tensor.size(0), {}};
 }
 
@@ -32,13 +32,13 @@ at::Tensor loss_of_all(TwoLayers& net, const at::Tensor& rows) {
 }
 
 // Returns why a GraphedStep with these options is refused.
-std::string refusal_of(const TrainStepOptions& options) {
+std::string graph_refusal(const TrainStepOptions& options) {
   TwoLayers net;
   auto optimizer = adamw(net->parameters(), 0.1);
   return message_of_error([&] { GraphedStep(net, optimizer, options); });
 }
 
-std::string refusal_of_model(ProcessGroup& group, const DdpOptions& options) {
+std::string graph_refusal_of_model(ProcessGroup& group, const DdpOptions& options) {
   TwoLayers net;
   DistributedDataParallel model(net, group, options);
   auto optimizer = adamw(model.parameters(), 0.1);
@@ -46,15 +46,15 @@ std::string refusal_of_model(ProcessGroup& group, const DdpOptions& options) {
 }
 
 TEST(GraphedStep, RefusesWhatTheHostDecidesOn) {
-  EXPECT_EQ(refusal_of({}), "no error");
-  EXPECT_THAT(refusal_of({.on_nonfinite = OnNonfinite::skip}), HasSubstr("got skip or go_back"));
-  EXPECT_THAT(refusal_of({.on_nonfinite = OnNonfinite::go_back, .go_back = [] {}}),
+  EXPECT_EQ(graph_refusal({}), "no error");
+  EXPECT_THAT(graph_refusal({.on_nonfinite = OnNonfinite::skip}), HasSubstr("got skip or go_back"));
+  EXPECT_THAT(graph_refusal({.on_nonfinite = OnNonfinite::go_back, .go_back = [] {}}),
               HasSubstr("got skip or go_back"));
-  EXPECT_THAT(refusal_of({.clip = [] { return torch::zeros({}); }}),
+  EXPECT_THAT(graph_refusal({.clip = [] { return torch::zeros({}); }}),
               HasSubstr("expected clip_norm or clip_value, got clip"));
   Precision fp16(c10::kCPU, "fp16"), bf16(c10::kCPU, "bf16");
-  EXPECT_THAT(refusal_of({.precision = &fp16}), HasSubstr("expected no loss scale, got fp16"));
-  EXPECT_EQ(refusal_of({.precision = &bf16}), "no error");
+  EXPECT_THAT(graph_refusal({.precision = &fp16}), HasSubstr("expected no loss scale, got fp16"));
+  EXPECT_EQ(graph_refusal({.precision = &bf16}), "no error");
 }
 
 TEST(GraphedStep, RefusesOtherOptimizers) {
@@ -66,14 +66,16 @@ TEST(GraphedStep, RefusesOtherOptimizers) {
 
 TEST(GraphedStep, RefusesModelsWhoseReductionAsksTheHost) {
   run_ranks(1, [](ProcessGroup& group) {
-    EXPECT_EQ(refusal_of_model(group, {}), "no error");
-    EXPECT_THAT(refusal_of_model(group, {.find_unused_parameters = true}),
+    EXPECT_EQ(graph_refusal_of_model(group, {}), "no error");
+    EXPECT_THAT(graph_refusal_of_model(group, {.find_unused_parameters = true}),
                 HasSubstr("got find_unused_parameters"));
-    EXPECT_THAT(refusal_of_model(group, {.static_graph = true}), HasSubstr("got static_graph"));
-    EXPECT_THAT(refusal_of_model(group, {.verify_every = 3}), HasSubstr("got verify_every"));
-    EXPECT_THAT(refusal_of_model(group, {.bucket_cap_mb = BucketCap::automatic()}),
+    EXPECT_THAT(graph_refusal_of_model(group, {.static_graph = true}),
+                HasSubstr("got static_graph"));
+    EXPECT_THAT(graph_refusal_of_model(group, {.verify_every = 3}), HasSubstr("got verify_every"));
+    EXPECT_THAT(graph_refusal_of_model(group, {.bucket_cap_mb = BucketCap::automatic()}),
                 HasSubstr("got BucketCap::automatic()"));
-    EXPECT_THAT(refusal_of_model(group, {.hook = bf16_compression()}), HasSubstr("got the hook "));
+    EXPECT_THAT(graph_refusal_of_model(group, {.hook = bf16_compression()}),
+                HasSubstr("got the hook "));
   });
 }
 
@@ -88,13 +90,13 @@ TEST(GraphedStep, TakesBatchesLikeTheFirstAndSmallerOnes) {
     return message_of_error(
         [&] { step(batch, [&](const Rows& now) { return loss_of_all(net, now); }); });
   };
-  EXPECT_EQ(take(rows_of(ones(4, 4))), "no error");
-  EXPECT_EQ(take(rows_of(ones(3, 4))), "no error");
-  EXPECT_EQ(take(rows_of(ones(4, 4), 0.5)), "no error");
-  EXPECT_THAT(take(rows_of(ones(5, 4))), HasSubstr("or with fewer rows, got Double [5, 4]"));
-  EXPECT_THAT(take(rows_of(ones(4, 5))), HasSubstr("expected batches like the first"));
-  EXPECT_THAT(take(rows_of(ones(4, 4).to(torch::kFloat))), HasSubstr("got Float [4, 4]"));
-  EXPECT_THAT(take(rows_of(ones(4, 4), 1, false)), HasSubstr("gradient accumulation"));
+  EXPECT_EQ(take(batch_of(ones(4, 4))), "no error");
+  EXPECT_EQ(take(batch_of(ones(3, 4))), "no error");
+  EXPECT_EQ(take(batch_of(ones(4, 4), 0.5)), "no error");
+  EXPECT_THAT(take(batch_of(ones(5, 4))), HasSubstr("or with fewer rows, got Double [5, 4]"));
+  EXPECT_THAT(take(batch_of(ones(4, 5))), HasSubstr("expected batches like the first"));
+  EXPECT_THAT(take(batch_of(ones(4, 4).to(torch::kFloat))), HasSubstr("got Float [4, 4]"));
+  EXPECT_THAT(take(batch_of(ones(4, 4), 1, false)), HasSubstr("gradient accumulation"));
   EXPECT_EQ(step.steps(), 3);
   EXPECT_EQ(step.replays(), 0);
 }
@@ -111,14 +113,14 @@ TEST(GraphedStep, HasTheBitsOfTrainStepWithARateOfFloat32) {
       auto optimizer = adamw(net->parameters(), rate);
       TrainStep step(net, optimizer, {.clip_norm = 1.0});
       for (int i = 0; i < 5; ++i)
-        step(rows_of(rows), [&] { return loss_of_all(net, rows); });
+        step(batch_of(rows), [&] { return loss_of_all(net, rows); });
     });
   };
   const auto graphed = trained([&](TwoLayers& net, const at::Tensor& rows) {
     auto optimizer = adamw(net->parameters(), 0.1);
     GraphedStep step(net, optimizer, {.clip_norm = 1.0});
     for (int i = 0; i < 5; ++i)
-      step(rows_of(rows), [&](const Rows& now) { return loss_of_all(net, now); });
+      step(batch_of(rows), [&](const Rows& now) { return loss_of_all(net, now); });
   });
   EXPECT_TRUE(torch::equal(graphed, plain(static_cast<double>(0.1F))));
   EXPECT_FALSE(torch::equal(graphed, plain(0.1))) << "or this test shows nothing";
