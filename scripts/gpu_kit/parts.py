@@ -54,7 +54,7 @@ PARTS = [
          shows=10),
     Part("steps as CUDA graphs", f"{RUN} --gpus 0 env LD_PRELOAD=$BUILD/lib/libcount_waits.so $BUILD/tests/gpu_probe graphed", 90, "graphed holds", shows=6),
     Part("steps as CUDA graphs, and faults", f"{RUN} --gpus 0 $BUILD/tests/gpu_probe 'graphed faults'", 60, "graphed faults holds"),
-    Part("steps as CUDA graphs, two ranks over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe graphed", 120, "graphed holds", shows=8),
+    Part("steps as CUDA graphs, two ranks over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe 'graphed small'", 60, "graphed small holds", shows=10),
     Part("a whole step by PyTorch", "$PYTHON -B $SOURCE/benchmarks/gpu_step.py", 60, shows=2),
     # --- training, beside Python's ------------------------------------------------------------------------------------
     Part("losses as Python's, bit for bit", on_gpu("losses", "ddp_losses"), 120, "the same bits"),
