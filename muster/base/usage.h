@@ -4,11 +4,22 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
 [[noreturn]] inline void fail_usage(const std::string& text) {
   throw Error(ErrorCode::invalid_argument, text);
+}
+
+// A value of a flag: "<flag>: expected <expected>, got '<got>'; <next>". `next` says what to do,
+// and may be left out.
+inline Error bad_flag(const std::string& flag,
+                      const std::string& expected,
+                      const std::string& got,
+                      const std::string& next = "") {
+  return {ErrorCode::invalid_argument,
+          cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
 }
 
 // What `read` returns, which reads the file that `flag` names.

@@ -46,7 +46,7 @@ bool is_bench_rank() {
 
 // The ranks share what devices there are: a benchmark compares backends, not devices.
 BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure) {
-  const RunOptions options{.nproc = ranks, .surplus = Surplus::share};
+  const RunOptions options{.nproc_per_node = ranks, .surplus = Surplus::share};
   const auto measure_named = [&](Context& ctx) {
     // The variable is meant for the job's own group; what is compared goes by its own name.
     ::unsetenv("MUSTER_BACKEND");

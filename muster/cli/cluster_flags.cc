@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/route.h"
 #include "muster/base/units.h"
+#include "muster/base/usage.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/detect.h"
 #include "muster/cluster/ssh_command.h"
@@ -285,15 +286,6 @@ void set_meeting(const RunFlags& flags, ClusterOptions& options) {
 std::string in_brackets(const std::string& host) {
   const bool is_ipv6 = host.find(':') != std::string::npos;
   return is_ipv6 ? cat("[", host, "]") : host;
-}
-
-// `next` says what to do, and may be left out.
-Error bad_flag(const std::string& flag,
-               const std::string& expected,
-               const std::string& got,
-               const std::string& next) {
-  return {ErrorCode::invalid_argument,
-          cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
 }
 
 // A text may be a name, an IPv4 address, or an IPv6 address, which has colons itself.

@@ -1,4 +1,4 @@
-// torchrun's flags of a rendezvous, and the errors that several kinds of flags have in common.
+// torchrun's flags of a rendezvous, and the hosts that flags name.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,6 @@
 #include "muster/cluster/hostfile.h"
 
 namespace muster {
-
-// "<flag>: expected <expected>, got '<got>'; <next>".
-Error bad_flag(const std::string& flag,
-               const std::string& expected,
-               const std::string& got,
-               const std::string& next = "");
 
 struct HostPort {
   std::string host;

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "muster/base/env.h"
@@ -20,16 +19,19 @@
 #include "muster/base/folders.h"
 #include "muster/base/shell.h"
 #include "muster/base/units.h"
+#include "muster/base/usage.h"
 #include "muster/cli/cluster_flags.h"
-#include "muster/cli/time_limit.h"
 #include "muster/cluster/switch_file.h"
-#include "muster/device/strict_json.h"
+#include "muster/launch/check_launch.h"
 #include "muster/launch/lease_plan.h"
+#include "muster/launch/score_file.h"
+#include "muster/launch/time_limit.h"
 #include "muster/supervise/child.h"
 
 // Flags become options in groups: the request for devices, where rank 0 listens, what the ranks are
-// told, what is executed. Every check of a flag's value is here and throws an error that names the
-// flag, so that nothing has been started when a flag is wrong.
+// told, what is executed. How a value is written is checked here, and what it may be by
+// check_launch(), for programs that start themselves too. Both throw errors that name the flag, so
+// that nothing has been started when a flag is wrong.
 namespace muster {
 
 namespace {
@@ -100,48 +102,6 @@ auto map_of_command(const std::string& command) {
     }
     return answer->second;
   };
-}
-
-// Reads a JSON object of speeds by GPU: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
-std::map<std::string, double> read_scores(const std::string& path) {
-  const auto json = parse_strict_json(read_small_file(path), cat("--scores ", path));
-  std::map<std::string, double> scores;
-  const auto refuse = [&](const std::string& got) {
-    throw bad_flag("--scores",
-                   "a JSON object of numbers as in {\"0\": 100, \"1\": 90}",
-                   got,
-                   cat("correct ", path));
-  };
-  if (!json.is_object())
-    refuse(json.type_name());
-  for (const auto& [gpu, score] : json.items()) {
-    if (!score.is_number())
-      refuse(cat(score.type_name(), " for ", printable(gpu)));
-    scores[gpu] = score.get<double>();
-  }
-  return scores;
-}
-
-// Throws: invalid_argument for a flag beside --plan that the plan has decided already.
-void check_plan_file(const RunFlags& flags) {
-  if (flags.plan.empty())
-    return;
-  for (const auto& [flag, value] :
-       {std::pair{"--gpus", flags.gpus},
-        {"--policy", flags.policy},
-        {"--map", flags.map},
-        {"--map-command", flags.map_command},
-        {"--scores", flags.scores},
-        {"--rank-memory", flags.rank_memory},
-        {"--mesh", flags.mesh},
-        {"--topology", flags.topology},
-        {"--hosts", flags.hosts},
-        {"--nproc-per-node", flags.nproc_per_node},
-        {"--gpus-per-rank", flags.gpus_per_rank > 1 ? cat(flags.gpus_per_rank) : ""},
-        {"--visibility", flags.visibility}}) {
-    if (!value.empty())
-      throw bad_flag("--plan", cat("no ", flag, " beside it"), value, "the plan says all that");
-  }
 }
 
 // Throws: invalid_argument for values of torchrun's flags that would have an effect under torchrun,
@@ -291,30 +251,13 @@ std::vector<int> parse_signals(const std::string& text) {
   return signals;
 }
 
-bool is_variable_name(const std::string& name) {
-  const auto is_digit = [](unsigned char c) {
-    return std::isdigit(c) != 0;
-  };
-  const auto is_word = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  };
-  return !name.empty() && !is_digit(name[0]) && std::ranges::all_of(name, is_word);
-}
-
 // Reads --env: NAME=VALUE, or NAME for a variable that is already set here and is to be passed to
-// the ranks of other hosts too. Only the launcher sets the ranks' own variables.
+// the ranks of other hosts too. check_launch() looks at the names.
 Environment parse_env(const std::vector<std::string>& settings) {
-  // The names are those that the launcher sets, whatever their values.
-  const Environment contract = to_environment(RankEnv{});
   Environment variables;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
-    if (!is_variable_name(name))
-      throw bad_flag("--env", "NAME=VALUE with a name of letters, digits and '_'", setting);
-    if (contract.contains(name) && name != "MUSTER_BACKEND") {
-      throw bad_flag("--env", "no variable that muster sets for each rank", name, "leave it out");
-    }
     if (equals != std::string::npos) {
       variables[name] = setting.substr(equals + 1);
     } else if (const auto value = get_env(name.c_str())) {
@@ -326,14 +269,9 @@ Environment parse_env(const std::vector<std::string>& settings) {
   return variables;
 }
 
-// Reads a time above 0; an empty text is no limit.
-std::optional<std::chrono::milliseconds> time_limit(const std::string& text, const char* flag) {
-  if (text.empty())
-    return std::nullopt;
-  const auto limit = parse_duration(text, flag);
-  if (limit <= std::chrono::milliseconds(0))
-    throw bad_flag(flag, "a time above 0", text);
-  return limit;
+// An empty text is a flag that was not given.
+std::optional<std::chrono::milliseconds> parse_time(const std::string& text, const char* flag) {
+  return text.empty() ? std::nullopt : std::optional(parse_duration(text, flag));
 }
 
 // The flag comes before torchrun's variable.
@@ -418,20 +356,6 @@ void add_programs(const RunFlags& flags,
     options.more_programs[i].argv = command_of(flags, more[i].program);
 }
 
-// Returns the flag's value; empty: none. The ranks read MUSTER_TRACE themselves, and a wrong value
-// of it is said once, here.
-std::string trace_asked(const RunFlags& flags) {
-  const auto check = [](const std::string& asked, const char* what) {
-    if (asked != "0" && asked != "1" && asked != "operators")
-      throw bad_flag(what, "no value, 1, operators or 0", asked);
-  };
-  if (const auto told = get_env("MUSTER_TRACE"))
-    check(*told, "MUSTER_TRACE");
-  if (!flags.trace.empty())
-    check(flags.trace, "--trace");
-  return flags.trace;
-}
-
 // What is to happen when a rank fails. A rank's own MUSTER_ON_FAILURE speaks of the job around
 // this one, and is not asked.
 FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
@@ -453,26 +377,16 @@ FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
 
 // "forever" is what CLI11 gives for the flag without a value.
 void set_wait(const RunFlags& flags, LaunchOptions& options) {
-  if (flags.wait.empty())
-    return;
-  if (flags.no_lease)
-    throw bad_flag(
-        "--wait", "no --no-lease beside it, which takes GPUs that others hold", flags.wait);
-  options.wait = flags.wait == "forever" ? kWaitForever : parse_duration(flags.wait, "--wait");
+  if (!flags.wait.empty())
+    options.wait = flags.wait == "forever" ? kWaitForever : parse_duration(flags.wait, "--wait");
 }
 
-// Sets what happens when a rank fails, and how long others wait for it.
-void set_failures(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
-  options.failure_policy = failure_policy(flags, several_hosts);
-  const bool replaces = options.failure_policy == FailurePolicy::replace;
-  options.max_restarts = flags.max_restarts.value_or(replaces ? kReplacements : 0);
-  if (const auto limit = time_limit(flags.collective_timeout, "--collective-timeout")) {
-    options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
-    options.rejoin_within = *limit;
-    return;
-  }
-  // The ranks read the variable; a wrong value is said once, here.
-  time_limit(get_env("MUSTER_COLLECTIVE_TIMEOUT").value_or(""), "MUSTER_COLLECTIVE_TIMEOUT");
+// What the plan of --plan has decided already is found by check_launch(), but for the hosts, which
+// are not asked for by the request.
+void set_plan(const RunFlags& flags, LaunchOptions& options) {
+  options.plan = flags.plan;
+  if (!flags.plan.empty() && !flags.hosts.empty())
+    throw bad_flag("--plan", "no --hosts beside it", flags.hosts, "the plan says all that");
 }
 
 }  // namespace
@@ -484,9 +398,8 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   const bool several_hosts = to_cluster_options(flags).has_value();
   check_accepted(flags);
   LaunchOptions options;
-  check_plan_file(flags);
   set_request(flags, options.request);
-  options.plan = flags.plan;
+  set_plan(flags, options);
   options.svg = flags.svg;
   options.lease = !flags.no_lease;
   options.looks_at_gpus = !flags.no_gpu_check;
@@ -502,10 +415,11 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.extra_env = parse_env(flags.env);
   options.time_limit = parse_time_limit(flags.timeout, "--timeout", options.shutdown_timeout);
   options.limit_has_begun = flags.timeout.starts_with("slurm");
-  options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
-  set_failures(flags, several_hosts, options);
-  if (const std::string trace = trace_asked(flags); !trace.empty())
-    options.extra_env["MUSTER_TRACE"] = trace;
+  options.stopped_timeout = parse_time(flags.stopped_timeout, "--stopped-timeout");
+  set_failure_policy(failure_policy(flags, several_hosts), flags.max_restarts, options);
+  set_collective_timeout(parse_time(flags.collective_timeout, "--collective-timeout"), options);
+  if (!flags.trace.empty())
+    options.extra_env["MUSTER_TRACE"] = flags.trace;
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;
@@ -521,6 +435,7 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.virtual_local_rank = flags.virtual_local_rank;
   if (flags.dry_run) {
     add_ranks_of_programs(flags, more, options);
+    check_launch(options);
     return options;
   }
   if (program.empty()) {
@@ -529,6 +444,7 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   }
   options.argv = command_of(flags, std::move(program));
   add_programs(flags, more, options);
+  check_launch(options);
   return options;
 }
 

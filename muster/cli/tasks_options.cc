@@ -9,7 +9,7 @@
 #include "muster/cli/cluster_flags.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_sweep.h"
-#include "muster/cli/time_limit.h"
+#include "muster/launch/time_limit.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/slurm_nodes.h"
 

@@ -23,6 +23,7 @@
 #include "muster/cluster/coordinator_thread.h"
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/member.h"
+#include "muster/launch/check_launch.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/gpu_watch.h"
 #include "muster/launch/job_activity.h"

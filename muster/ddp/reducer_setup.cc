@@ -93,14 +93,14 @@ BucketsInBackendMemory::~BucketsInBackendMemory() {
     BackendMemoryUsers::instance().leave();
 }
 
-// device_ids are Python's: a rank may give its own device there, and no other.
+// device_ids are Python's: a rank may give its own device there, and no other. On the CPU
+// `ctx.device().index()` is -1, so that the same line is right on every machine.
 void check_placement(const ModelSource& model,
                      const ProcessGroup& group,
                      const DdpOptions& options) {
   check_bucket_cap(options.bucket_cap_mb, options);
   const c10::Device device = group.device();
-  const bool right_id =
-      options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
+  const bool right_id = options.device_ids.size() == 1 && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !right_id) {
     std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
     throw Error(
@@ -111,7 +111,7 @@ void check_placement(const ModelSource& model,
             device.str(),
             " (rank ",
             group.job_rank(),
-            "); leave device_ids empty"));
+            "); leave device_ids empty, or give {ctx.device().index()}"));
   }
   for (const auto& item : model.parameters()) {
     if (item.tensor.device() == device)

@@ -1,4 +1,4 @@
-// The checks, the table and the note with which every launcher begins: of a job on one host, and of
+// The table and the note with which every launcher begins: of a job on one host, and of
 // each host of a job on several.
 #include "muster/launch/job_start.h"
 
@@ -20,18 +20,6 @@
 #include "muster/placement/plan_table.h"
 
 namespace muster {
-
-void check_launch(const LaunchOptions& options) {
-  if (options.max_restarts < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--max-restarts: expected 0 or more, got ", options.max_restarts));
-  }
-  stream_bits(options.redirects, 0, "--redirects");
-  stream_bits(options.tee, 0, "--tee");
-  if (!options.dry_run && options.argv.empty()) {
-    throw Error(ErrorCode::invalid_argument, "launch: expected a program to run, got none");
-  }
-}
 
 namespace {
 

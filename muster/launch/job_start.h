@@ -9,10 +9,6 @@
 
 namespace muster {
 
-// Everything that can be found wrong without looking at the machine is found before anything is
-// started. Throws: invalid_argument.
-void check_launch(const LaunchOptions& options);
-
 // An error about an output flag (--local-ranks-filter, --redirects, --tee) that names a local rank
 // which the plan has on no host; empty: there is none.
 std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options);

@@ -12,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/cores.h"
+#include "muster/launch/check_launch.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/gpu_watch.h"
 #include "muster/launch/job_activity.h"

@@ -44,6 +44,12 @@ struct DeviceAssignment {
   bool operator==(const DeviceAssignment&) const = default;
 };
 
+// The physical GPU's index, as `muster devices` and nvidia-smi count; nothing for a CPU slot.
+inline std::optional<int> gpu_index(const DeviceAssignment& device) {
+  const bool is_gpu = device.kind == DeviceAssignment::Kind::gpu;
+  return is_gpu ? std::optional(device.index.value) : std::nullopt;
+}
+
 struct RankPlan {
   int rank = 0;
   int local_rank = 0;

@@ -32,8 +32,13 @@ std::vector<MeshAxis> longer_axes(const MeshShape& mesh) {
   return axes;
 }
 
+// Above all signals: a task was asked to stop, as another one has failed.
+constexpr int kStopOfTasks = 1 << 16;
+
 // Another rank may have been told by a signal that this system has no name for.
 std::string name_of_stop_signal(int signal) {
+  if (signal == kStopOfTasks)
+    return "another task has failed";
   const char* const name = ::sigabbrev_np(signal);
   return name == nullptr ? "a signal" : cat("SIG", name);
 }
@@ -43,12 +48,18 @@ std::string name_of_stop_signal(int signal) {
 bool Context::stop_requested() {
   static std::once_flag once;
   std::call_once(once, remember_stop_signals);
-  return stop_signal() != 0;
+  return stop_signal() != 0 || is_stopped_task();
+}
+
+bool Context::is_stopped_task() const {
+  return parts_.stop != nullptr && parts_.stop->load(std::memory_order_relaxed) != 0;
 }
 
 // The greatest signal of all ranks wins, so that all name the same one.
 bool Context::should_stop() {
-  at::Tensor signal = at::full({1}, stop_requested() ? stop_signal() : 0, at::kInt);
+  const bool asked = stop_requested();
+  const int own = is_stopped_task() ? kStopOfTasks : stop_signal();
+  at::Tensor signal = at::full({1}, asked ? own : 0, at::kInt);
   process_group().all_reduce(signal, ReduceOp::max);
   const int seen = signal.item<int>();
   const bool is_news = seen != 0 && !stops_;
@@ -102,7 +113,8 @@ Mesh Context::mesh(std::vector<MeshAxis> axes) {
   if (axes.empty() && told.axes.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
-        "mesh: expected axes, got none; pass them, or start with muster run --mesh dp=2,tp=2");
+        "mesh: expected axes, got none; pass them, or start with muster run --mesh dp=2,tp=2 or "
+        "RunOptions::mesh");
   }
   if (axes.empty())
     return {process_group(), told.axes};
@@ -111,7 +123,7 @@ Mesh Context::mesh(std::vector<MeshAxis> axes) {
     throw Error(ErrorCode::invalid_argument,
                 cat("mesh: expected ",
                     to_string(told),
-                    " of muster run --mesh, by which the GPUs are ordered, got ",
+                    " of --mesh or RunOptions::mesh, by which the GPUs are ordered, got ",
                     to_string(asked),
                     " (rank ",
                     rank(),

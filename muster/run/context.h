@@ -1,14 +1,16 @@
 // What a rank knows and has while it runs: its place in the job, its device (already current), the
-// process group over all ranks, the store. Only muster::run makes one; it passes it to the user's
-// function. A program therefore cannot create a group before the device is set, or
-// DistributedDataParallel before a group.
+// process group over all ranks, the store. muster::run makes one and passes it to the user's
+// function; a task of a TaskSet has one of a single rank, if it asks for it. A program therefore
+// cannot create a group before the device is set, or DistributedDataParallel before a group.
 #pragma once
 
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +35,7 @@ class Context {
     ProcessGroup group;
     MeshShape mesh = {};
     std::vector<int64_t> batch_shares = {};
+    const std::atomic<int>* stop = nullptr;  // nonzero: stop, as if a signal had come
   };
   explicit Context(Parts parts) : parts_(std::move(parts)) {}
 
@@ -43,6 +46,9 @@ class Context {
   bool is_main() const { return rank() == 0; }  // the rank that prints and saves
 
   c10::Device device() const { return parts_.device; }  // torch's: "cuda:1", "cpu"
+  // The index of this rank's physical GPU, as `muster devices` and nvidia-smi count; nothing on a
+  // CPU slot. torch's own number of it is device().index().
+  std::optional<int> gpu() const { return gpu_index(parts_.assignment.device); }
   // The physical device, and why this rank has it.
   const RankPlan& assignment() const { return parts_.assignment; }
   const RankEnv& env() const { return parts_.env; }       // all that the launcher passed on
@@ -54,13 +60,14 @@ class Context {
   std::string run_dir(const std::string& asked) const;
 
   // Arranges the ranks in a grid with named axes, with a group along each. The axes are `axes` (one
-  // size may be -1: the remaining ranks), or those of `muster run --mesh` if `axes` is empty.
+  // size may be -1: the remaining ranks), or those of --mesh (RunOptions::mesh) if `axes` is empty.
   // Collective: yes.
-  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of
-  // `muster run --mesh`, which order the GPUs (axes of size 1 are ignored).
+  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of --mesh,
+  // which order the GPUs (axes of size 1 are ignored).
   Mesh mesh(std::vector<MeshAxis> axes = {});
 
-  // This rank's batch size per step: its share of `muster run --global-batch`, or else `otherwise`.
+  // This rank's batch size per step: its share of --global-batch (RunOptions::global_batch), or
+  // else `otherwise`.
   int64_t batch_size(int64_t otherwise) const {
     return parts_.batch_shares.empty() ? otherwise : parts_.batch_shares[rank()];
   }
@@ -146,10 +153,10 @@ class Context {
   }
   // What is neither: the text is the compiler's whole answer.
   template <class Given>
-    requires(!GivesDataset<Given> && !GivesStream<Given>)
-  int loader(const Given& /*given*/,
-             const DataLoaderOptions& /*options*/,
-             const SamplerOptions& /*sampling*/ = {}) {
+  requires(!GivesDataset<Given> &&
+           !GivesStream<Given>) int loader(const Given& /*given*/,
+                                           const DataLoaderOptions& /*options*/,
+                                           const SamplerOptions& /*sampling*/ = {}) {
     static_assert(
         kNever<Given>,
         "ctx.loader takes a dataset (IsDataset: Example, size() const, and get(index, rng) "
@@ -164,6 +171,7 @@ class Context {
 
  private:
   StreamLoaderOptions stream_options(StreamLoaderOptions options) const;
+  bool is_stopped_task() const;
 
   Parts parts_;
   bool stops_ = false;

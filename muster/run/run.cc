@@ -1,7 +1,10 @@
 #include "muster/run/run.h"
 
 #include <exception>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/failure_policy.h"
@@ -16,9 +19,11 @@
 #include "muster/run/error_file.h"
 #include "muster/run/fatal_signal.h"
 #include "muster/run/in_place.h"
+#include "muster/run/launcher_wins.h"
 #include "muster/run/local_place.h"
 #include "muster/run/nvtx_ranges.h"
 #include "muster/run/operator_trace.h"
+#include "muster/run/own_launch.h"
 #include "muster/run/own_program.h"
 #include "muster/run/rank_device.h"
 #include "muster/run/rank_software.h"
@@ -37,59 +42,6 @@
 namespace muster {
 
 namespace {
-
-// The environment comes before the options in each of these three.
-Surplus surplus_of(const RunOptions& options) {
-  const auto told = get_env("MUSTER_SURPLUS");
-  return told ? parse_surplus(*told) : options.surplus;
-}
-
-bool wants_backtrace(const RunOptions& options) {
-  const auto told = get_env_int("MUSTER_BACKTRACE");
-  if (!told)
-    return options.backtrace;
-  if (*told != 0 && *told != 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("MUSTER_BACKTRACE: expected 0 or 1, got ", *told, "; correct it"));
-  }
-  return *told == 1;
-}
-
-std::optional<int> nproc_of(const RunOptions& options) {
-  const auto told = get_env_int("MUSTER_NPROC");
-  if (!told)
-    return options.nproc;
-  if (*told > INT32_MAX) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected a number of ranks in MUSTER_NPROC, got ", *told));
-  }
-  return static_cast<int>(*told);
-}
-
-// Returns what the launcher is to do. The environment comes before the options.
-LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
-  // Only the ranks use these two. A wrong value is said here, before any rank starts.
-  collective_timeout(options.collective_timeout);
-  wants_backtrace(options);
-  LaunchOptions launch_options;
-  launch_options.argv = own_command_line(argc, argv);
-  launch_options.program = kOwnProgram;
-  launch_options.request.nproc_per_node = nproc_of(options);
-  launch_options.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
-  launch_options.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
-  launch_options.request.map = options.map;
-  launch_options.request.visibility = options.visibility;
-  launch_options.request.surplus = surplus_of(options);
-  launch_options.failure_policy = failure_policy_from_environment();
-  if (launch_options.failure_policy == FailurePolicy::replace) {
-    launch_options.max_restarts = kReplacements;
-    if (get_env("MUSTER_COLLECTIVE_TIMEOUT"))
-      launch_options.rejoin_within = collective_timeout(options.collective_timeout);
-  }
-  launch_options.inventory = get_env("MUSTER_INVENTORY").value_or("");
-  launch_options.extra_env = {{kRunCallsVariable, run_calls_for_children()}};
-  return launch_options;
-}
 
 // Makes this process the launcher. It starts itself again by fork and exec at once, so that the
 // ranks inherit nothing of LibTorch's state (threads, CUDA).
@@ -150,6 +102,7 @@ struct Start {
   RankDevice device;
   InitOptions init;
   bool has_device = true;
+  const RunOptions& options;
 };
 
 // Makes the ranks of `group` the job: others were left out.
@@ -169,12 +122,13 @@ int call_function(const Start& start,
   tell_software(group, start.device.assignment.device);
   if (start.device.device.is_cuda())
     show_spans_in_nvtx();
-  Context context({.env = start.env,
-                   .assignment = start.device.assignment,
-                   .device = start.device.device,
-                   .group = group,
-                   .mesh = start.device.mesh,
-                   .batch_shares = start.device.batch_shares});
+  Context context(
+      {.env = start.env,
+       .assignment = start.device.assignment,
+       .device = start.device.device,
+       .group = group,
+       .mesh = mesh_of(start.options, start.device, start.env.world_size),
+       .batch_shares = batch_shares_of(start.options, start.device, start.env.world_size)});
   const OwnLoaders own_loaders(check_of_own_loaders(group));
   fn(context);
   end_operator_trace();
@@ -223,27 +177,13 @@ std::optional<int> call_in_group(Start start,
   }
 }
 
-// Warns of options that place ranks, which a launcher has already done. Rank 0 says it for all.
-void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
-  if (env.rank != 0 || env.attempt != 0)
+// Warns of options that are for a launcher, where another one has started the ranks. Rank 0 says it
+// for all.
+void warn_of_unused_options(const RunOptions& options, const Start& start) {
+  const RankEnv& env = start.env;
+  if (is_started_by_run_call() || env.rank != 0 || env.attempt != 0)
     return;
-  const RunOptions none;
-  std::vector<std::string> unused;
-  const bool as_many = options.nproc == env.local_world_size || options.nproc == env.world_size;
-  if (options.nproc && !as_many)
-    unused.emplace_back("RunOptions::nproc");
-  if (options.gpus != none.gpus)
-    unused.emplace_back("RunOptions::gpus");
-  if (options.policy != none.policy)
-    unused.emplace_back("RunOptions::policy");
-  if (options.map != none.map)
-    unused.emplace_back("RunOptions::map");
-  if (options.visibility != none.visibility)
-    unused.emplace_back("RunOptions::visibility");
-  for (const char* const variable : {"MUSTER_NPROC", "MUSTER_GPUS", "MUSTER_POLICY"}) {
-    if (get_env(variable) && !get_env("MUSTER_TASK"))
-      unused.emplace_back(variable);
-  }
+  const std::vector<std::string> unused = unused_options(options, env, start.device);
   if (unused.empty())
     return;
   log(LogLevel::warn,
@@ -251,7 +191,7 @@ void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
           unused.size() == 1 ? " is" : " are",
           " not used: ",
           env.source,
-          " has placed the ranks; give it the flags, or start the program by itself"));
+          " has started the ranks; give it the flags, or start the program by itself"));
 }
 
 // Joins one attempt after the other until the function has returned in one, or fails for a reason
@@ -284,7 +224,7 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   const Surplus surplus = surplus_of(options);
   InitOptions init;
   init.backend = options.backend;
-  init.timeout = options.collective_timeout;
+  init.timeout = collective_timeout_of(options);
   init.nccl = options.nccl;
   std::optional<InPlace> in_place;
   if (failure_policy_from_environment() == FailurePolicy::replace)
@@ -295,9 +235,13 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   const std::optional<RankDevice> found =
       met ? device_by_hosts(env, *met, surplus, init.init_timeout) : device_of_rank(env, surplus);
   const RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
-  Start start{
-      .env = std::move(env), .device = device, .init = init, .has_device = found.has_value()};
+  Start start{.env = std::move(env),
+              .device = device,
+              .init = init,
+              .has_device = found.has_value(),
+              .options = options};
   start.init.device = start.device.device;
+  warn_of_unused_options(options, start);
   if (in_place)
     return run_attempts(*in_place, std::move(start), surplus, fn);
   return *call_in_group(std::move(start), met, surplus, nullptr, fn);
@@ -330,8 +274,6 @@ int make_call(const RunOptions& options,
     Activity* const own = open_own_activity();
     if (wants_backtrace(options))
       show_stacks(*env, own);
-    if (!is_started_by_run_call())
-      warn_of_unused_options(options, *env);
     const int code = run_rank(*env, options, fn);
     if (Activity* const activity = Activity::get())
       activity->close();

@@ -52,7 +52,7 @@ struct TaskOrder {
   std::string uuid = {};                      // of that device; empty: none, or a MIG instance
   int result_fd = -1;
   int stop_fd = -1;
-  int plan_fd = -1;   // a launcher's: its ranks' plan
+  int plan_fd = -1;   // the plan of the task's ranks; a task alone is one
   bool lease = true;  // a launcher's
   int parent = 0;     // process id of the child's parent: grandchildren must ignore the order
 };

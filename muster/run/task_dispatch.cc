@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/placement/plan_json.h"
 #include "muster/run/task_group.h"
 
 // The calling thread starts what fits on the free devices, each task in a thread of its own, and
@@ -141,24 +143,31 @@ void TaskDispatch::run_task(size_t task, const Devices& devices) {
 
 void TaskDispatch::call_task(size_t task, const Devices& devices) {
   const detail::TaskEntry& entry = tasks_[task];
+  const Plan plan = plan_.devices.plan_of(entry.name, devices);
   if (entry.mode == TaskMode::thread)
-    return call_in_thread(task, devices_[devices[0]]);
+    return call_in_thread(task, devices_[devices[0]], plan.ranks.at(0));
+  const Fd text = new_task_memory("muster-plan");
+  write_all(text.get(), plan_to_json(plan));
   TaskChild child = child_for(task, devices);
-  if (entry.mode == TaskMode::process)
-    return entry.take_bytes(run_task_child(child, stop_));
-  entry.take_bytes(
-      run_task_group(std::move(child), plan_.devices.plan_of(entry.name, devices), stop_));
+  child.order.plan_fd = text.get();
+  const bool is_group = entry.mode == TaskMode::group;
+  entry.take_bytes(is_group ? run_task_group(std::move(child), stop_)
+                            : run_task_child(child, stop_));
 }
 
-void TaskDispatch::call_in_thread(size_t task, const TaskDevice& place) {
+void TaskDispatch::call_in_thread(size_t task,
+                                  const TaskDevice& place,
+                                  const RankPlan& assignment) {
   at::set_num_threads(num_threads_);
   use_task_device(place.device, place.uuid);
   TaskContext context({.name = tasks_[task].name,
                        .device = place.device,
                        .place = place.label,
                        .number = task,
-                       .stop = stop_.flag()});
+                       .stop = stop_.flag(),
+                       .assignment = assignment});
   tasks_[task].call(context);
+  context.leave();
 }
 
 // The child inherits the leases on its GPUs, so that they last as long as it does.

@@ -32,7 +32,7 @@ class TaskDispatch {
   Devices free_devices(size_t task, const std::set<size_t>& kept) const;
   void run_task(size_t task, const Devices& devices);
   void call_task(size_t task, const Devices& devices);
-  void call_in_thread(size_t task, const TaskDevice& place);
+  void call_in_thread(size_t task, const TaskDevice& place, const RankPlan& assignment);
   TaskChild child_for(size_t task, const Devices& devices) const;
   int threads_of_each() const;
 

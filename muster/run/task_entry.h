@@ -17,6 +17,8 @@
 #include <utility>
 #include <variant>
 
+#include "muster/placement/plan.h"
+
 namespace muster {
 
 class Context;
@@ -54,12 +56,15 @@ class TaskContext {
     std::string place;
     uint64_t number = 0;
     const std::atomic<int>* stop = nullptr;
+    RankPlan assignment = {};  // a plan's entry for its device
   };
   explicit TaskContext(Parts parts) : parts_(std::move(parts)) {}
 
   const std::string& name() const { return parts_.name; }
   c10::Device device() const { return parts_.device; }       // torch's: "cuda:1", "cpu"; current
   const std::string& place() const { return parts_.place; }  // in words: "GPU 1", "CPU slot 0"
+  // The index of its GPU as `muster devices` counts; nothing on a CPU slot.
+  std::optional<int> gpu() const { return gpu_index(parts_.assignment.device); }
 
   // A seed that differs for every task of the set and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + parts_.number; }
@@ -67,8 +72,17 @@ class TaskContext {
   // Whether another task has failed in a set with fail_fast: then return soon, or throw.
   bool stop_requested() const { return parts_.stop->load(std::memory_order_relaxed) != 0; }
 
+  // What loaders, checkpoints, metrics and training steps take: the Context of a job with this task
+  // as its only rank, made at the first call. It has no run folder, and its stop_requested() is
+  // this one too.
+  Context& context();
+
+  // Ends the group of that Context in good order, when the function has returned.
+  void leave();
+
  private:
   Parts parts_;
+  std::shared_ptr<Context> context_;
 };
 
 namespace detail {

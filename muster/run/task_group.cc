@@ -13,7 +13,6 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/launch/launch.h"
-#include "muster/placement/plan_json.h"
 #include "muster/run/own_program.h"
 #include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
@@ -106,11 +105,8 @@ int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& ar
 
 }  // namespace
 
-std::string run_task_group(TaskChild launcher, const Plan& plan, const SharedStop& stop) {
-  const Fd text = new_task_memory("muster-plan");
-  write_all(text.get(), plan_to_json(plan));
+std::string run_task_group(TaskChild launcher, const SharedStop& stop) {
   launcher.order.kind = TaskOrder::Kind::launcher;
-  launcher.order.plan_fd = text.get();
   // The launcher reads what its ranks report. A launcher around this process must not, for a failed
   // task is no failure of this process.
   launcher.variables["TORCHELASTIC_ERROR_FILE"] = std::nullopt;

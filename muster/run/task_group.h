@@ -7,15 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "muster/placement/plan.h"
 #include "muster/run/task_child.h"
 
 namespace muster {
 
-// Starts the launcher, waits for it, and returns the bytes of rank 0's result.
-// Blocking: until every rank has ended.
-// Throws: peer_failed naming the first failed rank, its device and the reason; as run_task_child.
-std::string run_task_group(TaskChild launcher, const Plan& plan, const SharedStop& stop);
+// Starts the launcher, whose order has the ranks' plan, waits for it, and returns the bytes of rank
+// 0's result. Blocking: until every rank has ended. Throws: peer_failed naming the first failed
+// rank, its device and the reason; as run_task_child.
+std::string run_task_group(TaskChild launcher, const SharedStop& stop);
 
 // Called in the launcher: runs the ranks, answers with rank 0's result or the first failure, and
 // ends the process. `argv` is the program's.

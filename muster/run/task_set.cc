@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/placement/plan_json.h"
 #include "muster/run/context.h"
 #include "muster/run/error_file.h"
 #include "muster/run/own_program.h"
@@ -79,6 +80,11 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
   }
   for (const auto& [why, names] : tasks)
     log(LogLevel::info, cat("on the CPU: task ", join(names, ", "), ": ", why));
+}
+
+// What the parent has planned for the task of this child.
+RankPlan assignment_of(const TaskOrder& order) {
+  return plan_from_json(read_task_memory(order.plan_fd), "the task's plan").ranks.at(0);
 }
 
 }  // namespace
@@ -184,8 +190,10 @@ void TaskSet::run_as_child(const TaskOrder& order) {
                          .device = order.device,
                          .place = order.place,
                          .number = order.number,
-                         .stop = stop.flag()});
+                         .stop = stop.flag(),
+                         .assignment = assignment_of(order)});
     entry.call(context);
+    context.leave();
     answer_with_result(order, entry.result_bytes());
     exit_code = 0;
   } catch (...) {

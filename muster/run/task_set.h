@@ -16,6 +16,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <concepts>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -91,8 +92,8 @@ class TaskSet {
   // return.
   TaskSet(int argc, char** argv, TaskSetOptions options = {});
 
-  // Adds a task; nothing runs yet. `fn` is called with a TaskContext&, with its device current in
-  // the thread.
+  // Adds a task; nothing runs yet. `fn` is called with a TaskContext&, or with a Context& of a
+  // single rank if it takes that (TaskContext::context), with its device current in the thread.
   //
   // thread: runs in a thread of this process. Tasks share LibTorch's default generator. If a
   // model's weights should be the same in every run, create it earlier, or with its own generator.
@@ -107,17 +108,16 @@ class TaskSet {
   template <TaskMode mode = TaskMode::thread, class F>
   auto add(const std::string& name, TaskOptions options, F fn) {
     static_assert(mode != TaskMode::group, "for ranks of a group there is add_group");
-    using R = std::decay_t<std::invoke_result_t<F&, TaskContext&>>;
-    static_assert(mode != TaskMode::process || detail::kCrossesProcesses<R>,
-                  "a task in a process returns a std::string, a number or nothing: other values "
-                  "cannot be sent "
-                  "back; write them to a file and return its name");
-    auto cell = std::make_shared<detail::TaskCell<R>>(name);
-    detail::TaskEntry entry = detail::make_entry(name, mode, cell);
-    entry.options = std::move(options);
-    entry.call = detail::keeping_result<TaskContext>(std::move(fn), cell);
-    add_entry(std::move(entry));
-    return TaskHandle<R>(cell);
+    if constexpr (std::invocable<F&, TaskContext&>) {
+      return add_task<mode>(name, std::move(options), std::move(fn));
+    } else {
+      static_assert(std::invocable<F&, Context&>, "a task takes a TaskContext& or a Context&");
+      return add_task<mode>(name,
+                            std::move(options),
+                            [fn = std::move(fn)](TaskContext& task) mutable -> decltype(auto) {
+                              return fn(task.context());
+                            });
+    }
   }
 
   // Adds a task that consists of the ranks of a process group. Each is a child process with its own
@@ -157,6 +157,21 @@ class TaskSet {
   std::vector<TaskOutcome> outcomes() const { return outcomes_; }
 
  private:
+  template <TaskMode mode, class F>
+  auto add_task(const std::string& name, TaskOptions options, F fn) {
+    using R = std::decay_t<std::invoke_result_t<F&, TaskContext&>>;
+    static_assert(mode != TaskMode::process || detail::kCrossesProcesses<R>,
+                  "a task in a process returns a std::string, a number or nothing: other values "
+                  "cannot be sent "
+                  "back; write them to a file and return its name");
+    auto cell = std::make_shared<detail::TaskCell<R>>(name);
+    detail::TaskEntry entry = detail::make_entry(name, mode, cell);
+    entry.options = std::move(options);
+    entry.call = detail::keeping_result<TaskContext>(std::move(fn), cell);
+    add_entry(std::move(entry));
+    return TaskHandle<R>(cell);
+  }
+
   void add_entry(detail::TaskEntry entry);
   [[noreturn]] void run_as_child(const TaskOrder& order);
   [[noreturn]] void run_as_rank(const TaskOrder& order);

@@ -304,7 +304,7 @@ TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
   EXPECT_THAT(failure_of([](ProcessGroup& group) {
                 DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = {3}});
               }),
-              AllOf(HasSubstr("[3]"), HasSubstr("cpu")));
+              AllOf(HasSubstr("[3]"), HasSubstr("cpu"), HasSubstr("ctx.device().index()")));
   EXPECT_THAT(failure_of([](ProcessGroup& group) {
                 torch::nn::Linear elsewhere(torch::nn::LinearOptions(2, 2));
                 elsewhere->weight =
@@ -312,6 +312,23 @@ TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
                 DistributedDataParallel model(elsewhere, group);
               }),
               AllOf(HasSubstr("'elsewhere'"), HasSubstr("meta")));
+}
+
+// The line that Python has for GPUs is right on the CPU too.
+TEST(DdpConstruction, TheRanksOwnDeviceIsRightOnEveryKindOfDevice) {
+  const auto failures = failures_of_ranks(1, [](ProcessGroup& group) {
+    const c10::DeviceIndex own = group.device().index();
+    DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = {own}});
+    model(torch::ones({1, 2})).sum().backward();
+  });
+  EXPECT_EQ(message_of(failures[0]), "");
+  for (const std::vector<c10::DeviceIndex>& wrong : {{0}, {-1, -1}}) {
+    const auto refused = failures_of_ranks(1, [&](ProcessGroup& group) {
+      DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = wrong});
+    });
+    EXPECT_THAT(message_of(refused[0]),
+                HasSubstr("expected device_ids empty or this rank's device"));
+  }
 }
 
 }  // namespace

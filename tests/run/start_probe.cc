@@ -46,15 +46,15 @@ int train_then_test(int argc, char** argv) {
         throw std::runtime_error("as asked");
     };
   };
-  const int trained = muster::run({.nproc = 2}, argc, argv, say(argc > 2 ? argv[2] : "trains"));
+  const int trained = muster::run({.nproc_per_node = 2}, argc, argv, say(argc > 2 ? argv[2] : "trains"));
   if (argc > 3)
-    return muster::run({.nproc = 1}, argc, argv, say(argv[3]));
+    return muster::run({.nproc_per_node = 1}, argc, argv, say(argv[3]));
   return muster::run(
-      {.nproc = 1}, argc, argv, say(trained == 0 ? "tests" : "tests what has failed"));
+      {.nproc_per_node = 1}, argc, argv, say(trained == 0 ? "tests" : "tests what has failed"));
 }
 
 int train_then_tasks(int argc, char** argv) {
-  const int trained = muster::run({.nproc = 2}, argc, argv, [](muster::Context&) {});
+  const int trained = muster::run({.nproc_per_node = 2}, argc, argv, [](muster::Context&) {});
   muster::TaskSet tasks(argc, argv);
   const auto alone =
       tasks.add<muster::TaskMode::process>("alone", {}, [](muster::TaskContext&) { return 1; });

@@ -1,4 +1,4 @@
-#include "muster/cli/time_limit.h"
+#include "muster/launch/time_limit.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>

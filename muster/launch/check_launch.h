@@ -1,0 +1,28 @@
+// The rules for a job's settings. The flags of `muster run` and the RunOptions of a program that
+// starts itself become the same LaunchOptions, so each rule stands here once. What needs a look at
+// the machine is the planner's (placement/checked_request.h).
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "muster/launch/launch.h"
+
+namespace muster {
+
+// Everything that can be found wrong without looking at the machine is found before anything is
+// started. Throws: invalid_argument, naming the flag.
+void check_launch(const LaunchOptions& options);
+
+// Sets what happens when a rank fails. `max_restarts`: nothing where nobody has said it, which
+// means more with `replace`.
+void set_failure_policy(FailurePolicy policy,
+                        std::optional<int> max_restarts,
+                        LaunchOptions& options);
+
+// Sets how long the ranks' collectives wait, which with `replace` is also the others' time to join
+// again. `told`: nothing where only MUSTER_COLLECTIVE_TIMEOUT may say it, which the ranks inherit.
+// Throws: invalid_argument for a malformed variable.
+void set_collective_timeout(std::optional<std::chrono::milliseconds> told, LaunchOptions& options);
+
+}  // namespace muster
