@@ -12,8 +12,8 @@
 #include "muster/cli/plan_model.h"
 #include "muster/cli/run_flags.h"
 #include "muster/cli/run_options.h"
-#include "muster/cluster/given_gpus.h"
 #include "muster/cluster/host_agent.h"
+#include "muster/launch/given_gpus.h"
 #include "muster/launch/launch.h"
 #include "muster/report/host_samples.h"
 

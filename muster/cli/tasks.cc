@@ -8,7 +8,7 @@
 #include "muster/base/usage.h"
 #include "muster/cli/tasks_options.h"
 #include "muster/cli/value_flags.h"
-#include "muster/cluster/given_gpus.h"
+#include "muster/launch/given_gpus.h"
 #include "muster/tasks/hosts/server.h"
 #include "muster/tasks/run.h"
 #include "muster/tasks/slurm/element.h"

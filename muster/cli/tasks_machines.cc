@@ -11,12 +11,12 @@
 #include "muster/base/strings.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/agent_spec.h"
-#include "muster/cluster/given_gpus.h"
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/remote_launch.h"
 #include "muster/cluster/slurm_nodes.h"
 #include "muster/cluster/ssh_command.h"
+#include "muster/launch/given_gpus.h"
 
 namespace muster {
 

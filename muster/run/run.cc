@@ -15,6 +15,7 @@
 #include "muster/comm/job_ranks.h"
 #include "muster/data/own_loaders.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/given_gpus.h"
 #include "muster/launch/launch.h"
 #include "muster/run/error_file.h"
 #include "muster/run/fatal_signal.h"
@@ -47,7 +48,10 @@ namespace {
 // ranks inherit nothing of LibTorch's state (threads, CUDA).
 int start_ranks(const RunOptions& options, int argc, char** argv) {
   try {
-    return launch(own_launch_options(options, argc, argv));
+    const LaunchOptions launch_options = own_launch_options(options, argc, argv);
+    if (launch_options.inventory.empty())
+      keep_to_given_gpus();
+    return launch(launch_options);
   } catch (const Error& error) {
     log(LogLevel::error, error.message());
     return exit_code_of(error);

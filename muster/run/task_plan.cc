@@ -10,6 +10,7 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
+#include "muster/launch/given_gpus.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/run/rank_device.h"
@@ -67,6 +68,8 @@ void leave_out_others(TaskPlan& plan, const std::vector<size_t>& used) {
 }  // namespace
 
 TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOptions& options) {
+  if (!get_env("MUSTER_INVENTORY"))
+    keep_to_given_gpus();
   TaskPlan made = place_tasks(tasks, see_machine(), options);
   Plan first = made.devices.plan_of("", devices_in_use(made));
   if (lease_wishes(first).empty())

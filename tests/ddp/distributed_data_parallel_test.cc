@@ -321,8 +321,8 @@ TEST(DdpConstruction, TheRanksOwnDeviceIsRightOnEveryKindOfDevice) {
     DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = {own}});
     model(torch::ones({1, 2})).sum().backward();
   });
-  EXPECT_EQ(message_of(failures[0]), "");
-  for (const std::vector<c10::DeviceIndex>& wrong : {{0}, {-1, -1}}) {
+  EXPECT_EQ(failures[0], nullptr);
+  for (const auto& wrong : std::vector<std::vector<c10::DeviceIndex>>{{0}, {-1, -1}}) {
     const auto refused = failures_of_ranks(1, [&](ProcessGroup& group) {
       DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = wrong});
     });

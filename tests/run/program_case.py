@@ -14,6 +14,7 @@ SOURCE = os.environ["MUSTER_SOURCE"]
 PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
 MUSTER = f"{BUILD}/bin/muster"
 TRAIN = f"{BUILD}/bin/train"
+OPTIONS_PROBE = f"{BUILD}/tests/options_probe"
 PARALLEL_PROBE = f"{BUILD}/tests/parallel_probe"
 PROBE = f"{BUILD}/tests/run_probe"
 SERVER_PROBE = f"{BUILD}/tests/server_probe"

@@ -1,4 +1,4 @@
-#include "muster/cluster/given_gpus.h"
+#include "muster/launch/given_gpus.h"
 
 #include <algorithm>
 #include <cstdlib>
