@@ -42,7 +42,7 @@ class Plans(ProgramTest):
     def test_of_each_option(self):
         same = self.assert_same
         same(["nproc_per_node=3", f"inventory={DGX}"], ["-n", "3", "--inventory", DGX])
-        same(["cpu_only=1", "nproc_per_node=2", "cpu_slots=3"], ["-n", "cpu", "--cpu-slots", "2"])
+        same(["cpu_only=1", "cpu_slots=3"], ["-n", "cpu", "--cpu-slots", "3"])
         same(["gpu_only=1", "gpus=free:2,!0", f"inventory={DGX}"], ["-n", "gpu", "--gpus", "free:2,!0", "--inventory", DGX])
         same(["gpus_per_rank=2", "policy=topology", f"inventory={DGX}"],
              ["--gpus-per-rank", "2", "--policy", "topology", "--inventory", DGX])
@@ -79,7 +79,8 @@ class Plans(ProgramTest):
 
     def assert_same_error(self, options, flags, **env):
         told, flagged = self.by_options(*options, **env), self.by_flags(*flags, **env)
-        self.assertEqual((told.returncode, flagged.returncode), (2, 2), told.stderr + flagged.stderr)
+        self.assertNotEqual(flagged.returncode, 0, flags)
+        self.assertEqual(told.returncode, flagged.returncode, told.stderr + flagged.stderr)
         self.assertEqual(told.stdout, "")
         self.assertIn(flagged.stderr.removeprefix("muster run: ").strip(), told.stderr)
 
@@ -140,7 +141,7 @@ class Jobs(ProgramTest):
         done = self.assert_job("cpu_only=1", "nproc_per_node=2", "quiet=1")
         self.assertEqual(sorted(re.findall(r"rank \d of 2 gpu \w+ batch 0 mesh none", done.stdout)),
                          [f"rank {rank} of 2 gpu none batch 0 mesh none" for rank in range(2)])
-        self.assertEqual(done.stderr, "")
+        self.assertNotIn("CPU slot", done.stderr)  # quiet: no table
 
     def test_each_rank_has_the_gpu_that_the_function_chose(self):
         done = self.assert_job("choose=last first", "nproc_per_node=2", f"inventory={DGX}")
@@ -157,7 +158,7 @@ class Jobs(ProgramTest):
     def test_a_rank_is_replaced(self):
         done = self.assert_job("nproc_per_node=2", "on_failure=replace", "quiet=1", "fail once")
         self.assertIn("rank 1 ends in attempt 1", done.stdout)
-        self.assertEqual(done.stderr.count("rank 1 failed"), 1, done.stderr)
+        self.assertIn("a replacement is started, the others keep their processes (1 of 3 restarts)", done.stderr)
 
     def test_a_lost_rank_is_gone_on_without(self):
         done = self.assert_job("nproc_per_node=2", "on_failure=continue", "quiet=1", "lose one")
@@ -169,17 +170,17 @@ class Jobs(ProgramTest):
     def test_time_limits(self):
         self.assert_fails(self.job("nproc_per_node=2", "timeout=2s", "quiet=1", "wait"), "the time limit of 2.0s (--timeout) is over", code=124)
         self.assert_fails(self.job("nproc_per_node=2", "collective_timeout=500", "quiet=1", "wait"), "rank 1", "500ms")
-        self.assert_fails(self.job("nproc_per_node=2", "stopped_timeout=300", "quiet=1", "freeze"), "rank 1", "SIGSTOP")
+        self.assert_fails(self.job("nproc_per_node=2", "stopped_timeout=300", "quiet=1", "freeze"), "rank 1", "stopped for 300ms (--stopped-timeout)")
 
     def test_where_the_output_goes(self):
         done = self.assert_job("nproc_per_node=2", "run_dir=run", "redirects=1", "log_dir=logs", "quiet=1")
         self.assertEqual(done.stdout, "")
-        files = sorted(str(path) for path in pathlib.Path(self.folder).glob("logs/*/*/*/stdout.log"))
-        self.assertEqual(len(files), 2, sorted(pathlib.Path(self.folder).rglob("*")))
-        self.assertIn("rank 0 of 2", pathlib.Path(files[0]).read_text(encoding="utf-8"))
+        files = {path.name: path for path in pathlib.Path(f"{self.folder}/logs").rglob("*.out")}
+        self.assertEqual(sorted(files), ["0.out", "1.out"])
+        self.assertIn("rank 1 of 2", files["1.out"].read_text(encoding="utf-8"))
         teed = self.assert_job("nproc_per_node=2", "run_dir=run2", "tee=1", "local_ranks_filter=1", "log_line_prefix_template=<${rank}> ", "quiet=1")
         self.assertRegex(teed.stdout, r"^<1> rank 1 of 2 [^\n]*\n$")
-        self.assertEqual(len(list(pathlib.Path(f"{self.folder}/run2").rglob("stdout.log"))), 2)
+        self.assertEqual(len(list(pathlib.Path(f"{self.folder}/run2").rglob("*.out"))), 2)
 
     def test_a_trace(self):
         self.assert_job("nproc_per_node=2", "run_dir=run", "trace=1", "quiet=1")
@@ -209,7 +210,7 @@ class UnderALauncher(ProgramTest):
         done = self.run_muster("-n", "2", "--quiet", "--inventory", WORKSTATION, "--env", "PROBE_MESH=1", OPTIONS_PROBE, "mesh=dp=1,tp=-1",
                                "global_batch=9", "nproc_per_node=2")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr, "")
+        self.assertNotIn("RunOptions", done.stderr)
         self.assertIn("rank 0 of 2 gpu 0 batch 5 mesh dp 0, tp 0 ", done.stdout)
         self.assertIn("rank 1 of 2 gpu 1 batch 4 mesh dp 0, tp 1 ", done.stdout)
         self.assert_fails(self.run_muster("-n", "2", "--quiet", OPTIONS_PROBE, "mesh=dp=3"), "the 2 ranks there are", code=1)

@@ -204,6 +204,48 @@ void group_on_gpus(muster::TaskSet& tasks, bool allow_cpu) {
   }
 }
 
+// As a rank of any job trains: by what the Context has.
+double train(Context& ctx) {
+  torch::nn::Linear net(2, 1);
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters())
+      parameter.fill_(0.5);
+  }
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(
+      net, ctx.process_group(), {.device_ids = {ctx.device().index()}});
+  torch::optim::SGD optimizer(model.parameters(), 0.01);
+  const auto rows = torch::arange(16, torch::kFloat).reshape({8, 2});
+  auto loader = ctx.loader(muster::TensorDataset(rows, rows.sum(1)), {.batch_size = 2});
+  muster::Checkpoints checkpoints(ctx, {.folder = "of " + std::to_string(::getpid())});
+  checkpoints.add("net", model);
+  for (const auto& batch : loader) {
+    optimizer.zero_grad();
+    (model(batch.data).squeeze(1) - batch.target).square().mean().backward();
+    optimizer.step();
+  }
+  const auto scored = muster::evaluate(ctx, model, loader, [](auto& net, const auto& batch) {
+    return (net(batch.data).squeeze(1) - batch.target).square();
+  });
+  return scored + net->weight.sum().item<double>() + 1000 * ctx.gpu().value_or(-1);
+}
+
+// The same function as a thread, a process, and a group of one rank.
+void contexts(muster::TaskSet& tasks) {
+  const auto thread = tasks.add("thread", {.device = "1"}, train);
+  const auto process = tasks.add<TaskMode::process>("process", {.device = "1"}, train);
+  const auto group = tasks.add_group("group", {.ranks = 1, .devices = "1"}, train);
+  const auto slot = tasks.add("slot", {.device = "cpu"}, [](TaskContext& task) {
+    Context& ctx = task.context();
+    return !task.gpu() && !ctx.gpu() && &ctx == &task.context() && ctx.world_size() == 1 &&
+           ctx.is_main() && ctx.run_dir().empty();
+  });
+  tasks.run();
+  std::cout << std::hexfloat << "thread " << thread.result() << " process " << process.result()
+            << " group " << group.result() << " slot " << slot.result() << std::endl;
+}
+
 // What the command says to a thread, to a process and to a rank, each on GPU 0.
 void command(muster::TaskSet& tasks, const std::string& text) {
   const auto ask = [text](auto&) {
@@ -257,6 +299,8 @@ int main(int argc, char** argv) {
     gpus(tasks);
   if (what == "other")
     other(tasks);
+  if (what == "contexts")
+    contexts(tasks);
   if (what == "groups")
     groups(tasks);
   if (what == "group-fails")

@@ -17,6 +17,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 #include "muster/run/context.h"
 
 namespace muster::testing {
@@ -79,6 +80,46 @@ TEST_F(TaskSetTest, EveryTaskHasItsDeviceAndItsResult) {
   EXPECT_EQ(tasks.outcomes()[2].instead, "") << "it had asked for the CPU";
   for (const TaskOutcome& outcome : tasks.outcomes())
     EXPECT_EQ(outcome.state, TaskOutcome::State::done);
+}
+
+TEST_F(TaskSetTest, ATaskMayHaveTheContextOfARank) {
+  use_machine(2);
+  TaskSet tasks;
+  // A sum over all ranks is that of the one; threads have a group each.
+  const auto sum_of = [](double value) {
+    return [value](Context& ctx) {
+      auto sum = torch::full({3}, value, torch::kDouble);
+      ctx.process_group().all_reduce(sum);
+      return sum.sum().item<double>() + 100 * ctx.gpu().value();
+    };
+  };
+  const auto a = tasks.add("a", {.device = "0"}, sum_of(1));
+  const auto b = tasks.add("b", {.device = "1"}, sum_of(2));
+  const auto slot = tasks.add("slot", {.device = "cpu"}, [](TaskContext& task) {
+    return cat(
+        task.context().rank(), " of ", task.context().world_size(), task.gpu() ? " GPU" : "");
+  });
+  tasks.run();
+  EXPECT_EQ(a.result(), 3);
+  EXPECT_EQ(b.result(), 106);
+  EXPECT_EQ(slot.result(), "0 of 1");
+}
+
+TEST_F(TaskSetTest, AStopReachesTheContextOfATask) {
+  TaskSet tasks({.fail_fast = true});
+  std::barrier both_run(2);
+  const auto asked = tasks.add("long", {}, [&](Context& ctx) {
+    both_run.arrive_and_wait();
+    while (!ctx.stop_requested())
+      std::this_thread::yield();
+    return ctx.should_stop() && ctx.stops();
+  });
+  tasks.add("bad", {}, [&](TaskContext&) {
+    both_run.arrive_and_wait();
+    throw std::runtime_error("broken");
+  });
+  EXPECT_THAT(error_of_run(tasks), HasSubstr("broken"));
+  EXPECT_TRUE(asked.result());
 }
 
 TEST_F(TaskSetTest, AFunctionNeedNotBeCopyableAndTheHandleOutlivesTheSet) {

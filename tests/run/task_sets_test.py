@@ -64,6 +64,17 @@ class Tasks(TaskSetTest):
         self.assertIn("expected LibTorch to find GPU-b as cuda:0, got GPU-a",
                       self.on_gpus("GPU-b,GPU-a", CUDA_VISIBLE_DEVICES="1,0").stdout)
 
+    def test_what_is_written_for_a_rank_runs_in_every_task(self):
+        inventory = f"{self.folder}/two.toml"
+        with open(inventory, "w", encoding="utf-8") as file:
+            file.write('[[host]]\nname = "a"\ngpus = "2xA100-80GB"\n')
+        done = self.start(TASK_PROBE, "contexts", MUSTER_INVENTORY=inventory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        told = re.search(r"thread (\S+) process (\S+) group (\S+) slot 1\n", done.stdout)
+        self.assertIsNotNone(told, done.stdout)
+        self.assertEqual(len(set(told.groups())), 1, told.groups())
+        self.assertGreater(float.fromhex(told.group(1)), 1000)
+
     def test_a_child_is_asked_to_stop(self):
         self.assertIn("was asked to stop", self.probe("stop"))
 
