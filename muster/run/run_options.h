@@ -17,6 +17,7 @@
 #include "muster/base/mesh_shape.h"
 #include "muster/base/rank_env.h"
 #include "muster/comm/nccl_options.h"
+#include "muster/launch/score_file.h"
 #include "muster/placement/request.h"
 
 namespace muster {
@@ -40,8 +41,8 @@ struct RunOptions {
   // The same as a function of the machine and the number of ranks: it returns the index of each
   // rank's GPU. (Request::choose)
   std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
-  // Relative speed of GPUs, by UUID, index ("3") or model: policy "fastest". read_scores() of
-  // muster/launch/score_file.h reads a file for --scores.
+  // Relative speed of GPUs, by UUID, index ("3") or model: policy "fastest". read_scores() reads a
+  // file for --scores.
   std::map<std::string, double> scores = {};
   // Free bytes that each rank needs on its GPU; the last value repeats: policy "memory".
   std::vector<uint64_t> rank_memory = {};

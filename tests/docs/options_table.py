@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 # Members that have no flag: MUSTER_BACKEND, and the ranks' own.
 WITHOUT_A_FLAG = {"backend", "nccl", "backtrace"}
@@ -45,9 +46,30 @@ def wrong_in_table(rows):
     return wrong, flags, members
 
 
+def wrong_keywords(rows):
+    """Keywords that the Python package does not take for the row's flag."""
+    sys.path.insert(0, "python")
+    from muster._run_flags import run_flags
+    wrong = []
+    for flag_cell, _, keyword_cell in rows:
+        keyword = re.match(r"`([^`]*)`", keyword_cell).group(1)
+        if "lambda" in keyword or keyword.startswith("muster.plan"):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            flags = run_flags(eval(f"dict({keyword})"), folder)  # pylint: disable=eval-used
+        told = flag_cell.strip("`").split(" ")
+        is_name = flags[0] == told[0] or (flags[0], told[0]) == ("-n", "--nproc-per-node")
+        is_value = len(told) == 1 or told[1].isupper() or " ".join(flags[1:]) == told[1]
+        if not (is_name and is_value):
+            wrong.append(f"{flag_cell}: {keyword} is {' '.join(flags)}")
+    return wrong
+
+
 def main():
     page = pathlib.Path("docs/options.md").read_text(encoding="utf-8")
-    wrong, flags, members = wrong_in_table(rows_of(page, "The options"))
+    rows = rows_of(page, "The options")
+    wrong, flags, members = wrong_in_table(rows)
+    wrong += wrong_keywords(rows)
     left_out = {flag for cells in rows_of(page, "Flags that are no options") for flag in re.findall(r"`(--[a-z-]+)`", cells[0])}
     there = flags_of_help(subprocess.run([sys.argv[1], "run", "--help"], capture_output=True, text=True, check=True).stdout)
     in_header = members_of_header(pathlib.Path("muster/run/run_options.h").read_text(encoding="utf-8"))

@@ -1,7 +1,6 @@
 // A program that starts its own ranks, with the RunOptions that its arguments say: name=value, as
 // many as there are, and then what each rank does. For options_test.py, which compares it with
 // `muster run` and the same flags.
-#include <muster/launch/score_file.h>
 #include <muster/muster.h>
 #include <signal.h>
 #include <unistd.h>

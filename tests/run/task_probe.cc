@@ -222,11 +222,11 @@ double train(Context& ctx) {
   checkpoints.add("net", model);
   for (const auto& batch : loader) {
     optimizer.zero_grad();
-    (model(batch.data).squeeze(1) - batch.target).square().mean().backward();
+    (model(batch.features).squeeze(1) - batch.labels).square().mean().backward();
     optimizer.step();
   }
   const auto scored = muster::evaluate(ctx, model, loader, [](auto& net, const auto& batch) {
-    return (net(batch.data).squeeze(1) - batch.target).square();
+    return (net(batch.features).squeeze(1) - batch.labels).square();
   });
   return scored + net->weight.sum().item<double>() + 1000 * ctx.gpu().value_or(-1);
 }
