@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
     text.encode(options.prompt);  // here, so that nothing is trained before a wrong one is found
     muster::RunOptions run;
     if (!options.mesh.empty())
-      run.nproc_per_node = options.dp * options.pp * options.tp;
+      run.mesh = {{"dp", options.dp}, {"pp", options.pp}, {"tp", options.tp}};
     return muster::run(run, argc, argv, [&](muster::Context& ctx) { train(options, text, ctx); });
   } catch (const muster::Error& error) {
     muster::log(muster::LogLevel::error, error.message());
