@@ -150,14 +150,15 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
   if (group.size() == world_size())
     return sampler(std::move(order), std::move(options));
   if (!parts_.batch_shares.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected no muster run --global-batch where ",
-                    group.size(),
-                    " of ",
-                    world_size(),
-                    " ranks share the samples (rank ",
-                    rank(),
-                    "); leave it out, and give each rank its batch size"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("sampler: expected no global batch (--global-batch, RunOptions::global_batch) where ",
+            group.size(),
+            " of ",
+            world_size(),
+            " ranks share the samples (rank ",
+            rank(),
+            "); leave it out, and give each rank its batch size"));
   }
   options.num_replicas = group.size();
   options.rank = group.rank();
@@ -170,9 +171,9 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
 StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
   if (!parts_.batch_shares.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("loader: expected no muster run --global-batch with a stream, whose ranks read "
-                    "batches of "
-                    "one size (rank ",
+                cat("loader: expected no global batch (--global-batch, RunOptions::global_batch) "
+                    "with a stream, "
+                    "whose ranks read batches of one size (rank ",
                     rank(),
                     "); leave it out, or give each rank its batch size by a StreamLoader"));
   }

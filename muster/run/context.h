@@ -108,7 +108,7 @@ class Context {
   DistributedSampler sampler(SampleOrder order, SamplerOptions options = {});
   // A sampler for a mesh that distributes samples over one axis, `group`. Ranks that differ only
   // along other axes (tensor parallelism, a pipeline) get the same samples. Throws:
-  // invalid_argument with `muster run --global-batch`, which divides batches over all ranks.
+  // invalid_argument with a global batch, which divides batches over all ranks.
   DistributedSampler sampler(SampleOrder order, ProcessGroup group, SamplerOptions options = {});
 
   // Batches of this rank's part of `dataset`, on its device. If the plan has a global batch, this
@@ -146,7 +146,7 @@ class Context {
   }
 
   // Batches of this rank's parts of `stream`, on its device. Throws: as StreamLoader's constructor;
-  // invalid_argument with `muster run --global-batch`, whose shares a stream cannot follow.
+  // invalid_argument with a global batch, whose shares a stream cannot follow.
   template <GivesStream Given>
   StreamLoader<StreamOf<Given>> loader(Given stream, StreamLoaderOptions options) {
     return {std::move(stream), stream_options(options)};

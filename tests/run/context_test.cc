@@ -249,7 +249,7 @@ TEST(Context, AGlobalBatchIsNotDealtOverOneAxis) {
     ctx.sampler(shuffled(30), mesh.group("dp"));
   });
   for (const auto& failure : failures)
-    EXPECT_THAT(message_of(failure), HasSubstr("no muster run --global-batch where 1 of 2"));
+    EXPECT_THAT(message_of(failure), HasSubstr("RunOptions::global_batch) where 1 of 2"));
 }
 
 TEST(Context, AxesOfOneRankOrderNothing) {

@@ -219,7 +219,7 @@ double train(Context& ctx) {
   const auto rows = torch::arange(16, torch::kFloat).reshape({8, 2});
   auto loader = ctx.loader(muster::TensorDataset(rows, rows.sum(1)), {.batch_size = 2});
   muster::Checkpoints checkpoints(ctx, {.folder = "of " + std::to_string(::getpid())});
-  checkpoints.add("net", model);
+  checkpoints.add("net", net);
   for (const auto& batch : loader) {
     optimizer.zero_grad();
     (model(batch.features).squeeze(1) - batch.labels).square().mean().backward();
