@@ -3,9 +3,10 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import unittest
 
-from program_case import MUSTER, OPTIONS_PROBE, SOURCE, ProgramTest
+from program_case import BUILD, MUSTER, OPTIONS_PROBE, SOURCE, ProgramTest
 
 MACHINES = f"{SOURCE}/tests/data/machines"
 DGX = f"{MACHINES}/dgx-h100.xml"
@@ -186,6 +187,42 @@ class Jobs(ProgramTest):
         self.assert_job("nproc_per_node=2", "run_dir=run", "trace=1", "quiet=1")
         with open(f"{self.folder}/run/trace.json", encoding="utf-8") as file:
             self.assertTrue(json.load(file))
+
+
+class OnGpus(ProgramTest):
+    """Fake ones, which are this machine's as far as the launcher and LibTorch can see."""
+
+    def gpus(self, cuda, **env):
+        return {"MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "FAKE_CUDA": cuda, "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so",
+                "FAKE_NVML": "version=570.1|uuid=GPU-a,name=A|uuid=GPU-b,name=B", "MUSTER_RUNTIME_DIR": self.folder, **env}
+
+    def test_each_rank_sees_what_the_function_chose(self):
+        done = self.start(OPTIONS_PROBE, "choose=last first", "nproc_per_node=2", "backend=gloo", **self.gpus("GPU-b,GPU-a"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rank 0 of 2 gpu 1 ", done.stdout)
+        self.assertIn("rank 1 of 2 gpu 0 ", done.stdout)
+
+    def test_leases(self):
+        held = self.environment(**self.gpus("GPU-a"))
+        with subprocess.Popen([MUSTER, "run", "-q", "--gpus", "0", "sh", "-c", "echo up; read end"], cwd=self.folder, env=held,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+            self.assertIn("up", job.stdout.readline())
+            on_first = ["gpus=0", "backend=gloo", "quiet=1"]
+            environment = self.environment(**self.gpus("GPU-a"))
+            start = lambda *options: subprocess.run([OPTIONS_PROBE, *on_first, *options], cwd=self.folder, env=environment, capture_output=True,
+                                                    text=True, timeout=120)
+            self.assert_fails(start(), "GPU-a held by job", code=1)
+            self.assert_fails(start("wait=100"), "GPU-a held by job", "100ms", code=1)
+            shared = start("no_lease=1")
+            self.assertEqual(shared.returncode, 0, shared.stderr)
+            self.assertIn("rank 0 of 1 gpu 0 ", shared.stdout)
+            job.communicate("\n", timeout=60)
+        self.assertEqual(job.returncode, 0)
+
+    def test_the_gpus_that_slurm_has_given(self):
+        done = self.start(OPTIONS_PROBE, "dry_run=1", "json=1", **self.gpus("GPU-b", SLURM_STEP_GPUS=1))
+        self.assertEqual([rank["device"]["index"] for rank in json.loads(done.stdout)["ranks"]], [1], done.stderr)
+        self.assertIn("SLURM_STEP_GPUS='1' names fewer GPUs", done.stderr)
 
 
 class UnderALauncher(ProgramTest):
