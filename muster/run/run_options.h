@@ -17,7 +17,6 @@
 #include "muster/base/mesh_shape.h"
 #include "muster/base/rank_env.h"
 #include "muster/comm/nccl_options.h"
-#include "muster/launch/score_file.h"
 #include "muster/placement/request.h"
 
 namespace muster {
@@ -42,7 +41,7 @@ struct RunOptions {
   // rank's GPU. (Request::choose)
   std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
   // Relative speed of GPUs, by UUID, index ("3") or model: policy "fastest". read_scores() reads a
-  // file for --scores.
+  // file for --scores (muster/launch/score_file.h).
   std::map<std::string, double> scores = {};
   // Free bytes that each rank needs on its GPU; the last value repeats: policy "memory".
   std::vector<uint64_t> rank_memory = {};
