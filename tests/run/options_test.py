@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import unittest
 
@@ -251,6 +252,18 @@ class UnderALauncher(ProgramTest):
         self.assertIn("rank 0 of 2 gpu 0 batch 5 mesh dp 0, tp 0 ", done.stdout)
         self.assertIn("rank 1 of 2 gpu 1 batch 4 mesh dp 0, tp 1 ", done.stdout)
         self.assert_fails(self.run_muster("-n", "2", "--quiet", OPTIONS_PROBE, "mesh=dp=3"), "the 2 ranks there are", code=1)
+
+    def test_a_launcher_without_a_plan(self):
+        """As torchrun starts a rank."""
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
+            held.bind(("127.0.0.1", 0))
+            done = self.start(OPTIONS_PROBE, "mesh=dp=-1", "global_batch=9", "surplus=cpu", "max_restarts=1", RANK=0, WORLD_SIZE=1, LOCAL_RANK=0,
+                              LOCAL_WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=held.getsockname()[1], PROBE_MESH=1,
+                              CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rank 0 of 1 gpu none batch 9 mesh dp 0 ", done.stdout)
+        self.assertRegex(done.stderr, "warning: RunOptions::max_restarts is not used: .* has started the ranks")
 
     def test_a_wrong_time_is_an_error_in_a_rank_too(self):
         self.assert_fails(self.run_muster("-n", "1", "--quiet", OPTIONS_PROBE, "collective_timeout=0"),
