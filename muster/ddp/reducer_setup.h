@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "muster/comm/process_group.h"
+#include "muster/ddp/average_hook.h"
 #include "muster/ddp/model_source.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/trained_parameters.h"
@@ -52,11 +53,13 @@ class BucketsInBackendMemory {
 // them, and the map of unused parameters, if they are looked for.
 Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused);
 
-// Uses `bucket_cap` instead of that of the options.
+// Uses `bucket_cap` instead of that of the options. `divisor` holds where NCCL averages
+// (average_hook.h).
 ReducerParts make_reducer(const TrainedParameters& parameters,
                           ProcessGroup& group,
                           const DdpOptions& options,
                           const BucketCap& bucket_cap,
-                          bool gradient_as_bucket_view);
+                          bool gradient_as_bucket_view,
+                          const AverageDivisor& divisor);
 
 }  // namespace muster

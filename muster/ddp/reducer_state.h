@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/ddp/average_hook.h"
 #include "muster/ddp/bucket_trial.h"
 #include "muster/ddp/bucket_views.h"
 #include "muster/ddp/compute_clock.h"
@@ -90,6 +91,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   Clock::time_point backward_began;
   ComputeClock compute;
   std::optional<Span> waits_for_gradients;  // of other ranks, at a backward's end
+  const AverageDivisor divisor = std::make_shared<std::atomic<int>>(0);
   ReducerParts parts;
   BucketViews views;
   uint64_t buckets_made = 0;

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-std::string refusal_of(const std::string& text) {
+std::string refusal_of_network(const std::string& text) {
   try {
     parse_switch_file(text, "f");
   } catch (const Error& error) {
@@ -55,20 +55,21 @@ TEST(SwitchFile, AHostALine) {
 }
 
 TEST(SwitchFile, WhatIsNoNetworkIsRefused) {
-  EXPECT_THAT(refusal_of(""), HasSubstr("--topology f:1: expected hosts, as in"));
-  EXPECT_THAT(refusal_of("SwitchName=s Switches=l\n"), HasSubstr("expected hosts"));
-  EXPECT_THAT(refusal_of("a\n"), HasSubstr("f:1: expected a host and its switches"));
-  EXPECT_THAT(refusal_of("a s//l\n"), HasSubstr("got 's//l'"));
-  EXPECT_THAT(refusal_of("a s\nb s\na t\n"), HasSubstr("f:3: expected each host once, got 'a'"));
-  EXPECT_THAT(refusal_of("SwitchName=s Nodes=a\nSwitchName=t Nodes=a\n"),
+  EXPECT_THAT(refusal_of_network(""), HasSubstr("--topology f:1: expected hosts, as in"));
+  EXPECT_THAT(refusal_of_network("SwitchName=s Switches=l\n"), HasSubstr("expected hosts"));
+  EXPECT_THAT(refusal_of_network("a\n"), HasSubstr("f:1: expected a host and its switches"));
+  EXPECT_THAT(refusal_of_network("a s//l\n"), HasSubstr("got 's//l'"));
+  EXPECT_THAT(refusal_of_network("a s\nb s\na t\n"),
+              HasSubstr("f:3: expected each host once, got 'a'"));
+  EXPECT_THAT(refusal_of_network("SwitchName=s Nodes=a\nSwitchName=t Nodes=a\n"),
               HasSubstr("f:2: expected each host and switch below one switch, got 'a'"));
-  EXPECT_THAT(refusal_of("SwitchName=s Switches=t\nSwitchName=t Switches=s Nodes=a\n"),
+  EXPECT_THAT(refusal_of_network("SwitchName=s Switches=t\nSwitchName=t Switches=s Nodes=a\n"),
               HasSubstr("not below themselves"));
-  EXPECT_THAT(refusal_of("SwitchName=s\n"), HasSubstr("a switch and what is below it"));
-  EXPECT_THAT(refusal_of("Nodes=a\n"), HasSubstr("a switch and what is below it"));
-  EXPECT_THAT(refusal_of("SwitchName=s Nodes=a[1-\n"), HasSubstr("names as in a[1-3,5],b"));
-  EXPECT_THAT(refusal_of("SwitchName=s Nodes=\n"), HasSubstr("KEY=VALUE"));
-  EXPECT_THAT(refusal_of("SwitchName=s Nodes=a[0-999999999]\n"), HasSubstr("names as in"));
+  EXPECT_THAT(refusal_of_network("SwitchName=s\n"), HasSubstr("a switch and what is below it"));
+  EXPECT_THAT(refusal_of_network("Nodes=a\n"), HasSubstr("a switch and what is below it"));
+  EXPECT_THAT(refusal_of_network("SwitchName=s Nodes=a[1-\n"), HasSubstr("names as in a[1-3,5],b"));
+  EXPECT_THAT(refusal_of_network("SwitchName=s Nodes=\n"), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(refusal_of_network("SwitchName=s Nodes=a[0-999999999]\n"), HasSubstr("names as in"));
 }
 
 }  // namespace

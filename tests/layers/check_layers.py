@@ -59,7 +59,8 @@ ROOMS = {
     },
     "placement": {
         "selection": [],  # which GPUs there are, and which of them are asked for
-        "request": ["selection"],  # what is asked, and the plan that answers it
+        "network": [],  # the order of hosts below switches
+        "request": ["selection", "network"],  # what is asked, and the plan that answers it
         "policy": ["request"],  # a file a policy
         "picture": ["request"],
         "": ["policy"],  # the planner, and the plan as text
@@ -87,7 +88,7 @@ ROOMS = {
 }
 ROOM_FILES = {  # folder -> stem -> room
     "tasks": {"task": "task", "stop_pause": "task"},
-    "placement": {"plan": "request", "request": "request"},
+    "placement": {"plan": "request", "request": "request", "network_order": "network"},
     "parallel": {},
     "comm": {"init_options": "options", "nccl_options": "options", "torch_compat": "compat"},
 }
