@@ -2,6 +2,7 @@
 // (forwards), gradient_backward.cc (hooks of a backward) and join.cc (ranks without more inputs).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
