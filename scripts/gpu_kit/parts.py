@@ -44,6 +44,7 @@ PARTS = [
     Part("conformance over NCCL, three ranks on one GPU", f"{RUN} {SHARED} 3 {APART} $BUILD/tests/conformance_ranks", 90,
          "checks hold on 3 ranks over nccl"),
     Part("groups that end, over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe 'drop groups'", 40, "drop groups holds"),
+    Part("averages, over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe averages", 40, "averages holds"),
     Part("a call's own limit, over NCCL", f"! {RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe limit", 30, "rank 0 threw: .*missing rank.s. 1"),
     Part("the job's limit, over NCCL", f"! MUSTER_COLLECTIVE_TIMEOUT=5 {RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe late", 40,
          r"timed out after 5.*missing rank\(s\) 1"),

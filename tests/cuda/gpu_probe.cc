@@ -199,6 +199,62 @@ void drop_groups(muster::Context& ctx) {
   ctx.process_group().barrier();
 }
 
+// The gradients of two micro-batches, reduced with the second.
+std::vector<at::Tensor> reduced_gradients(muster::Context& ctx, const muster::DdpOptions& options) {
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group(), options);
+  torch::manual_seed(20 + ctx.rank());
+  const auto x = torch::randn({2, 8, 12}).to(ctx.device());
+  {
+    const auto local = model.no_sync();
+    model(x[0]).square().mean().backward();
+  }
+  model(x[1]).square().mean().backward();
+  return gradients_of(*net);
+}
+
+// Rank r has r inputs less than rank 0, which is alone in the last step: its gradient there.
+at::Tensor gradient_of_the_last(muster::Context& ctx, bool by_all) {
+  torch::nn::Linear net(torch::nn::LinearOptions(4, 1).bias(false));
+  net->to(ctx.device());
+  torch::NoGradGuard no_grad;
+  net->weight.fill_(0.5);
+  torch::AutoGradMode grad(true);
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  const auto x = torch::arange(4.0F).to(ctx.device());
+  model.join(
+      [&] {
+        for (int i = 0; i < ctx.world_size() - ctx.rank(); ++i) {
+          net->zero_grad();
+          model(x + i).sum().backward();
+        }
+      },
+      {.divide_by_initial_world_size = by_all});
+  return net->weight.grad().cpu() / (torch::arange(4.0F) + (ctx.world_size() - 1));
+}
+
+// Gradients are averaged with the bits of a hook that divides them before they are added.
+void average_gradients(muster::Context& ctx) {
+  for (const bool views : {true, false}) {
+    for (const bool unused : {true, false}) {
+      muster::DdpOptions options{.find_unused_parameters = unused,
+                                 .gradient_as_bucket_view = views};
+      const auto got = reduced_gradients(ctx, options);
+      options.hook = muster::plain_average();
+      const auto expected = reduced_gradients(ctx, options);
+      for (size_t i = 0; i < got.size(); ++i)
+        expect(torch::equal(got[i], expected[i]), muster::cat("the bits of gradient ", i));
+    }
+  }
+  for (const bool by_all : {true, false}) {
+    const auto share = gradient_of_the_last(ctx, by_all);
+    const float expected = by_all ? 1.0F / static_cast<float>(ctx.world_size()) : 1.0F;
+    if (ctx.rank() == 0)
+      expect(share.eq(expected).all().item<bool>(), muster::cat("shares of ", expected));
+  }
+}
+
 // The last rank does not come to a call that has a limit of its own.
 void run_out_of_time(muster::Context& ctx) {
   auto sum = torch::ones({1 << 16}, ctx.device());
@@ -653,6 +709,8 @@ void probe(const std::string& what, muster::Context& ctx) {
     return stay_away_from_gradients(ctx);
   if (what == "drop groups")
     return drop_groups(ctx);
+  if (what == "averages")
+    return average_gradients(ctx);
   if (what == "limit")
     return run_out_of_time(ctx);
   if (what == "count waits")
