@@ -7,6 +7,7 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/load_weights.h"
+#include "muster/checkpoint/save_weights.h"
 #include "muster/checkpoint/training/checkpoints.h"
 #include "muster/comm/init.h"
 #include "muster/comm/process_group.h"

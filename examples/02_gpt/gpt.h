@@ -8,15 +8,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 struct GptOptions {
   int64_t vocabulary = 0;  // tokens are 0 … vocabulary - 1
   int64_t layers = 4;
   int64_t heads = 4;
-  int64_t width = 128;   // of a token's vector; the heads share it
-  int64_t context = 64;  // the most tokens that are looked at
-  bool tied = false;     // the head's weights are the token vectors
+  int64_t width = 128;        // of a token's vector; the heads share it
+  int64_t context = 64;       // the most tokens that are looked at
+  bool tied = false;          // the head's weights are the token vectors
+  std::string gelu = "none";  // how torch::gelu is approximated: GPT-2 was trained with "tanh"
 };
+
+// A linear layer of which a program can make a kind of its own, such as LoRA's
+// (examples/05_finetune).
+struct LayerImpl : torch::nn::LinearImpl {
+  using torch::nn::LinearImpl::LinearImpl;
+  virtual torch::Tensor forward(const torch::Tensor& x) {
+    return torch::nn::LinearImpl::forward(x);
+  }
+};
+TORCH_MODULE(Layer);
 
 // Throws: invalid_argument when no model can have these sizes.
 inline GptOptions checked(const GptOptions& o) {
@@ -49,6 +61,7 @@ inline GptOptions checked(const GptOptions& o) {
 struct GptBlockImpl : torch::nn::Module {
   explicit GptBlockImpl(const GptOptions& o)
       : heads(o.heads),
+        gelu(o.gelu),
         norm1(torch::nn::LayerNormOptions({o.width})),
         qkv(o.width, 3 * o.width),
         mix(o.width, o.width),
@@ -65,7 +78,7 @@ struct GptBlockImpl : torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& x) {
     const auto looked = x + attention(norm1(x));
-    return looked + down(torch::gelu(up(norm2(looked))));
+    return looked + down(torch::gelu(up(norm2(looked)), gelu));
   }
 
   torch::Tensor attention(const torch::Tensor& x) {
@@ -82,10 +95,11 @@ struct GptBlockImpl : torch::nn::Module {
   }
 
   int64_t heads;
+  std::string gelu;
   torch::nn::LayerNorm norm1;
-  torch::nn::Linear qkv, mix;
+  Layer qkv, mix;
   torch::nn::LayerNorm norm2;
-  torch::nn::Linear up, down;
+  Layer up, down;
 };
 TORCH_MODULE(GptBlock);
 

@@ -27,24 +27,29 @@ struct ParallelGptBlockImpl : torch::nn::Module {
   ParallelGptBlockImpl(GptBlockImpl& whole,
                        const muster::ProcessGroup& tp,
                        const ParallelGptOptions& o)
-      : group(tp), sequence(o.sequence), heads(whole.heads / group.size()) {
+      : group(tp), sequence(o.sequence), heads(whole.heads / group.size()), gelu(whole.gelu) {
     const std::optional<int64_t> dim = sequence ? std::optional<int64_t>(1) : std::nullopt;
     norm1 = register_module("norm1", copy_of(whole.norm1));
     qkv = register_module(
-        "qkv", muster::column_parallel(whole.qkv, group, {.stacks = 3, .sequence_dim = dim}));
-    mix = register_module("mix", muster::row_parallel(whole.mix, group, {.sequence_dim = dim}));
+        "qkv",
+        muster::column_parallel(as_linear(whole.qkv), group, {.stacks = 3, .sequence_dim = dim}));
+    mix = register_module("mix",
+                          muster::row_parallel(as_linear(whole.mix), group, {.sequence_dim = dim}));
     norm2 = register_module("norm2", copy_of(whole.norm2));
-    up = register_module("up", muster::column_parallel(whole.up, group, {.sequence_dim = dim}));
-    down = register_module("down", muster::row_parallel(whole.down, group, {.sequence_dim = dim}));
+    up = register_module(
+        "up", muster::column_parallel(as_linear(whole.up), group, {.sequence_dim = dim}));
+    down = register_module(
+        "down", muster::row_parallel(as_linear(whole.down), group, {.sequence_dim = dim}));
   }
 
+  static torch::nn::Linear as_linear(const Layer& layer) { return {layer.ptr()}; }
   static torch::nn::LayerNorm copy_of(torch::nn::LayerNorm& norm) {
     return torch::nn::LayerNorm(std::dynamic_pointer_cast<torch::nn::LayerNormImpl>(norm->clone()));
   }
 
   torch::Tensor forward(const torch::Tensor& x) {
     const auto looked = x + attention(normed(norm1, x));
-    return looked + down(torch::gelu(up(normed(norm2, looked))));
+    return looked + down(torch::gelu(up(normed(norm2, looked)), gelu));
   }
 
   torch::Tensor normed(torch::nn::LayerNorm& norm, const torch::Tensor& x) {
@@ -68,6 +73,7 @@ struct ParallelGptBlockImpl : torch::nn::Module {
   muster::ProcessGroup group;
   bool sequence;
   int64_t heads;
+  std::string gelu;
   torch::nn::LayerNorm norm1 = nullptr;
   muster::ColumnParallelLinear qkv = nullptr;
   muster::RowParallelLinear mix = nullptr;

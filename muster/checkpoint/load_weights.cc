@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -19,38 +20,24 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/files/tensor_source.h"
-#include "muster/checkpoint/files/weight_files.h"
+#include "muster/checkpoint/found_weights.h"
 #include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/safetensors_dtype.h"
+#include "muster/checkpoint/weight_source.h"
 
 namespace muster {
 
 namespace {
 
-// A tensor of the file, as all ranks are told of it.
-struct FoundWeight {
-  std::string from;  // its name in the file
-  TensorEntry kind;
-};
-
-// `next` is what the caller can do about it.
-[[noreturn]] void refuse_weights(const std::string& expected,
-                                 const std::string& path,
-                                 const std::string& got,
-                                 const std::string& next) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("load_weights: expected ", expected, " in '", path, "', got ", got, "; ", next));
-}
-
 using ModelTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Returns the head of a safetensors file that would have all tensors of the source, for the other
 // ranks.
-std::string head_of(const TensorSource& source) {
+std::string head_of(const WeightSource& source) {
   SafetensorsHeader header;
   uint64_t at = 0;
-  for (const auto& [name, tensor] : source.tensors()) {
-    TensorEntry entry = tensor.kind;
+  for (const auto& [name, kind] : source.tensors()) {
+    TensorEntry entry = kind;
     entry.begin = at;
     at += tensor_bytes(entry);
     entry.end = at;
@@ -60,27 +47,22 @@ std::string head_of(const TensorSource& source) {
 }
 
 // The size of the data after that head.
-uint64_t end_of(const TensorSource& source) {
+uint64_t end_of(const WeightSource& source) {
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : source.tensors())
-    bytes += tensor_bytes(tensor.kind);
+  for (const auto& [name, kind] : source.tensors())
+    bytes += tensor_bytes(kind);
   return bytes;
 }
 
-// Reads a tensor of the file. Throws: invalid_argument if .make has asked for one that is not
-// there.
-at::Tensor read_weight(const TensorSource& source,
-                       const std::string& name,
-                       const std::string& path) {
+// Throws: invalid_argument if .make has asked for a tensor that is not there.
+const TensorEntry& asked_for(const WeightSource& source,
+                             const std::string& name,
+                             const std::string& path) {
   const auto found = source.tensors().find(name);
   if (found == source.tensors().end())
     refuse_weights(
         cat("'", name, "', for which .make asks,"), path, "none of that name", "correct .make");
-  const TensorEntry& kind = found->second.kind;
-  const at::Tensor values = at::empty(kind.shape, scalar_type_of(kind));
-  source.read(name, all_elements(kind.shape), values.mutable_data_ptr());
-  check_bools(path, name, values);
-  return values;
+  return found->second;
 }
 
 // The tensors that .make makes, and those of the file that it makes them of. Rank 0 finds it and
@@ -98,19 +80,19 @@ struct MadeWeights {
 
 // Calls .make with zeros, so that nothing is read and nothing changes.
 MadeWeights try_to_make(const ModelTensors& tensors,
-                        const TensorSource& source,
+                        const WeightSource& source,
                         const LoadWeightsOptions& options,
                         const std::string& path) {
   MadeWeights result;
+  if (!options.make)
+    return result;
   const WeightReader zeros = [&](const std::string& name) {
-    const auto found = source.tensors().find(name);
-    if (found == source.tensors().end())
-      return read_weight(source, name, path);  // throws
+    const TensorEntry& kind = asked_for(source, name, path);
     result.used.insert(name);
-    return at::zeros(found->second.kind.shape, scalar_type_of(found->second.kind));
+    return at::zeros(kind.shape, scalar_type_of(kind));
   };
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor made = options.make ? options.make(name, zeros) : at::Tensor();
+    const at::Tensor made = options.make(name, zeros);
     if (!made.defined())
       continue;
     if (made.sizes() != tensor.sizes())
@@ -145,16 +127,19 @@ void check_not_quantized(const std::string& name,
                          const FoundWeight& weight,
                          const TensorEntries& entries,
                          const std::string& path) {
-  const at::ScalarType type = scalar_type_of(weight.kind);
-  const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
-  const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, weight.from);
-  const bool is_quantized = is_whole || is_scaled;
-  if (!is_quantized || !at::isFloatingType(tensor.scalar_type()))
+  if (!at::isFloatingType(tensor.scalar_type()))
     return;
-  refuse_weights(cat("numbers of the model's type for '", name, "'"),
-                 path,
-                 cat(to_string(weight.kind), " '", weight.from, "', which is quantized"),
-                 "multiply it with its scale by .make, or fetch the model as bf16");
+  for (const std::string& part : weight.parts) {
+    const TensorEntry& kind = entries.at(part);
+    const at::ScalarType type = scalar_type_of(kind);
+    const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
+    const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, part);
+    if (is_whole || is_scaled)
+      refuse_weights(cat("numbers of the model's type for '", name, "'"),
+                     path,
+                     cat(to_string(kind), " '", part, "', which is quantized"),
+                     "multiply it with its scale by .make, or fetch the model as bf16");
+  }
 }
 
 // PyTorch, too, loads a BatchNorm without its counter.
@@ -173,42 +158,31 @@ bool is_loaded_by_another_name(const ModelTensors& tensors,
   });
 }
 
-// Returns the tensors of the file by the names that .name gives them.
-std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
-                                                 const LoadWeightsOptions& options,
-                                                 const std::string& path) {
-  std::map<std::string, FoundWeight> found;
-  for (const auto& [name, kind] : entries) {
-    const std::string renamed = options.name ? options.name(name) : name;
-    if (renamed.empty())
-      continue;
-    const auto [other, is_new] =
-        found.try_emplace(renamed, FoundWeight{.from = name, .kind = kind});
-    if (!is_new)
-      refuse_weights("a unique name for each tensor",
-                     path,
-                     cat("'", renamed, "' for '", other->second.from, "' and '", name, "'"),
-                     "correct .name, or leave one out");
-  }
-  return found;
-}
-
 // A tensor is never reshaped to fit: that would be another weight.
 void check_shape(const std::string& name,
                  const at::Tensor& tensor,
                  const FoundWeight& weight,
                  const std::string& path) {
+  if (!weight.missing.empty())
+    refuse_weights(cat("'", weight.missing[0], "', a part of the model's '", name, "',"),
+                   path,
+                   "none of that name",
+                   "correct .names");
   if (weight.kind.shape == tensor.sizes())
     return;
+  const bool is_renamed = weight.parts[0] != name;
   refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
                  path,
-                 cat("[", join(weight.kind.shape, ", "), "]"),
+                 cat("[",
+                     join(weight.kind.shape, ", "),
+                     "]",
+                     is_renamed ? cat(" of '", join(weight.parts, "', '"), "'") : ""),
                  "make the model that was saved, or leave the tensor out by .name");
 }
 
 // Refuses a load that is not what the caller asked for. `partial` allows names that do not meet.
 void check_names_meet(const LoadedWeights& result, const std::string& path, bool partial) {
-  const char* const next = "rename the tensors with .name, or set .partial = true";
+  const char* const next = "rename the tensors with .name or .names, or set .partial = true";
   if (!partial && !result.missing.empty())
     refuse_weights("a tensor for each of the model's",
                    path,
@@ -225,19 +199,21 @@ void check_names_meet(const LoadedWeights& result, const std::string& path, bool
         cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
         next);
   if (result.loaded.empty())
-    refuse_weights(
-        "tensors of the model", path, "none of their names", "rename the tensors with .name");
+    refuse_weights("tensors of the model",
+                   path,
+                   "none of their names",
+                   "rename the tensors with .name or .names");
 }
 
 // Finds for each tensor of the model the one of the file, and what is left on either side.
 LoadedWeights compare_with(const ModelTensors& tensors,
-                           const std::map<std::string, FoundWeight>& found,
+                           const FoundWeights& found,
                            const MadeWeights& made,
                            const TensorEntries& entries,
                            const std::string& path,
                            bool partial) {
   LoadedWeights result;
-  std::map<std::string, FoundWeight> left = found;
+  FoundWeights left = found;
   for (const auto& [name, tensor] : tensors) {
     const auto weight = left.find(name);
     if (made.made.contains(name)) {
@@ -259,8 +235,9 @@ LoadedWeights compare_with(const ModelTensors& tensors,
            is_loaded_by_another_name(tensors, by_name.at(name), result.loaded);
   });
   for (const auto& [name, weight] : left)
-    if (!made.used.contains(weight.from))
-      result.unexpected.push_back(weight.from);
+    for (const std::string& part : weight.parts)
+      if (!part.empty() && !made.used.contains(part))
+        result.unexpected.push_back(part);
   check_names_meet(result, path, partial);
   return result;
 }
@@ -286,6 +263,35 @@ void check_same_if_shared(const std::vector<at::Tensor>& filled,
                  "leave one out by .name");
 }
 
+// Rank 0's file as the others know it.
+struct SharedEntries {
+  std::string head;
+  std::string bytes;  // of the data behind the head
+};
+
+// Opens the files on rank 0, and gives every rank the kinds of their tensors.
+TensorEntries share_entries(std::unique_ptr<WeightSource>& source,
+                            const std::string& path,
+                            const Peers& peers) {
+  SharedEntries shared;
+  peers.on_rank0([&] {
+    source = open_weights(path);
+    shared = {.head = head_of(*source), .bytes = cat(end_of(*source))};
+  });
+  peers.share(shared.head);
+  peers.share(shared.bytes);
+  return parse_safetensors_header(shared.head, std::stoull(shared.bytes), path).tensors;
+}
+
+// The model's tensors that the caller wants.
+ModelTensors wanted_tensors(const torch::nn::Module& model,
+                            const std::function<bool(const std::string&)>& only) {
+  ModelTensors tensors = model_tensors(model);
+  if (only)
+    std::erase_if(tensors, [&](const auto& item) { return !only(item.first); });
+  return tensors;
+}
+
 }  // namespace
 
 LoadedWeights load_weights(torch::nn::Module& model,
@@ -293,34 +299,25 @@ LoadedWeights load_weights(torch::nn::Module& model,
                            const LoadWeightsOptions& options,
                            const Peers& peers) {
   const at::NoGradGuard no_grad;
-  TensorSource source;
-  std::string head, bytes;
-  peers.on_rank0([&] {
-    source = TensorSource(weight_files(path));
-    if (const auto holes = source.incomplete(); !holes.empty())
-      refuse_weights(
-          cat("all of '", holes[0], "'"), path, "some of it", "a rank's file is missing");
-    head = head_of(source);
-    bytes = cat(end_of(source));
-  });
-  peers.share(head);
-  peers.share(bytes);
+  check_weight_names(options.names);
+  std::unique_ptr<WeightSource> source;  // on rank 0
+  const TensorEntries entries = share_entries(source, path, peers);
   // Only rank 0 has the files, so it alone can try .make.
-  const auto tensors = model_tensors(model);
+  const auto tensors = wanted_tensors(model, options.only);
   std::string made_bytes;
-  peers.on_rank0([&] { made_bytes = try_to_make(tensors, source, options, path).to_bytes(); });
+  peers.on_rank0([&] { made_bytes = try_to_make(tensors, *source, options, path).to_bytes(); });
   peers.share(made_bytes);
   const MadeWeights made = MadeWeights::from_bytes(made_bytes);
-  std::map<std::string, FoundWeight> found;
+  FoundWeights found;
   LoadedWeights result;
   // All ranks compare: a model that differs on one rank is refused on all.
   peers.together([&] {
-    const TensorEntries entries = parse_safetensors_header(head, std::stoull(bytes), path).tensors;
-    found = by_model_name(entries, options, path);
+    found = find_weights(entries, options, path);
     result = compare_with(tensors, found, made, entries, path, options.partial);
   });
   const WeightReader reader = [&](const std::string& name) {
-    return read_weight(source, name, path);
+    asked_for(*source, name, path);
+    return source->read(name);
   };
   // One tensor at a time: no rank needs memory for all of them.
   std::vector<at::Tensor> filled;
@@ -329,7 +326,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
     const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     peers.on_rank0([&] {
       const bool is_made = made.made.contains(name);
-      values.copy_(is_made ? options.make(name, reader) : reader(found.at(name).from));
+      values.copy_(is_made ? options.make(name, reader) : read_found(found.at(name), reader, path));
       check_same_if_shared(filled, name, tensor, values, path);
     });
     peers.share(values);
@@ -337,6 +334,17 @@ LoadedWeights load_weights(torch::nn::Module& model,
     filled.push_back(tensor);
   }
   return result;
+}
+
+WeightShapes weight_shapes(const std::string& path, const WeightNames& names, const Peers& peers) {
+  check_weight_names(names);
+  std::unique_ptr<WeightSource> source;
+  const TensorEntries entries = share_entries(source, path, peers);
+  WeightShapes shapes;
+  for (const auto& [name, weight] : find_weights(entries, {.names = names}, path))
+    if (weight.missing.empty())
+      shapes.emplace(name, weight.kind.shape);
+  return shapes;
 }
 
 }  // namespace muster

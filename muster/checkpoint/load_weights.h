@@ -10,11 +10,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/weight_names.h"
 
 namespace torch::nn {
 class Module;
@@ -29,6 +32,8 @@ struct LoadWeightsOptions {
   // Maps a name in the file to the model's; an empty result skips the tensor. Default: the same
   // name.
   std::function<std::string(const std::string& name)> name = {};
+  // A table of names, of which `name` gives the file's.
+  WeightNames names = {};
   // Makes the model's tensor `name` of any of the file's: transposed, cut, joined, scaled. An
   // undefined tensor: it is loaded as without. Called on rank 0 alone, twice a tensor: the first
   // time, for the shapes, with zeros.
@@ -38,6 +43,9 @@ struct LoadWeightsOptions {
   //     return {};
   //   }
   std::function<at::Tensor(const std::string& name, const WeightReader& file)> make = {};
+  // Which tensors to load, by the model's names. Others stay as they are, whether or not the file
+  // has them. Default: all.
+  std::function<bool(const std::string& name)> only = {};
   // Allow tensors of the model that the file lacks (they stay as they are), and tensors of the file
   // that the model lacks.
   bool partial = false;
@@ -61,6 +69,13 @@ struct LoadedWeights {
 LoadedWeights load_weights(torch::nn::Module& model,
                            const std::string& path,
                            const LoadWeightsOptions& options = {},
+                           const Peers& peers = {});
+
+// The shapes that the model's tensors have in a file, to make the model by. Those that the table
+// leaves out are not among them. Rank 0 reads. Collective: yes. Throws: as load_weights.
+using WeightShapes = std::map<std::string, std::vector<int64_t>>;
+WeightShapes weight_shapes(const std::string& path,
+                           const WeightNames& names = {},
                            const Peers& peers = {});
 
 }  // namespace muster

@@ -1,0 +1,105 @@
+// The tensors of the file are views of the model's, so a second copy of one exists only while it is
+// written.
+#include "muster/checkpoint/save_weights.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/files/durable_file.h"
+#include "muster/checkpoint/files/path_facts.h"
+#include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/safetensors.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse_to_save(const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("save_weights: expected ", expected, ", got ", got, "; correct .names or .only"));
+}
+
+// Cuts the tensor into the parts that the file has of it.
+void put_parts(NamedTensors& out,
+               const std::string& name,
+               const at::Tensor& tensor,
+               const WeightPlace& place) {
+  const auto parts = static_cast<int64_t>(place.parts.size());
+  if (parts > 1 && (tensor.dim() == 0 || tensor.size(0) % parts != 0))
+    refuse_to_save(cat("a first dimension that ", parts, " parts divide"),
+                   cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "]"));
+  for (int64_t i = 0; i < parts; ++i) {
+    at::Tensor part = parts > 1 ? tensor.chunk(parts)[i] : tensor;
+    if (place.form == WeightForm::transposed && part.dim() == 2)
+      part = part.t();
+    if (!out.emplace(place.parts[i], part).second)
+      refuse_to_save("a unique name for each tensor",
+                     cat("'", place.parts[i], "' for '", name, "' and another"));
+  }
+}
+
+NamedTensors tensors_of_file(const torch::nn::Module& model, const SaveWeightsOptions& options) {
+  NamedTensors out;
+  std::vector<at::Tensor> written;
+  for (const auto& [name, tensor] : model_tensors(model)) {
+    const bool is_written = std::ranges::any_of(
+        written, [&tensor = tensor](const at::Tensor& other) { return other.is_same(tensor); });
+    if (is_written || (options.only && !options.only(name)))
+      continue;
+    written.push_back(tensor);
+    put_parts(out, name, tensor.detach(), weight_in_file(options.names, name));
+  }
+  if (out.empty())
+    refuse_to_save("tensors to save", "none");
+  return out;
+}
+
+// Writes beside the file first, so that a reader never sees a part of it.
+void write_whole(const std::filesystem::path& file,
+                 const NamedTensors& tensors,
+                 const SaveWeightsOptions& options) {
+  if (!options.replace && exists_at(file))
+    throw Error(ErrorCode::invalid_argument,
+                cat("save_weights: expected a new file, got '",
+                    file.string(),
+                    "', which exists; name another, or set .replace = true"));
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  std::filesystem::create_directories(folder);
+  const std::string aside = cat(".", file.filename().string(), ".", ::getpid());
+  std::filesystem::remove(cat(folder, "/", aside));  // of an earlier process of this number
+  try {
+    write_safetensors(folder, aside, tensors, options.metadata);
+    std::filesystem::rename(cat(folder, "/", aside), file);
+    sync_folder(folder);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(cat(folder, "/", aside), ignored);
+    throw;
+  }
+}
+
+}  // namespace
+
+void save_weights(const torch::nn::Module& model,
+                  const std::string& path,
+                  const SaveWeightsOptions& options,
+                  const Peers& peers) {
+  const at::NoGradGuard no_grad;
+  check_weight_names(options.names);
+  peers.together([&] {
+    const NamedTensors tensors = tensors_of_file(model, options);
+    if (peers.rank() == 0)
+      write_whole(path, tensors, options);
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,28 @@
+// A published file of weights, or several, open to be read one tensor at a time. Called by
+// load_weights.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "muster/checkpoint/model_state.h"
+
+namespace muster {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // The kinds of the tensors, without their places.
+  virtual const TensorEntries& tensors() const = 0;
+  // Reads a tensor into contiguous memory of its own on the CPU. Throws: io; invalid_argument if
+  // the file is damaged. Its name must be one of tensors().
+  virtual at::Tensor read(const std::string& name) const = 0;
+};
+
+// Opens what a person or a hub calls a model: files as weight_files() finds them, or what
+// torch.save has written (torch_file.h). Throws: as these do.
+std::unique_ptr<WeightSource> open_weights(const std::string& path);
+
+}  // namespace muster
