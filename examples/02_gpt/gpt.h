@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <string>
 
 struct GptOptions {
@@ -92,6 +94,11 @@ struct GptBlockImpl : torch::nn::Module {
                                                           /*dropout_p=*/0.0,
                                                           /*is_causal=*/true);
     return mix(seen.transpose(1, 2).flatten(2));
+  }
+
+  // By their names, for programs that replace some.
+  std::map<std::string, std::reference_wrapper<Layer>> layers() {
+    return {{"qkv", qkv}, {"mix", mix}, {"up", up}, {"down", down}};
   }
 
   int64_t heads;

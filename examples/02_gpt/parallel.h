@@ -42,7 +42,10 @@ struct ParallelGptBlockImpl : torch::nn::Module {
         "down", muster::row_parallel(as_linear(whole.down), group, {.sequence_dim = dim}));
   }
 
-  static torch::nn::Linear as_linear(const Layer& layer) { return {layer.ptr()}; }
+  static torch::nn::Linear as_linear(const Layer& layer) {
+    const std::shared_ptr<torch::nn::LinearImpl> linear = layer.ptr();
+    return linear;
+  }
   static torch::nn::LayerNorm copy_of(torch::nn::LayerNorm& norm) {
     return torch::nn::LayerNorm(std::dynamic_pointer_cast<torch::nn::LayerNormImpl>(norm->clone()));
   }

@@ -9,11 +9,12 @@
 //   muster::optim::AdamW optimizer(trained_parameters(*net), 1e-3);
 #pragma once
 
+#include <muster/base/error.h>
+#include <muster/base/strings.h>
 #include <muster/checkpoint/tensor_pieces.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,7 +56,6 @@ struct LoraLinearImpl : LayerImpl {
   double scale, dropout;
   torch::nn::Linear lora_A, lora_B;
 };
-TORCH_MODULE(LoraLinear);
 
 inline bool is_adapter(const std::string& name) {
   return name.find(".lora_") != std::string::npos;
@@ -74,15 +74,17 @@ void add_lora(Block& block, const LoraOptions& options) {
   for (const std::string& name : options.layers) {
     const auto found = layers.find(name);
     if (found == layers.end() || options.rank < 1)
-      throw muster::Error(muster::ErrorCode::invalid_argument,
-                          muster::cat("lora: expected a rank of at least 1 and layers of the block, "
-                                      "got rank ",
-                                      options.rank,
-                                      " and '",
-                                      name,
-                                      "'; correct it"));
-    LoraLinear lora(*found->second.get(), options);
-    found->second.get() = Layer(block.replace_module(name, lora));
+      throw muster::Error(
+          muster::ErrorCode::invalid_argument,
+          muster::cat("lora: expected a rank of at least 1 and layers of the block, "
+                      "got rank ",
+                      options.rank,
+                      " and '",
+                      name,
+                      "'; correct it"));
+    Layer& layer = found->second;
+    const std::shared_ptr<LayerImpl> lora = std::make_shared<LoraLinearImpl>(*layer, options);
+    layer = block.replace_module(name, lora);
   }
 }
 
