@@ -6,8 +6,11 @@
 //   muster run resnet --cifar cifar-10-batches-bin --depth 3 --width 16 --epochs 150
 //                     --batch-size 128
 //
-// The second is ResNet-20. The model is in resnet.h, the pictures in pictures.h, the command line
-// in options.h.
+//   muster run resnet --weights resnet18.pth --lr 0.01 --epochs 3
+//                        begins with a trained model: torchvision's ResNet-18 or 34, or a ViT
+//
+// The second is ResNet-20. The models are in resnet.h, torchvision.h and vit.h, the pictures in
+// pictures.h, the command line in options.h.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -16,8 +19,11 @@
 #include "options.h"
 #include "pictures.h"
 #include "resnet.h"
+#include "torchvision.h"
+#include "vit.h"
 
-void train(const Options& options, muster::Context& ctx) {
+template <class Net>
+void train(const Options& options, muster::Context& ctx, Net net, const Seen& seen) {
   const std::string run_dir = ctx.run_dir(options.run_dir);
   if (options.batch_size % ctx.world_size() != 0)
     throw std::invalid_argument(muster::cat("--batch-size: expected a multiple of ",
@@ -31,12 +37,12 @@ void train(const Options& options, muster::Context& ctx) {
   ctx.process_group().barrier();
   const auto data =
       muster::read_cifar10(digits ? run_dir + "/digits" : options.cifar, {.bytes = true});
-  auto pictures = ctx.loader(Pictures(data.train, /*augment=*/true, /*mirror=*/!digits),
+  auto pictures = ctx.loader(Pictures(data.train, seen, /*augment=*/true, /*mirror=*/!digits),
                              {.batch_size = options.batch_size / ctx.world_size(),
                               .accumulate = options.accumulate,
                               .workers = options.workers},
                              {.seed = options.seed});
-  auto held_out = ctx.loader(Pictures(data.test, /*augment=*/false, /*mirror=*/false),
+  auto held_out = ctx.loader(Pictures(data.test, seen, /*augment=*/false, /*mirror=*/false),
                              {.batch_size = 64, .workers = options.workers},
                              {.shuffle = false, .pad = false});
   // Of all ranks together the same batches whatever their number: so a step is the same part of the
@@ -45,8 +51,6 @@ void train(const Options& options, muster::Context& ctx) {
       (pictures.num_batches() + options.accumulate - 1) / options.accumulate;
   const int64_t steps = options.epochs * steps_per_epoch;
 
-  ctx.seed_all(options.seed);
-  ResNet net(10, options.depth, options.width);
   net->to(ctx.device());
   muster::convert_sync_batch_norm(*net, ctx.process_group());
   muster::optim::SGD optimizer(
@@ -76,7 +80,7 @@ void train(const Options& options, muster::Context& ctx) {
       {.precision = &precision, .clip_norm = 5.0, .schedule = &schedule, .ema = &ema});
   const auto accuracy = [&] {
     const auto averages = ema.swap();
-    return muster::evaluate(ctx, net, held_out, [](ResNet& net, const auto& batch) {
+    return muster::evaluate(ctx, net, held_out, [](Net& net, const auto& batch) {
       return net(batch.pixels).argmax(1).eq(batch.label);
     });
   };
@@ -103,6 +107,25 @@ void train(const Options& options, muster::Context& ctx) {
   const double last = accuracy();
   if (ctx.is_main())
     std::cout << muster::to_json_line({{"test_accuracy", last}}) << std::endl;
+}
+
+void train(const Options& options, muster::Context& ctx) {
+  auto& group = ctx.process_group();
+  ctx.seed_all(options.seed);
+  if (options.weights.empty())
+    return train(options, ctx, ResNet(10, options.depth, options.width), {});
+  if (has_vit(muster::weight_shapes(options.weights, vit_names(), group))) {
+    Vit net = load_vit(options.weights, 10, group);
+    train(options, ctx, net, {.side = net->options.side, .deviation = {0.5, 0.5, 0.5}});
+  } else {
+    TorchvisionResNet net = load_torchvision_resnet(options.weights, 10, group);
+    train(options,
+          ctx,
+          net,
+          {.side = options.side > 0 ? options.side : 224,
+           .mean = muster::transform::kImageNetMean,
+           .deviation = muster::transform::kImageNetDeviation});
+  }
 }
 
 int main(int argc, char** argv) {

@@ -1,12 +1,16 @@
 // The example's command line.
 #pragma once
 
+#include <muster/base/strings.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
 
 struct Options {
   std::string cifar;
   std::string digits = DIGITS_FILE;
+  std::string weights;
+  int64_t side = 0;
   int64_t depth = 1;
   int64_t width = 8;
   int64_t epochs = 12;
@@ -35,6 +39,14 @@ inline Options parse_options(int argc, char** argv) {
       o.cifar,
       "the folder cifar-10-batches-bin (default: the digits of data/, enlarged to 32x32)");
   app.add_option("--digits", o.digits, "the digits: digits.csv.gz")->capture_default_str();
+  app.add_option("--weights",
+                 o.weights,
+                 "begin with a trained model: torchvision's ResNet-18 or 34 (.pth or safetensors), "
+                 "or a ViT as model hubs have it");
+  number("--side",
+         o.side,
+         0,
+         "of the pictures that a trained ResNet sees; 0: 224, as those that it was trained on");
   number("--depth", o.depth, 1, "residual blocks in each of three stages; 3 is ResNet-20");
   number("--width", o.width, 1, "channels of the first stage; ResNet-20 has 16");
   number("--epochs", o.epochs, 1, "passes over the data");
@@ -61,6 +73,10 @@ inline Options parse_options(int argc, char** argv) {
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {
     app.parse(argc, argv);
+    for (const char* name : {"--depth", "--width"})
+      if (!o.weights.empty() && app.count(name) > 0)
+        throw CLI::ValidationError(
+            muster::cat(name, ": expected none with --weights, which decide it; leave one out"));
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }

@@ -1,5 +1,6 @@
 // The example's data: pictures of 32×32 in CIFAR-10's files, cut out a little elsewhere in every
-// epoch. Where there are none, the handwritten digits of data/, enlarged and in the same format.
+// epoch, and enlarged where a model was trained on larger ones. Where there are none, the
+// handwritten digits of data/, enlarged and in the same format.
 #pragma once
 
 #include <muster/base/error.h>
@@ -11,17 +12,26 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 struct Picture {
-  torch::Tensor pixels;  // [3, 32, 32] float32
+  torch::Tensor pixels;  // [3, side, side] float32
   torch::Tensor label;
+};
+
+// What a model gets to see: pictures of this side, of whose colours the mean was subtracted, and
+// which were then divided by `deviation`.
+struct Seen {
+  int64_t side = 32;
+  std::vector<double> mean = {0.5, 0.5, 0.5};
+  std::vector<double> deviation = {0.25, 0.25, 0.25};
 };
 
 class Pictures : public muster::Dataset<Picture> {
  public:
   // `mirror`: left becomes right in half of them, which is no good for digits.
-  Pictures(muster::TensorDataset bytes, bool augment, bool mirror)
-      : bytes_(std::move(bytes)), augment_(augment), mirror_(mirror) {}
+  Pictures(muster::TensorDataset bytes, const Seen& seen, bool augment, bool mirror)
+      : bytes_(std::move(bytes)), seen_(seen), augment_(augment), mirror_(mirror) {}
 
   int64_t size() const override { return bytes_.size(); }
   Picture get(int64_t index, muster::Generator& rng) const override {
@@ -31,12 +41,14 @@ class Pictures : public muster::Dataset<Picture> {
       pixels = transform::random_crop(pixels, 32, 32, rng, /*padding=*/4);
     if (augment_ && mirror_)
       pixels = transform::random_flip(pixels, rng);
-    return {transform::normalize(pixels, {0.5, 0.5, 0.5}, {0.25, 0.25, 0.25}),
-            bytes_.labels()[index]};
+    if (seen_.side != pixels.size(-1))
+      pixels = transform::resize(pixels, seen_.side, seen_.side);
+    return {transform::normalize(pixels, seen_.mean, seen_.deviation), bytes_.labels()[index]};
   }
 
  private:
   muster::TensorDataset bytes_;
+  Seen seen_;
   bool augment_;
   bool mirror_;
 };

@@ -24,8 +24,8 @@ inline const muster::WeightNames& adapter_names() {
 }
 
 // Throws: as load_weights. Collective: yes.
-inline void load_adapter(Gpt& net, const std::string& path, const muster::ProcessGroup& group) {
-  muster::load_weights(*net, path, {.names = adapter_names(), .only = is_adapter}, group);
+inline void load_adapter(Gpt& net, const std::string& path, const muster::Peers& peers = {}) {
+  muster::load_weights(*net, path, {.names = adapter_names(), .only = is_adapter}, peers);
 }
 
 // Writes the folder that peft's PeftModel.from_pretrained takes. `base` is where its base model is.
@@ -34,12 +34,12 @@ inline void save_adapter(const Gpt& net,
                          const std::string& folder,
                          const std::string& base,
                          const LoraOptions& options,
-                         const muster::ProcessGroup& group) {
+                         const muster::Peers& peers = {}) {
   muster::save_weights(*net,
                        folder + "/adapter_model.safetensors",
                        {.names = adapter_names(), .only = is_adapter, .replace = true},
-                       group);
-  if (group.rank() != 0)
+                       peers);
+  if (peers.rank() != 0)
     return;
   const std::map<std::string, std::string> published = {
       {"qkv", "c_attn"}, {"mix", "attn.c_proj"}, {"up", "c_fc"}, {"down", "mlp.c_proj"}};

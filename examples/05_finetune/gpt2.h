@@ -33,8 +33,8 @@ inline const muster::WeightNames& gpt2_names() {
 // have one for every 64 of the width. Throws: invalid_argument for a file of another model.
 inline GptOptions gpt2_sizes(const std::string& path,
                              int64_t heads,
-                             const muster::ProcessGroup& group) {
-  const auto shapes = muster::weight_shapes(path, gpt2_names(), group);
+                             const muster::Peers& peers = {}) {
+  const auto shapes = muster::weight_shapes(path, gpt2_names(), peers);
   for (const char* name : {"token.weight", "position"}) {
     if (const auto found = shapes.find(name); found != shapes.end() && found->second.size() == 2)
       continue;
@@ -59,8 +59,8 @@ inline GptOptions gpt2_sizes(const std::string& path,
 }
 
 // Reads the model on rank 0, for all. Throws: as load_weights, and as gpt2_sizes. Collective: yes.
-inline Gpt load_gpt2(const std::string& path, int64_t heads, const muster::ProcessGroup& group) {
-  Gpt net(gpt2_sizes(path, heads, group));
-  muster::load_weights(*net, path, {.names = gpt2_names()}, group);
+inline Gpt load_gpt2(const std::string& path, int64_t heads, const muster::Peers& peers = {}) {
+  Gpt net(gpt2_sizes(path, heads, peers));
+  muster::load_weights(*net, path, {.names = gpt2_names()}, peers);
   return net;
 }

@@ -5,14 +5,13 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/durable_file.h"
 #include "muster/checkpoint/files/path_facts.h"
@@ -72,19 +71,18 @@ void write_whole(const std::filesystem::path& file,
                 cat("save_weights: expected a new file, got '",
                     file.string(),
                     "', which exists; name another, or set .replace = true"));
-  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   std::filesystem::create_directories(folder);
-  const std::string aside = cat(".", file.filename().string(), ".", ::getpid());
-  std::filesystem::remove(cat(folder, "/", aside));  // of an earlier process of this number
+  const std::filesystem::path aside = name_aside(file);
   try {
-    write_safetensors(folder, aside, tensors, options.metadata);
-    std::filesystem::rename(cat(folder, "/", aside), file);
-    sync_folder(folder);
+    write_safetensors(folder, aside.filename(), tensors, options.metadata);
+    std::filesystem::rename(aside, file);
   } catch (...) {
     std::error_code ignored;
-    std::filesystem::remove(cat(folder, "/", aside), ignored);
+    std::filesystem::remove(aside, ignored);
     throw;
   }
+  sync_folder(folder);
 }
 
 }  // namespace

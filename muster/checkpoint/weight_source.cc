@@ -5,13 +5,18 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/files/weight_files.h"
 #include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/torch_file.h"
 
 namespace muster {
 
 namespace {
+
+constexpr const char* kTorchModelFile = "pytorch_model.bin";  // as hubs have it
 
 class SafetensorsWeights : public WeightSource {
  public:
@@ -43,9 +48,21 @@ class SafetensorsWeights : public WeightSource {
   TensorEntries entries_;
 };
 
+// What torch.save has written there: the file itself, or the model of a folder that has no
+// safetensors. Empty: nothing.
+std::string torch_file_of(const std::string& path) {
+  if (!is_folder(path))
+    return exists_at(path) && is_torch_file(path) ? path : "";
+  const std::string file = cat(path, "/", kTorchModelFile);
+  const bool is_plain = !exists_at(cat(path, "/", kManifestFile)) && !has_plain_weights(path);
+  return is_plain && exists_at(file) ? file : "";
+}
+
 }  // namespace
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  if (const std::string file = torch_file_of(path); !file.empty())
+    return open_torch_file(file);
   return std::make_unique<SafetensorsWeights>(path);
 }
 

@@ -250,7 +250,7 @@ TEST_F(LoadWeights, FilesOfOtherKindsAreNamed) {
   auto net = filled_linear(1);
   torch::save(net, folder_ / "net.pt");
   EXPECT_THAT(refusal(folder_ / "net.pt"),
-              HasSubstr("got what torch.save or torch::save writes (.pt, .bin); load it"));
+              HasSubstr("what C++'s torch::save wrote is for torch::load"));
   const std::pair<const char*, const char*> kinds[] = {
       {"GGUF\3\0\0\0\1\0\0\0", "a GGUF file"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 9\n",
@@ -264,6 +264,8 @@ TEST_F(LoadWeights, FilesOfOtherKindsAreNamed) {
     EXPECT_THAT(refusal(folder_ / "other.safetensors"), HasSubstr(what));
   }
   test::put_file(folder_ / "pytorch_model.bin", "PK\3\4");
+  EXPECT_THAT(refusal(folder_.path()), HasSubstr("expected a whole archive in"));
+  std::filesystem::rename(folder_ / "pytorch_model.bin", folder_ / "pytorch_model.bin.index.json");
   EXPECT_THAT(refusal(folder_.path()),
               HasSubstr("got pytorch_model.bin, which torch.save has written; convert it"));
 }

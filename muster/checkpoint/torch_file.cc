@@ -1,0 +1,317 @@
+// Today's file is a zip archive: data.pkl, and the bytes of each storage as data/KEY. An older one
+// is a row of pickles, and the storages behind them. A tensor is a call of _rebuild_tensor_v2 with
+// its storage, offset, sizes and strides.
+#include "muster/checkpoint/torch_file.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <caffe2/serialize/inline_container.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/files/pickle.h"
+#include "muster/checkpoint/safetensors_dtype.h"
+
+namespace muster {
+
+namespace {
+
+using Kind = PickledValue::Kind;
+
+constexpr std::string_view kZip = "PK\x03\x04";
+// The first pickle of an older file: a long number that says so.
+constexpr std::string_view kOldTorch = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20";
+constexpr int kMostNested = 32;
+
+[[noreturn]] void refuse_torch_file(const std::string& path,
+                                    const std::string& expected,
+                                    const std::string& got,
+                                    const std::string& next = "it is damaged or of another kind") {
+  throw Error(ErrorCode::invalid_argument,
+              cat("torch file: expected ", expected, " in '", path, "', got ", got, "; ", next));
+}
+
+struct NamedType {
+  std::string_view storage;  // its class in torch
+  std::string_view dtype;    // its name in torch
+  at::ScalarType type;
+};
+constexpr NamedType kTypes[] = {{"FloatStorage", "float32", at::kFloat},
+                                {"DoubleStorage", "float64", at::kDouble},
+                                {"HalfStorage", "float16", at::kHalf},
+                                {"BFloat16Storage", "bfloat16", at::kBFloat16},
+                                {"LongStorage", "int64", at::kLong},
+                                {"IntStorage", "int32", at::kInt},
+                                {"ShortStorage", "int16", at::kShort},
+                                {"CharStorage", "int8", at::kChar},
+                                {"ByteStorage", "uint8", at::kByte},
+                                {"BoolStorage", "bool", at::kBool},
+                                {"ComplexFloatStorage", "complex64", at::kComplexFloat},
+                                {"", "float8_e4m3fn", at::kFloat8_e4m3fn},
+                                {"", "float8_e5m2", at::kFloat8_e5m2}};
+
+// A tensor as the pickle describes it.
+struct PickledTensor {
+  std::string key;  // of its storage
+  at::ScalarType type = at::kFloat;
+  int64_t offset = 0;  // in elements
+  std::vector<int64_t> sizes, strides;
+};
+
+// Reads the values of a pickle; what has another form than it should is refused.
+class TensorsOfPickle {
+ public:
+  explicit TensorsOfPickle(const std::string& path) : path_(path) {}
+
+  std::map<std::string, PickledTensor> find(const PickledValue& root) {
+    add(root, "", 0);
+    return std::move(tensors_);
+  }
+
+  // The type of the elements of a storage, by its id: ("storage", class, key, device, elements).
+  at::ScalarType type_of_storage(const PickledValue& id) const {
+    const std::string& name = item(id, 1).text;
+    for (const NamedType& each : kTypes)
+      if (!each.storage.empty() && name == cat("torch ", each.storage))
+        return each.type;
+    refuse_torch_file(path_, "a storage of a known type", cat("'", name, "'"));
+  }
+
+ private:
+  const PickledValue& item(const PickledValue& list, size_t at) const {
+    if (at >= list.items.size())
+      refuse_torch_file(path_, "a tensor as torch.save writes it", "less");
+    return *list.items[at];
+  }
+
+  void add(const PickledValue& value, const std::string& name, int nested) {
+    if (nested > kMostNested)
+      refuse_torch_file(path_, cat("at most ", kMostNested, " dictionaries in each other"), "more");
+    if (value.kind == Kind::dict) {
+      for (size_t i = 0; i + 1 < value.items.size(); i += 2)
+        if (const PickledValue& key = *value.items[i]; key.kind == Kind::text)
+          add(*value.items[i + 1], name.empty() ? key.text : cat(name, ".", key.text), nested + 1);
+    } else if (value.kind == Kind::call) {
+      add_call(value, name, nested);
+    }
+  }
+
+  void add_call(const PickledValue& call, const std::string& name, int nested) {
+    const PickledValue &function = item(call, 0), &arguments = item(call, 1);
+    const bool is_parameter = function.is_global("torch._utils _rebuild_parameter") ||
+                              function.is_global("torch._utils _rebuild_parameter_with_state");
+    if (is_parameter)
+      return add(item(arguments, 0), name, nested + 1);
+    const bool has_type = function.is_global("torch._utils _rebuild_tensor_v3");
+    if (!has_type && !function.is_global("torch._utils _rebuild_tensor_v2"))
+      return;
+    const PickledValue& id = item(item(arguments, 0), 0);
+    PickledTensor tensor{.key = item(id, 2).text,
+                         .type = has_type ? type_named(item(arguments, 6)) : type_of_storage(id),
+                         .offset = item(arguments, 1).number,
+                         .sizes = numbers(item(arguments, 2)),
+                         .strides = numbers(item(arguments, 3))};
+    if (!tensors_.emplace(name, std::move(tensor)).second)
+      refuse_torch_file(path_, "a unique name for each tensor", cat("'", name, "' twice"));
+  }
+
+  at::ScalarType type_named(const PickledValue& dtype) const {
+    for (const NamedType& each : kTypes)
+      if (dtype.text == cat("torch ", each.dtype))
+        return each.type;
+    refuse_torch_file(path_, "a tensor of a known type", cat("'", dtype.text, "'"));
+  }
+
+  static std::vector<int64_t> numbers(const PickledValue& list) {
+    std::vector<int64_t> out;
+    for (const PickledValue* each : list.items)
+      out.push_back(each->number);
+    return out;
+  }
+
+  const std::string& path_;
+  std::map<std::string, PickledTensor> tensors_;
+};
+
+// The bytes of a storage, which live as long as `owner`.
+struct StorageBytes {
+  std::string_view bytes;
+  std::shared_ptr<void> owner;
+};
+using ReadStorage = std::function<StorageBytes(const std::string& key)>;
+
+// Elements that the tensor's storage must have. Nothing if sizes and strides make no sense.
+std::optional<uint64_t> needed_elements(const PickledTensor& tensor) {
+  constexpr int64_t kMost = int64_t{1} << 48;  // so that no sum overflows
+  if (tensor.sizes.size() != tensor.strides.size() || tensor.offset < 0 || tensor.offset > kMost)
+    return std::nullopt;
+  int64_t last = tensor.offset;
+  bool is_empty = false;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    const int64_t size = tensor.sizes[i], stride = tensor.strides[i];
+    if (size < 0 || stride < 0 || size > kMost || stride > kMost)
+      return std::nullopt;
+    is_empty = is_empty || size == 0;
+    if (size > 1 && stride > (kMost - last) / (size - 1))
+      return std::nullopt;
+    last += (size - 1) * stride;
+  }
+  return is_empty ? 0 : static_cast<uint64_t>(last) + 1;
+}
+
+class TorchFile : public WeightSource {
+ public:
+  TorchFile(const std::string& path,
+            std::map<std::string, PickledTensor> tensors,
+            ReadStorage storage)
+      : path_(path), pickled_(std::move(tensors)), storage_(std::move(storage)) {
+    if (pickled_.empty())
+      refuse_torch_file(path,
+                        "a dictionary of tensors",
+                        "none",
+                        "save net.state_dict() in Python; what C++'s torch::save wrote is for "
+                        "torch::load");
+    for (const auto& [name, tensor] : pickled_) {
+      if (!needed_elements(tensor))
+        refuse_torch_file(path, cat("the sizes and strides of '", name, "'"), "impossible ones");
+      entries_.emplace(name, tensor_entry(tensor.type, tensor.sizes));
+    }
+  }
+
+  const TensorEntries& tensors() const override { return entries_; }
+
+  at::Tensor read(const std::string& name) const override {
+    const PickledTensor& tensor = pickled_.at(name);
+    const StorageBytes storage = storage_(tensor.key);
+    const uint64_t needed = *needed_elements(tensor);
+    if (needed > storage.bytes.size() / c10::elementSize(tensor.type))
+      refuse_torch_file(path_,
+                        cat(needed, " numbers for '", name, "'"),
+                        cat("a storage of ", storage.bytes.size(), " bytes"));
+    const at::Tensor out = at::empty(tensor.sizes, tensor.type);
+    if (needed == 0)
+      return out;
+    // from_blob takes no const memory, of which it only reads here.
+    auto* const begin = const_cast<char*>(storage.bytes.data()) +
+                        tensor.offset * static_cast<int64_t>(c10::elementSize(tensor.type));
+    out.copy_(at::from_blob(begin, tensor.sizes, tensor.strides, at::TensorOptions(tensor.type)));
+    return out;
+  }
+
+ private:
+  std::string path_;
+  std::map<std::string, PickledTensor> pickled_;
+  ReadStorage storage_;
+  TensorEntries entries_;
+};
+
+using Archive = caffe2::serialize::PyTorchStreamReader;
+
+// LibTorch's errors about archives have pages of text; the first line says what is wrong.
+template <class Work>
+auto with_archive(const std::string& path, const Work& work) {
+  try {
+    return work();
+  } catch (const c10::Error& error) {
+    refuse_torch_file(path, "a whole archive", split(error.what_without_backtrace(), '\n').front());
+  }
+}
+
+StorageBytes read_record(Archive& archive, const std::string& name) {
+  auto [data, size] = archive.getRecord(name);
+  auto owner = std::make_shared<at::DataPtr>(std::move(data));
+  return {.bytes = {static_cast<const char*>(owner->get()), size}, .owner = owner};
+}
+
+std::unique_ptr<WeightSource> open_archive(const std::string& path) {
+  const auto archive = with_archive(path, [&] { return std::make_shared<Archive>(path); });
+  const StorageBytes data = with_archive(path, [&] { return read_record(*archive, "data.pkl"); });
+  if (archive->hasRecord("byteorder")) {
+    const StorageBytes order = read_record(*archive, "byteorder");
+    if (order.bytes != "little")
+      refuse_torch_file(path, "little-endian numbers", std::string(order.bytes));
+  }
+  const Pickle pickle = read_pickle(data.bytes, path);
+  return std::make_unique<TorchFile>(
+      path, TensorsOfPickle(path).find(*pickle.root), [archive, path](const std::string& key) {
+        return with_archive(path, [&] { return read_record(*archive, cat("data/", key)); });
+      });
+}
+
+// The storages of an older file: each is the number of its elements, and these.
+std::map<std::string, std::string_view> old_storages(
+    std::string_view rest,
+    const PickledValue& keys,
+    const std::map<std::string, at::ScalarType>& types,
+    const std::string& path) {
+  std::map<std::string, std::string_view> storages;
+  for (const PickledValue* key : keys.items) {
+    const auto type = types.find(key->text);
+    uint64_t elements = 0;
+    if (type == types.end() || rest.size() < sizeof(elements))
+      refuse_torch_file(path, cat("the storage '", key->text, "'"), "none");
+    std::memcpy(&elements, rest.data(), sizeof(elements));
+    rest.remove_prefix(sizeof(elements));
+    const size_t size = c10::elementSize(type->second);
+    if (elements > rest.size() / size)
+      refuse_torch_file(path, cat(elements, " numbers in '", key->text, "'"), "fewer");
+    storages.emplace(key->text, rest.substr(0, elements * size));
+    rest.remove_prefix(elements * size);
+  }
+  return storages;
+}
+
+std::unique_ptr<WeightSource> open_old_file(const std::string& path) {
+  const auto bytes = std::make_shared<std::string>(read_plain_file(path));
+  std::string_view rest = *bytes;
+  const auto next = [&] {
+    Pickle pickle = read_pickle(rest, path);
+    rest.remove_prefix(pickle.bytes);
+    return pickle;
+  };
+  next();  // the number that says what it is, the version, and about the machine
+  next();
+  next();
+  const Pickle content = next(), keys = next();
+  TensorsOfPickle reader(path);
+  std::map<std::string, at::ScalarType> types;
+  for (const PickledValue& value : content.values)
+    if (value.kind == Kind::persistent && value.items[0]->items.size() >= 3)
+      types.emplace(value.items[0]->items[2]->text, reader.type_of_storage(*value.items[0]));
+  auto storages = old_storages(rest, *keys.root, types, path);
+  return std::make_unique<TorchFile>(
+      path,
+      reader.find(*content.root),
+      [bytes, path, storages = std::move(storages)](const std::string& key) -> StorageBytes {
+        const auto found = storages.find(key);
+        if (found == storages.end())
+          refuse_torch_file(path, cat("the storage '", key, "'"), "none");
+        return {.bytes = found->second, .owner = bytes};
+      });
+}
+
+std::string first_bytes(const std::string& path) {
+  return read_plain_file(path, kOldTorch.size()).substr(0, kOldTorch.size());
+}
+
+}  // namespace
+
+bool is_torch_file(const std::string& path) {
+  const std::string begin = first_bytes(path);
+  return begin.starts_with(kZip) || begin == kOldTorch;
+}
+
+std::unique_ptr<WeightSource> open_torch_file(const std::string& path) {
+  return first_bytes(path).starts_with(kZip) ? open_archive(path) : open_old_file(path);
+}
+
+}  // namespace muster

@@ -1,0 +1,79 @@
+#include "muster/checkpoint/files/pickle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+using namespace std::string_view_literals;
+using Kind = PickledValue::Kind;
+using ::testing::HasSubstr;
+
+std::string refusal(std::string_view bytes) {
+  try {
+    read_pickle(bytes, "a.pth");
+    return "read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+}
+
+TEST(Pickle, NumbersOfAnySize) {
+  const std::pair<std::string, int64_t> numbers[] = {
+      {"K\xff", 255},
+      {std::string("M\x01\x02", 3), 513},
+      {"J\xfe\xff\xff\xff", -2},
+      {std::string("\x8a\x00", 2), 0},
+      {"\x8a\x01\xff", -1},
+      {std::string("\x8a\x03\x00\x00\x01", 5), 65536},
+      {"\x88", 1}};
+  for (const auto& [bytes, number] : numbers) {
+    const Pickle pickle = read_pickle(bytes + "., and more", "a.pth");
+    EXPECT_EQ(pickle.root->kind, Kind::number);
+    EXPECT_EQ(pickle.root->number, number);
+    EXPECT_EQ(pickle.bytes, bytes.size() + 1);
+  }
+  EXPECT_EQ(read_pickle("G\x3f\xf8\0\0\0\0\0\0."sv, "a.pth").root->real, 1.5);
+}
+
+// {"a": [1, ("b",)]}, with the dictionary in itself as "self".
+TEST(Pickle, CollectionsAlsoInCircles) {
+  const std::string_view bytes =
+      "\x80\x02}q\0(X\x01\0\0\0a](K\x01U\x01"
+      "b\x85"
+      "eX\x04\0\0\0selfh\0u."sv;
+  const Pickle pickle = read_pickle(bytes, "a.pth");
+  ASSERT_EQ(pickle.root->kind, Kind::dict);
+  ASSERT_EQ(pickle.root->items.size(), 4U);
+  EXPECT_EQ(pickle.root->items[0]->text, "a");
+  EXPECT_EQ(pickle.root->items[1]->items[1]->items[0]->text, "b");
+  EXPECT_EQ(pickle.root->items[3], pickle.root);
+}
+
+TEST(Pickle, CallsAreNamedAndNotMade) {
+  const Pickle pickle = read_pickle("cos\nsystem\nU\x04true\x85R.", "a.pth");
+  ASSERT_EQ(pickle.root->kind, Kind::call);
+  EXPECT_TRUE(pickle.root->items[0]->is_global("os system"));
+  EXPECT_EQ(pickle.root->items[1]->items[0]->text, "true");
+}
+
+TEST(Pickle, WhatIsCutOrUnknownIsRefused) {
+  EXPECT_THAT(refusal("}"), HasSubstr("got its end at byte 1; it is damaged"));
+  EXPECT_THAT(refusal("."), HasSubstr("an empty stack"));
+  EXPECT_THAT(refusal("K\x01t."), HasSubstr("an empty stack"));
+  EXPECT_THAT(refusal("h\x05."), HasSubstr("not in the memo, 5"));
+  EXPECT_THAT(refusal("cos"), HasSubstr("a line without an end"));
+  EXPECT_THAT(refusal("X\xff\xff\xff\xffz"), HasSubstr("its end"));
+  EXPECT_THAT(refusal("i."), HasSubstr("instruction 105"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,114 @@
+#include "muster/checkpoint/torch_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <random>
+
+#include "muster/base/error.h"
+#include "muster/checkpoint/load_weights.h"
+#include "muster/checkpoint/safetensors.h"
+#include "tests/checkpoint/model.h"
+#include "tests/data/files.h"
+#include "tests/data/python.h"
+
+namespace muster {
+namespace {
+
+using test::message_of;
+using ::testing::HasSubstr;
+
+// What tests/checkpoint/torch_save.py wrote. The tests skip where there is no such Python.
+class TorchFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::run_python("tests/checkpoint/torch_save.py", folder_.path()))
+      GTEST_SKIP() << "no Python with torch in .deps";
+  }
+  const test::TempFolder folder_;
+};
+
+void expect_same(const WeightSource& source, const NamedTensors& expected, const std::string& of) {
+  EXPECT_EQ(source.tensors().size(), expected.size()) << of;
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(source.tensors().contains(name)) << of << ": " << name;
+    const at::Tensor read = source.read(name);
+    EXPECT_EQ(read.scalar_type(), tensor.scalar_type()) << of << ": " << name;
+    EXPECT_TRUE(torch::equal(read, tensor)) << of << ": " << name;
+  }
+}
+
+TEST_F(TorchFile, EveryFormOfTorchSaveIsReadAsItsTensors) {
+  int files = 0;
+  for (const char* name : {"state_dict", "kinds", "views", "training", "parameters"}) {
+    const auto expected = read_safetensors(folder_ / name + ".safetensors").tensors;
+    for (const char* form : {".pth", ".old.pth", ".protocol4.pth"}) {
+      const std::string path = folder_ / name + form;
+      ASSERT_TRUE(is_torch_file(path));
+      expect_same(*open_torch_file(path), expected, path);
+      ++files;
+    }
+  }
+  EXPECT_EQ(files, 15);
+}
+
+TEST_F(TorchFile, LoadWeightsTakesIt) {
+  torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+  EXPECT_EQ(load_weights(*net, folder_ / "state_dict.pth").loaded.size(), 7U);
+  const auto expected = read_safetensors(folder_ / "state_dict.safetensors").tensors;
+  EXPECT_TRUE(torch::equal(net->named_parameters()["0.weight"], expected.at("0.weight")));
+  test::fill(*net, 0);
+  load_weights(*net, folder_ / "training.pth", {.names = {.prefix = "model."}, .partial = true});
+  EXPECT_TRUE(torch::equal(net->named_parameters()["0.weight"], expected.at("0.weight")));
+  std::filesystem::create_directory(folder_ / "hub");
+  std::filesystem::copy(folder_ / "state_dict.old.pth", folder_ / "hub/pytorch_model.bin");
+  test::fill(*net, 0);
+  load_weights(*net, folder_ / "hub");
+  EXPECT_TRUE(torch::equal(net->named_parameters()["0.weight"], expected.at("0.weight")));
+}
+
+TEST_F(TorchFile, OfFloat8AndComplexNumbers) {
+  EXPECT_EQ(open_torch_file(folder_ / "fp8.pth")->read("x").to(torch::kFloat).sum().item<float>(),
+            2);
+  EXPECT_EQ(open_torch_file(folder_ / "complex.pth")->read("z").scalar_type(),
+            torch::kComplexFloat);
+}
+
+TEST_F(TorchFile, WhatHasNoNamesIsRefused) {
+  EXPECT_THAT(message_of([&] { open_torch_file(folder_ / "list.pth"); }),
+              HasSubstr("expected a dictionary of tensors in"));
+  torch::save(torch::nn::Linear(2, 2), folder_ / "cpp.pt");
+  EXPECT_THAT(message_of([&] { open_torch_file(folder_ / "cpp.pt"); }),
+              HasSubstr("what C++'s torch::save wrote is for torch::load"));
+}
+
+// Reads all of it; an Error is fine, and anything else is not.
+void read_damaged(const std::string& path) {
+  try {
+    const auto source = open_torch_file(path);
+    for (const auto& [name, kind] : source->tensors())
+      source->read(name);
+  } catch (const Error&) {
+  }
+}
+
+TEST_F(TorchFile, DamagedOnesEndInErrors) {
+  std::mt19937 random(3);
+  for (const char* name : {"views.old.pth", "training.old.pth", "views.pth", "training.pth"}) {
+    const std::string whole = test::get_file(folder_ / name);
+    for (int i = 0; i < 150; ++i) {
+      std::string bytes = whole;
+      if (i % 3 == 0)
+        bytes.resize(random() % whole.size());
+      for (int n = 0; n < 1 + i % 4 && !bytes.empty(); ++n)
+        bytes[random() % std::min<size_t>(bytes.size(), 1200)] = static_cast<char>(random());
+      test::put_file(folder_ / "damaged.pth", bytes);
+      read_damaged(folder_ / "damaged.pth");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster

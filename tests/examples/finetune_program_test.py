@@ -1,0 +1,138 @@
+"""Starts examples/05_finetune as users do, with a GPT-2 of published_weights.py, and reads what it leaves behind."""
+import array
+import json
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+from program_case import BUILD, MUSTER, PYTHON, SOURCE, ProgramTest
+
+FINETUNE = f"{BUILD}/bin/finetune"
+RANK, ALPHA = 4, 8
+
+
+def tensors_of(path):
+    """Each tensor's shape and numbers, all of them F32."""
+    data = pathlib.Path(path).read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + size])
+    head.pop("__metadata__", None)
+    begin = 8 + size
+    return {name: (entry["shape"], array.array("f", data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]]))
+            for name, entry in head.items()}
+
+
+class FinetuneTest(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.files = tempfile.mkdtemp(prefix="muster-published-")
+        cls.addClassCleanup(shutil.rmtree, cls.files, ignore_errors=True)
+        script = f"{SOURCE}/tests/examples/published_weights.py"
+        if not PYTHON or subprocess.run([PYTHON, "-B", script, cls.files]).returncode == 77:
+            raise unittest.SkipTest("no Python with torch and safetensors")
+        source = random.Random(3)  # each token is the one before, or the next: there is something to learn
+        tokens = [7]
+        while len(tokens) < 16 * 160 + 1:
+            tokens.append((tokens[-1] + source.randrange(2)) % 60)
+        array.array("H", tokens).tofile(open(f"{cls.files}/train.bin", "wb"))
+
+    def finetune(self, name, *argv, ranks=2, weights="gpt2"):
+        options = {"--weights": f"{self.files}/{weights}", "--heads": "4", "--tokens": f"{self.files}/train.bin", "--rank": str(RANK),
+                   "--alpha": str(ALPHA), "--layers": "qkv,down", "--lr": "0.02", "--log-every": "1"}
+        others = [word for option, value in options.items() if option not in argv for word in (option, value)]
+        return self.start(MUSTER, "run", "-n", str(ranks), "--cpu-slots", str(ranks), "--run-dir", f"{self.folder}/{name}", FINETUNE,
+                          *others, *argv)
+
+    def trained(self, name, *argv, ranks=2, **more):
+        done = self.finetune(name, "--batch", str(8 // ranks), "--steps", "20", "--save-every", "7", *argv, ranks=ranks, **more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def adapter(self, name):
+        return pathlib.Path(f"{self.folder}/{name}/adapter/adapter_model.safetensors")
+
+    def losses(self, name):
+        return [json.loads(line)["loss"] for line in open(f"{self.folder}/{name}/metrics.jsonl")]
+
+    def test_ranks_train_as_one_process_and_save_the_adapters_alone(self):
+        before = pathlib.Path(f"{self.files}/gpt2/model.safetensors").read_bytes()
+        self.trained("one", ranks=1)
+        one = self.losses("one")
+        self.assertEqual(len(one), 20)
+        self.assertLess(sum(one[-5:]), sum(one[:5]) - 1, "nothing was learned")
+        whole = tensors_of(self.adapter("one"))
+        self.assertEqual(len(whole), 8)
+        for name, way in (("two", ()), ("sharded", ("--shard", "full"))):
+            with self.subTest(name=name):
+                self.trained(name, *way)
+                for mine, theirs in zip(self.losses(name), one, strict=True):
+                    self.assertAlmostEqual(mine, theirs, delta=1e-4)
+                for tensor, (shape, numbers) in tensors_of(self.adapter(name)).items():
+                    self.assertEqual(shape, whole[tensor][0])
+                    self.assertLess(max(abs(a - b) for a, b in zip(numbers, whole[tensor][1], strict=True)), 1e-3, tensor)
+                saved = list(pathlib.Path(f"{self.folder}/{name}/checkpoints/step-20").glob("model*.safetensors"))
+                self.assertTrue(saved)
+                for file in saved:
+                    self.assertTrue(all(".lora_" in tensor for tensor in tensors_of(file)), "more than adapters was saved")
+        self.assertEqual(pathlib.Path(f"{self.files}/gpt2/model.safetensors").read_bytes(), before)
+
+    def test_it_resumes_with_the_same_bits(self):
+        for name, way in (("ddp", ()), ("full", ("--shard", "full"))):
+            with self.subTest(name=name):
+                self.trained(name, *way)
+                whole = self.adapter(name).read_bytes()
+                shutil.rmtree(f"{self.folder}/{name}/checkpoints/step-20")
+                shutil.rmtree(f"{self.folder}/{name}/adapter")
+                resumed = self.trained(name, *way, "--resume")
+                self.assertIn("step-14", resumed.stderr)
+                self.assertEqual(self.adapter(name).read_bytes(), whole, "not the same bits as in one go")
+                self.assertEqual(len(self.losses(name)), 20)
+        # What one way has saved, another resumes.
+        shutil.rmtree(f"{self.folder}/full/checkpoints/step-20")
+        before = self.losses("full")
+        self.trained("full", "--resume", ranks=1)
+        for mine, theirs in zip(self.losses("full"), before, strict=True):
+            self.assertAlmostEqual(mine, theirs, delta=1e-4)
+
+    def test_an_adapter_is_merged_into_the_weights(self):
+        self.trained("run")
+        done = self.finetune("merge", "--steps", "0", "--adapter", str(self.adapter("run")), "--merged",
+                             f"{self.folder}/out/model.safetensors", ranks=1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        base, merged = tensors_of(f"{self.files}/gpt2/model.safetensors"), tensors_of(f"{self.folder}/out/model.safetensors")
+        adapter = tensors_of(self.adapter("run"))
+        self.assertEqual(sorted("transformer." + name for name in merged), sorted(base))
+        changed = [name for name in merged if merged[name][1] != base["transformer." + name][1]]
+        self.assertEqual(sorted(changed), [f"h.{i}.{layer}.weight" for i in range(2) for layer in ("attn.c_attn", "mlp.c_proj")])
+        for name in changed:
+            (into, out), before = base["transformer." + name]
+            a, b = (adapter[f"base_model.model.transformer.{name[:-7]}.lora_{which}.weight"][1] for which in "AB")
+            for i in range(into):
+                for o in range(out):
+                    product = sum(b[o * RANK + r] * a[r * into + i] for r in range(RANK))
+                    self.assertAlmostEqual(merged[name][1][i * out + o], before[i * out + o] + product * ALPHA / RANK, delta=1e-5)
+        # Trained on from there, with an adapter of its own.
+        again = self.finetune("again", "--steps", "1", weights=f"../{pathlib.Path(self.folder).name}/out")
+        self.assertEqual(again.returncode, 0, again.stderr)
+
+    def test_what_does_not_fit_is_refused(self):
+        self.trained("run", ranks=1)
+        self.assert_fails(self.finetune("run", "--steps", "30", "--resume", "--alpha", "3", ranks=1),
+                          "expected the --weights and the --alpha of before")
+        self.assert_fails(self.finetune("run", "--steps", "30", "--resume", "--rank", "2", ranks=1), "blocks.0.qkv.lora_A.weight")
+        self.assert_fails(self.finetune("other", "--steps", "1", weights="vit.safetensors"), "wte.weight and wpe.weight")
+        self.assert_fails(self.finetune("other", "--steps", "1", weights="nowhere"), "nowhere")
+        self.assert_fails(self.finetune("other", "--steps", "0", "--adapter", f"{self.files}/vit.safetensors"), "blocks.0.qkv.lora_A")
+        array.array("H", [59, 60] * 20).tofile(open(f"{self.folder}/large.bin", "wb"))
+        self.assert_fails(self.finetune("other", "--steps", "1", "--batch", "1", "--tokens", f"{self.folder}/large.bin"), "60")
+        self.assert_fails(self.start(FINETUNE, "--weights", "x", "--steps", "1"), "--tokens: expected a file to train on", code=2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)
