@@ -235,11 +235,12 @@ StorageBytes read_record(Archive& archive, const std::string& name) {
 std::unique_ptr<WeightSource> open_archive(const std::string& path) {
   const auto archive = with_archive(path, [&] { return std::make_shared<Archive>(path); });
   const StorageBytes data = with_archive(path, [&] { return read_record(*archive, "data.pkl"); });
-  if (archive->hasRecord("byteorder")) {
-    const StorageBytes order = read_record(*archive, "byteorder");
-    if (order.bytes != "little")
-      refuse_torch_file(path, "little-endian numbers", std::string(order.bytes));
-  }
+  const std::string order = with_archive(path, [&] {
+    const bool is_said = archive->hasRecord("byteorder");
+    return is_said ? std::string(read_record(*archive, "byteorder").bytes) : "little";
+  });
+  if (order != "little")
+    refuse_torch_file(path, "little-endian numbers", cat("'", order, "'"));
   const Pickle pickle = read_pickle(data.bytes, path);
   return std::make_unique<TorchFile>(
       path, TensorsOfPickle(path).find(*pickle.root), [archive, path](const std::string& key) {

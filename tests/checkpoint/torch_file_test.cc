@@ -5,9 +5,11 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <memory>
 #include <random>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/safetensors.h"
 #include "tests/checkpoint/model.h"
@@ -23,11 +25,20 @@ using ::testing::HasSubstr;
 // What tests/checkpoint/torch_save.py wrote. The tests skip where there is no such Python.
 class TorchFile : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<test::TempFolder>();
+    is_written_ = test::run_python("tests/checkpoint/torch_save.py", folder_->path()).has_value();
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
   void SetUp() override {
-    if (!test::run_python("tests/checkpoint/torch_save.py", folder_.path()))
+    if (!is_written_)
       GTEST_SKIP() << "no Python with torch in .deps";
   }
-  const test::TempFolder folder_;
+  static std::string file(const std::string& name) { return *folder_ / name; }
+
+ private:
+  static inline std::unique_ptr<test::TempFolder> folder_;
+  static inline bool is_written_ = false;
 };
 
 void expect_same(const WeightSource& source, const NamedTensors& expected, const std::string& of) {
@@ -43,9 +54,9 @@ void expect_same(const WeightSource& source, const NamedTensors& expected, const
 TEST_F(TorchFile, EveryFormOfTorchSaveIsReadAsItsTensors) {
   int files = 0;
   for (const char* name : {"state_dict", "kinds", "views", "training", "parameters"}) {
-    const auto expected = read_safetensors(folder_ / name + ".safetensors").tensors;
+    const auto expected = read_safetensors(file(cat(name, ".safetensors"))).tensors;
     for (const char* form : {".pth", ".old.pth", ".protocol4.pth"}) {
-      const std::string path = folder_ / name + form;
+      const std::string path = file(cat(name, form));
       ASSERT_TRUE(is_torch_file(path));
       expect_same(*open_torch_file(path), expected, path);
       ++files;
@@ -56,31 +67,29 @@ TEST_F(TorchFile, EveryFormOfTorchSaveIsReadAsItsTensors) {
 
 TEST_F(TorchFile, LoadWeightsTakesIt) {
   torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
-  EXPECT_EQ(load_weights(*net, folder_ / "state_dict.pth").loaded.size(), 7U);
-  const auto expected = read_safetensors(folder_ / "state_dict.safetensors").tensors;
+  EXPECT_EQ(load_weights(*net, file("state_dict.pth")).loaded.size(), 7U);
+  const auto expected = read_safetensors(file("state_dict.safetensors")).tensors;
   EXPECT_TRUE(torch::equal(net->named_parameters()["0.weight"], expected.at("0.weight")));
   test::fill(*net, 0);
-  load_weights(*net, folder_ / "training.pth", {.names = {.prefix = "model."}, .partial = true});
+  load_weights(*net, file("training.pth"), {.names = {.prefix = "model."}, .partial = true});
   EXPECT_TRUE(torch::equal(net->named_parameters()["0.weight"], expected.at("0.weight")));
-  std::filesystem::create_directory(folder_ / "hub");
-  std::filesystem::copy(folder_ / "state_dict.old.pth", folder_ / "hub/pytorch_model.bin");
+  std::filesystem::create_directory(file("hub"));
+  std::filesystem::copy(file("state_dict.old.pth"), file("hub/pytorch_model.bin"));
   test::fill(*net, 0);
-  load_weights(*net, folder_ / "hub");
+  load_weights(*net, file("hub"));
   EXPECT_TRUE(torch::equal(net->named_parameters()["0.weight"], expected.at("0.weight")));
 }
 
 TEST_F(TorchFile, OfFloat8AndComplexNumbers) {
-  EXPECT_EQ(open_torch_file(folder_ / "fp8.pth")->read("x").to(torch::kFloat).sum().item<float>(),
-            2);
-  EXPECT_EQ(open_torch_file(folder_ / "complex.pth")->read("z").scalar_type(),
-            torch::kComplexFloat);
+  EXPECT_EQ(open_torch_file(file("fp8.pth"))->read("x").to(torch::kFloat).sum().item<float>(), 2);
+  EXPECT_EQ(open_torch_file(file("complex.pth"))->read("z").scalar_type(), torch::kComplexFloat);
 }
 
 TEST_F(TorchFile, WhatHasNoNamesIsRefused) {
-  EXPECT_THAT(message_of([&] { open_torch_file(folder_ / "list.pth"); }),
+  EXPECT_THAT(message_of([&] { open_torch_file(file("list.pth")); }),
               HasSubstr("expected a dictionary of tensors in"));
-  torch::save(torch::nn::Linear(2, 2), folder_ / "cpp.pt");
-  EXPECT_THAT(message_of([&] { open_torch_file(folder_ / "cpp.pt"); }),
+  torch::save(torch::nn::Linear(2, 2), file("cpp.pt"));
+  EXPECT_THAT(message_of([&] { open_torch_file(file("cpp.pt")); }),
               HasSubstr("what C++'s torch::save wrote is for torch::load"));
 }
 
@@ -97,15 +106,15 @@ void read_damaged(const std::string& path) {
 TEST_F(TorchFile, DamagedOnesEndInErrors) {
   std::mt19937 random(3);
   for (const char* name : {"views.old.pth", "training.old.pth", "views.pth", "training.pth"}) {
-    const std::string whole = test::get_file(folder_ / name);
-    for (int i = 0; i < 150; ++i) {
+    const std::string whole = test::get_file(file(name));
+    for (int i = 0; i < 40; ++i) {
       std::string bytes = whole;
       if (i % 3 == 0)
         bytes.resize(random() % whole.size());
       for (int n = 0; n < 1 + i % 4 && !bytes.empty(); ++n)
         bytes[random() % std::min<size_t>(bytes.size(), 1200)] = static_cast<char>(random());
-      test::put_file(folder_ / "damaged.pth", bytes);
-      read_damaged(folder_ / "damaged.pth");
+      test::put_file(file("damaged.pth"), bytes);
+      read_damaged(file("damaged.pth"));
     }
   }
 }

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "examples/04_resnet/torchvision.h"
 #include "examples/04_resnet/vit.h"
 #include "examples/05_finetune/adapter_file.h"
@@ -39,11 +43,17 @@ std::string refusal(const Work& work) {
 // Skips where there is no Python that writes the files.
 class Published : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!test::run_python("tests/examples/published_weights.py", folder_.path()))
-      GTEST_SKIP() << "no Python with torch in .deps";
-    outputs_ = read_safetensors(folder_ / "out.safetensors").tensors;
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<test::TempFolder>();
+    if (test::run_python("tests/examples/published_weights.py", folder_->path()))
+      outputs_ = read_safetensors(file("out.safetensors")).tensors;
   }
+  static void TearDownTestSuite() { folder_.reset(); }
+  void SetUp() override {
+    if (outputs_.empty())
+      GTEST_SKIP() << "no Python with torch in .deps";
+  }
+  static std::string file(const std::string& name) { return *folder_ / name; }
 
   template <class Net>
   double difference_of(Net& net, const std::string& name) {
@@ -57,7 +67,7 @@ class Published : public ::testing::Test {
     head->weight.copy_(outputs_.at(name + ".weight"));
     head->bias.copy_(outputs_.at(name + ".bias"));
   }
-  Gpt gpt2() { return load_gpt2(folder_ / "gpt2", kHeads); }
+  Gpt gpt2() { return load_gpt2(file("gpt2"), kHeads); }
   Gpt gpt2_with_lora(const LoraOptions& options) {
     Gpt net = gpt2();
     freeze(*net);
@@ -66,13 +76,13 @@ class Published : public ::testing::Test {
     return net;
   }
 
-  const test::TempFolder folder_;
-  NamedTensors outputs_;
+  static inline std::unique_ptr<test::TempFolder> folder_;
+  static inline NamedTensors outputs_;
 };
 
 TEST_F(Published, AGpt2GivesPythonsLogits) {
   for (const char* path : {"gpt2", "gpt2_bare.safetensors", "gpt2.pth"}) {
-    Gpt net = load_gpt2(folder_ / path, kHeads);
+    Gpt net = load_gpt2(file(path), kHeads);
     EXPECT_EQ(net->options.layers, 2);
     EXPECT_EQ(net->options.context, 16);
     EXPECT_LT(difference_of(net, "gpt2"), kRounding) << path;
@@ -81,9 +91,9 @@ TEST_F(Published, AGpt2GivesPythonsLogits) {
 
 TEST_F(Published, AGpt2IsSavedAsItWas) {
   Gpt net = gpt2();
-  save_weights(*net, folder_ / "again.safetensors", {.names = gpt2_names()});
-  const auto before = read_safetensors(folder_ / "gpt2/model.safetensors").tensors;
-  const auto after = read_safetensors(folder_ / "again.safetensors").tensors;
+  save_weights(*net, file("again.safetensors"), {.names = gpt2_names()});
+  const auto before = read_safetensors(file("gpt2/model.safetensors")).tensors;
+  const auto after = read_safetensors(file("again.safetensors")).tensors;
   EXPECT_EQ(after.size(), before.size());
   for (const auto& [name, tensor] : before)
     EXPECT_TRUE(torch::equal(after.at(name.substr(std::string("transformer.").size())), tensor))
@@ -91,31 +101,31 @@ TEST_F(Published, AGpt2IsSavedAsItWas) {
 }
 
 TEST_F(Published, AnotherFileIsRefused) {
-  EXPECT_THAT(refusal([&] { load_gpt2(folder_ / "vit.safetensors", kHeads); }),
+  EXPECT_THAT(refusal([&] { load_gpt2(file("vit.safetensors"), kHeads); }),
               HasSubstr("expected the matrices wte.weight and wpe.weight in"));
-  EXPECT_THAT(refusal([&] { load_torchvision_resnet(folder_ / "gpt2.pth", 10); }),
+  EXPECT_THAT(refusal([&] { load_torchvision_resnet(file("gpt2.pth"), 10); }),
               HasSubstr("expected weights of torchvision's resnet18 or resnet34 in"));
-  auto tensors = read_safetensors(folder_ / "gpt2/model.safetensors").tensors;
+  auto tensors = read_safetensors(file("gpt2/model.safetensors")).tensors;
   tensors["transformer.h.1.mlp.c_fc.weight"] = tensors["transformer.h.1.mlp.c_fc.weight"].t();
-  write_safetensors(folder_.path(), "turned.safetensors", tensors);
-  EXPECT_THAT(refusal([&] { load_gpt2(folder_ / "turned.safetensors", kHeads); }),
+  write_safetensors(folder_->path(), "turned.safetensors", tensors);
+  EXPECT_THAT(refusal([&] { load_gpt2(file("turned.safetensors"), kHeads); }),
               HasSubstr("got [32, 128] of 'transformer.h.1.mlp.c_fc.weight'"));
   tensors.erase("transformer.h.1.mlp.c_fc.weight");
-  write_safetensors(folder_.path(), "less.safetensors", tensors);
-  EXPECT_THAT(refusal([&] { load_gpt2(folder_ / "less.safetensors", kHeads); }),
+  write_safetensors(folder_->path(), "less.safetensors", tensors);
+  EXPECT_THAT(refusal([&] { load_gpt2(file("less.safetensors"), kHeads); }),
               HasSubstr("'blocks.1.up.weight' first"));
 }
 
 TEST_F(Published, ATorchvisionResNetGivesPythonsLogits) {
   for (const char* path : {"resnet18.pth", "resnet18.safetensors"}) {
-    auto net = load_torchvision_resnet(folder_ / path, 20);
+    auto net = load_torchvision_resnet(file(path), 20);
     set_head(net->fc, "resnet.fc");
     EXPECT_LT(difference_of(net, "resnet"), kRounding) << path;
   }
 }
 
 TEST_F(Published, AVitGivesPythonsLogits) {
-  auto net = load_vit(folder_ / "vit.safetensors", 10);
+  auto net = load_vit(file("vit.safetensors"), 10);
   EXPECT_EQ(net->options.side, 8);
   set_head(net->head, "vit.head");
   EXPECT_LT(difference_of(net, "vit"), kRounding);
@@ -153,30 +163,29 @@ TEST_F(Published, AnAdapterIsSavedAsPeftHasItAndMerged) {
   const auto tuned = net(tokens);
   EXPECT_GT(difference_of(net, "gpt2"), 0.1);
 
-  save_adapter(net, folder_ / "adapter", "gpt2", options);
-  const auto saved = read_safetensors(folder_ / "adapter/adapter_model.safetensors").tensors;
+  save_adapter(net, file("adapter"), "gpt2", options);
+  const auto saved = read_safetensors(file("adapter/adapter_model.safetensors")).tensors;
   EXPECT_EQ(saved.size(), 16U);
   EXPECT_EQ(saved.at("base_model.model.transformer.h.1.mlp.c_proj.lora_A.weight").sizes(),
             (std::vector<int64_t>{3, 128}));
-  EXPECT_THAT(test::get_file(folder_ / "adapter/adapter_config.json"),
+  EXPECT_THAT(test::get_file(file("adapter/adapter_config.json")),
               HasSubstr(R"("target_modules": ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"])"));
 
   Gpt other = gpt2_with_lora(options);
-  load_adapter(other, folder_ / "adapter/adapter_model.safetensors");
+  load_adapter(other, file("adapter/adapter_model.safetensors"));
   EXPECT_TRUE(torch::equal(other(tokens), tuned));
   merge_lora(*other);
   EXPECT_LT(difference(other(tokens), tuned), kRounding);
   save_weights(
       *other,
-      folder_ / "merged.safetensors",
+      file("merged.safetensors"),
       {.names = gpt2_names(), .only = [](const std::string& name) { return !is_adapter(name); }});
-  Gpt merged = load_gpt2(folder_ / "merged.safetensors", kHeads);
+  Gpt merged = load_gpt2(file("merged.safetensors"), kHeads);
   EXPECT_TRUE(torch::equal(merged(tokens), other(tokens)));
 
   Gpt smaller = gpt2_with_lora({.rank = 2, .layers = options.layers});
-  EXPECT_THAT(
-      refusal([&] { load_adapter(smaller, folder_ / "adapter/adapter_model.safetensors"); }),
-      HasSubstr("'blocks.0.qkv.lora_A.weight' of shape [2, 32], as in the model, in"));
+  EXPECT_THAT(refusal([&] { load_adapter(smaller, file("adapter/adapter_model.safetensors")); }),
+              HasSubstr("'blocks.0.qkv.lora_A.weight' of shape [2, 32], as in the model, in"));
   EXPECT_THAT(refusal([&] { gpt2_with_lora({.layers = {"head"}}); }), HasSubstr("and 'head'"));
 }
 
