@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "muster/base/error.h"

@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -32,7 +33,7 @@ void put_parts(NamedTensors& out,
                const std::string& name,
                const at::Tensor& tensor,
                const WeightPlace& place) {
-  const auto parts = static_cast<int64_t>(place.parts.size());
+  const int64_t parts = place.parts.size();
   if (parts > 1 && (tensor.dim() == 0 || tensor.size(0) % parts != 0))
     refuse_to_save(cat("a first dimension that ", parts, " parts divide"),
                    cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "]"));

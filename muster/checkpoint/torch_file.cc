@@ -7,6 +7,7 @@
 #include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
 
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -144,8 +145,15 @@ class TensorsOfPickle {
 
 // The bytes of a storage, which live as long as `owner`.
 struct StorageBytes {
-  std::string_view bytes;
-  std::shared_ptr<void> owner;
+  void* begin = nullptr;
+  size_t size = 0;
+  std::shared_ptr<void> owner = {};
+
+  std::string text() const {
+    std::string copy(size, '\0');
+    std::memcpy(copy.data(), begin, size);
+    return copy;
+  }
 };
 using ReadStorage = std::function<StorageBytes(const std::string& key)>;
 
@@ -165,7 +173,7 @@ std::optional<uint64_t> needed_elements(const PickledTensor& tensor) {
       return std::nullopt;
     last += (size - 1) * stride;
   }
-  return is_empty ? 0 : static_cast<uint64_t>(last) + 1;
+  return is_empty ? 0 : last + 1;
 }
 
 class TorchFile : public WeightSource {
@@ -193,17 +201,20 @@ class TorchFile : public WeightSource {
     const PickledTensor& tensor = pickled_.at(name);
     const StorageBytes storage = storage_(tensor.key);
     const uint64_t needed = *needed_elements(tensor);
-    if (needed > storage.bytes.size() / c10::elementSize(tensor.type))
+    if (needed > storage.size / c10::elementSize(tensor.type))
       refuse_torch_file(path_,
                         cat(needed, " numbers for '", name, "'"),
-                        cat("a storage of ", storage.bytes.size(), " bytes"));
+                        cat("a storage of ", storage.size, " bytes"));
     const at::Tensor out = at::empty(tensor.sizes, tensor.type);
     if (needed == 0)
       return out;
-    // from_blob takes no const memory, of which it only reads here.
-    auto* const begin = const_cast<char*>(storage.bytes.data()) +
-                        tensor.offset * static_cast<int64_t>(c10::elementSize(tensor.type));
-    out.copy_(at::from_blob(begin, tensor.sizes, tensor.strides, at::TensorOptions(tensor.type)));
+    out.copy_(at::from_blob(
+        storage.begin,
+        tensor.sizes,
+        tensor.strides,
+        tensor.offset,
+        [](void* /*storage*/) {},
+        at::TensorOptions(tensor.type)));
     return out;
   }
 
@@ -229,7 +240,7 @@ auto with_archive(const std::string& path, const Work& work) {
 StorageBytes read_record(Archive& archive, const std::string& name) {
   auto [data, size] = archive.getRecord(name);
   auto owner = std::make_shared<at::DataPtr>(std::move(data));
-  return {.bytes = {static_cast<const char*>(owner->get()), size}, .owner = owner};
+  return {.begin = owner->get(), .size = size, .owner = owner};
 }
 
 std::unique_ptr<WeightSource> open_archive(const std::string& path) {
@@ -237,46 +248,46 @@ std::unique_ptr<WeightSource> open_archive(const std::string& path) {
   const StorageBytes data = with_archive(path, [&] { return read_record(*archive, "data.pkl"); });
   const std::string order = with_archive(path, [&] {
     const bool is_said = archive->hasRecord("byteorder");
-    return is_said ? std::string(read_record(*archive, "byteorder").bytes) : "little";
+    return is_said ? read_record(*archive, "byteorder").text() : "little";
   });
   if (order != "little")
     refuse_torch_file(path, "little-endian numbers", cat("'", order, "'"));
-  const Pickle pickle = read_pickle(data.bytes, path);
+  const Pickle pickle = read_pickle(data.text(), path);
   return std::make_unique<TorchFile>(
       path, TensorsOfPickle(path).find(*pickle.root), [archive, path](const std::string& key) {
         return with_archive(path, [&] { return read_record(*archive, cat("data/", key)); });
       });
 }
 
-// The storages of an older file: each is the number of its elements, and these.
-std::map<std::string, std::string_view> old_storages(
-    std::string_view rest,
-    const PickledValue& keys,
-    const std::map<std::string, at::ScalarType>& types,
-    const std::string& path) {
-  std::map<std::string, std::string_view> storages;
+// The storages of an older file, from `at` on: each is the number of its elements, and these.
+std::map<std::string, StorageBytes> old_storages(const std::shared_ptr<std::string>& file,
+                                                 size_t at,
+                                                 const PickledValue& keys,
+                                                 const std::map<std::string, at::ScalarType>& types,
+                                                 const std::string& path) {
+  std::map<std::string, StorageBytes> storages;
   for (const PickledValue* key : keys.items) {
     const auto type = types.find(key->text);
     uint64_t elements = 0;
-    if (type == types.end() || rest.size() < sizeof(elements))
+    if (type == types.end() || file->size() - at < sizeof(elements))
       refuse_torch_file(path, cat("the storage '", key->text, "'"), "none");
-    std::memcpy(&elements, rest.data(), sizeof(elements));
-    rest.remove_prefix(sizeof(elements));
+    std::memcpy(&elements, file->data() + at, sizeof(elements));
+    at += sizeof(elements);
     const size_t size = c10::elementSize(type->second);
-    if (elements > rest.size() / size)
+    if (elements > (file->size() - at) / size)
       refuse_torch_file(path, cat(elements, " numbers in '", key->text, "'"), "fewer");
-    storages.emplace(key->text, rest.substr(0, elements * size));
-    rest.remove_prefix(elements * size);
+    storages[key->text] = {.begin = file->data() + at, .size = elements * size, .owner = file};
+    at += elements * size;
   }
   return storages;
 }
 
 std::unique_ptr<WeightSource> open_old_file(const std::string& path) {
-  const auto bytes = std::make_shared<std::string>(read_plain_file(path));
-  std::string_view rest = *bytes;
+  const auto file = std::make_shared<std::string>(read_plain_file(path));
+  size_t at = 0;
   const auto next = [&] {
-    Pickle pickle = read_pickle(rest, path);
-    rest.remove_prefix(pickle.bytes);
+    Pickle pickle = read_pickle(std::string_view(*file).substr(at), path);
+    at += pickle.bytes;
     return pickle;
   };
   next();  // the number that says what it is, the version, and about the machine
@@ -288,15 +299,15 @@ std::unique_ptr<WeightSource> open_old_file(const std::string& path) {
   for (const PickledValue& value : content.values)
     if (value.kind == Kind::persistent && value.items[0]->items.size() >= 3)
       types.emplace(value.items[0]->items[2]->text, reader.type_of_storage(*value.items[0]));
-  auto storages = old_storages(rest, *keys.root, types, path);
+  auto storages = old_storages(file, at, *keys.root, types, path);
   return std::make_unique<TorchFile>(
       path,
       reader.find(*content.root),
-      [bytes, path, storages = std::move(storages)](const std::string& key) -> StorageBytes {
+      [path, storages = std::move(storages)](const std::string& key) {
         const auto found = storages.find(key);
         if (found == storages.end())
           refuse_torch_file(path, cat("the storage '", key, "'"), "none");
-        return {.bytes = found->second, .owner = bytes};
+        return found->second;
       });
 }
 

@@ -64,7 +64,7 @@ bool has_one_list(const std::string& pattern) {
 }
 
 size_t number_of_stars(const std::string& pattern) {
-  return static_cast<size_t>(std::ranges::count(pattern, '*'));
+  return std::ranges::count(pattern, '*');
 }
 
 WeightPlace place_of_row(const WeightRow& row,

@@ -3,7 +3,6 @@
 #include "muster/checkpoint/files/pickle.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -23,13 +22,13 @@ class Unpickler {
 
   Pickle run() {
     while (true) {
-      const auto code = static_cast<unsigned char>(take(1)[0]);
+      const unsigned char code = take(1)[0];
       if (code == '.')
         break;
       const bool is_known = makes_value(code) || makes_text(code) || makes_collection(code) ||
                             uses_memo(code) || makes_call(code);
       if (!is_known)
-        refuse(cat("instruction ", static_cast<int>(code)));
+        refuse(cat("instruction ", int{code}));
     }
     pickle_.root = pop();
     pickle_.bytes = at_;
@@ -126,11 +125,13 @@ class Unpickler {
       case 0x89:
         return push_number(0);
       case 'K':
-        return push_number(static_cast<int64_t>(take_number(1)));
+        return push_number(take_number(1));
       case 'M':
-        return push_number(static_cast<int64_t>(take_number(2)));
-      case 'J':
-        return push_number(static_cast<int32_t>(take_number(4)));
+        return push_number(take_number(2));
+      case 'J': {
+        const int32_t number = take_number(4);
+        return push_number(number);
+      }
       case 0x8a:
         return push_long(take_number(1));
       case 'G':
@@ -147,8 +148,8 @@ class Unpickler {
       return push_number(0);
     if (size > sizeof(int64_t))
       return push_text(bytes);
-    const bool is_negative = (static_cast<unsigned char>(bytes.back()) & 0x80U) != 0;
-    int64_t number = is_negative ? -1 : 0;
+    const signed char highest = bytes.back();
+    int64_t number = highest < 0 ? -1 : 0;
     std::memcpy(&number, bytes.data(), size);
     return push_number(number);
   }
@@ -156,9 +157,11 @@ class Unpickler {
   // Big-endian, unlike everything else.
   bool push_real() {
     uint64_t bits = 0;
-    for (const char byte : take(8))
-      bits = bits << 8U | static_cast<unsigned char>(byte);
-    return push({.kind = Kind::real, .real = std::bit_cast<double>(bits)});
+    for (const unsigned char byte : take(8))
+      bits = bits << 8U | byte;
+    double real = 0;
+    std::memcpy(&real, &bits, sizeof(real));
+    return push({.kind = Kind::real, .real = real});
   }
 
   bool makes_text(unsigned char code) {
