@@ -4,43 +4,27 @@ import json
 import pathlib
 import random
 import shutil
-import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
-from program_case import BUILD, MUSTER, PYTHON, SOURCE, ProgramTest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from program_case import BUILD, MUSTER, ProgramTest
+from published import publish, tensors_of
 
 FINETUNE = f"{BUILD}/bin/finetune"
 RANK, ALPHA = 4, 8
 
 
-def tensors_of(path):
-    """Each tensor's shape and numbers, all of them F32."""
-    data = pathlib.Path(path).read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    head = json.loads(data[8:8 + size])
-    head.pop("__metadata__", None)
-    begin = 8 + size
-    return {name: (entry["shape"], array.array("f", data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]]))
-            for name, entry in head.items()}
-
-
 class FinetuneTest(ProgramTest):
     @classmethod
     def setUpClass(cls):
-        cls.files = tempfile.mkdtemp(prefix="muster-published-")
-        cls.addClassCleanup(shutil.rmtree, cls.files, ignore_errors=True)
-        script = f"{SOURCE}/tests/examples/published_weights.py"
-        if not PYTHON or subprocess.run([PYTHON, "-B", script, cls.files]).returncode == 77:
-            raise unittest.SkipTest("no Python with torch and safetensors")
+        cls.files = publish(cls)
         source = random.Random(3)  # each token is the one before, or the next: there is something to learn
         tokens = [7]
         while len(tokens) < 16 * 160 + 1:
             tokens.append((tokens[-1] + source.randrange(2)) % 60)
-        array.array("H", tokens).tofile(open(f"{cls.files}/train.bin", "wb"))
+        pathlib.Path(f"{cls.files}/train.bin").write_bytes(array.array("H", tokens).tobytes())
 
     def finetune(self, name, *argv, ranks=2, weights="gpt2"):
         options = {"--weights": f"{self.files}/{weights}", "--heads": "4", "--tokens": f"{self.files}/train.bin", "--rank": str(RANK),
@@ -58,7 +42,7 @@ class FinetuneTest(ProgramTest):
         return pathlib.Path(f"{self.folder}/{name}/adapter/adapter_model.safetensors")
 
     def losses(self, name):
-        return [json.loads(line)["loss"] for line in open(f"{self.folder}/{name}/metrics.jsonl")]
+        return [json.loads(line)["loss"] for line in pathlib.Path(f"{self.folder}/{name}/metrics.jsonl").read_text().splitlines()]
 
     def test_ranks_train_as_one_process_and_save_the_adapters_alone(self):
         before = pathlib.Path(f"{self.files}/gpt2/model.safetensors").read_bytes()
@@ -129,7 +113,7 @@ class FinetuneTest(ProgramTest):
         self.assert_fails(self.finetune("other", "--steps", "1", weights="vit.safetensors"), "wte.weight and wpe.weight")
         self.assert_fails(self.finetune("other", "--steps", "1", weights="nowhere"), "nowhere")
         self.assert_fails(self.finetune("other", "--steps", "0", "--adapter", f"{self.files}/vit.safetensors"), "blocks.0.qkv.lora_A")
-        array.array("H", [59, 60] * 20).tofile(open(f"{self.folder}/large.bin", "wb"))
+        pathlib.Path(f"{self.folder}/large.bin").write_bytes(array.array("H", [59, 60] * 20).tobytes())
         self.assert_fails(self.finetune("other", "--steps", "1", "--batch", "1", "--tokens", f"{self.folder}/large.bin"), "60")
         self.assert_fails(self.start(FINETUNE, "--weights", "x", "--steps", "1"), "--tokens: expected a file to train on", code=2)
 

@@ -6,7 +6,9 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from program_case import BUILD, MUSTER, ProgramTest
+from published import publish, tensors_of
 from long import some_of
 
 RESNET = f"{BUILD}/bin/resnet"
@@ -48,6 +50,37 @@ class ResNetTest(ProgramTest):
             with self.subTest(precision=precision):
                 self.resnet(precision, "--precision", precision, "--epochs", "1")
                 self.assertEqual(len(self.metrics(precision)), 1)
+
+
+class PublishedTest(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.files = publish(cls)
+
+    def resnet(self, weights, *argv):
+        return self.start(MUSTER, "run", "-n", "2", "--run-dir", f"{self.folder}/{weights}", RESNET, "--weights",
+                          f"{self.files}/{weights}", "--epochs", "1", "--precision", "fp32", *argv)
+
+    def test_it_begins_with_published_weights(self):
+        # At such a rate the weights stay as they are.
+        done = self.resnet("resnet18.pth", "--side", "32", "--lr", "1e-9")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        published = tensors_of(f"{self.files}/resnet18.safetensors", "layer4.1.conv2.weight")
+        model = f"{self.folder}/resnet18.pth/checkpoints/step-23/model.safetensors"
+        trained = tensors_of(model, "layer4.1.conv2.weight", "fc.weight")
+        (shape, before), (trained_shape, after) = published["layer4.1.conv2.weight"], trained["layer4.1.conv2.weight"]
+        self.assertEqual(trained_shape, shape)
+        self.assertLess(max(abs(a - b) for a, b in zip(before, after, strict=True)), 1e-5)
+        self.assertEqual(trained["fc.weight"][0], [10, 64], "the head is for these pictures' classes")
+
+        done = self.resnet("vit.safetensors", "--lr", "0.02")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = pathlib.Path(f"{self.folder}/vit.safetensors/metrics.jsonl").read_text().splitlines()
+        self.assertGreater(json.loads(lines[-1])["test_accuracy"], 0.15)
+
+    def test_what_does_not_fit_is_refused(self):
+        self.assert_fails(self.resnet("gpt2.pth"), "expected weights of torchvision's resnet18 or resnet34")
+        self.assert_fails(self.resnet("resnet18.pth", "--depth", "3"), "--depth: expected none with --weights")
 
 
 if __name__ == "__main__":
