@@ -7,6 +7,8 @@
 //   finetune --weights gpt2 --steps 0 --adapter runs/latest/adapter/adapter_model.safetensors
 //            --merged tuned/model.safetensors
 //                                    one file, as GPT-2's, with the adapter in its weights
+//   finetune --weights gpt2 --steps 0 --prompt 464,2068,7586
+//                                    writes on from tokens
 //
 // The names of published weights are in gpt2.h, LoRA in lora.h, and the adapter's file, which
 // Python's peft reads too, in adapter_file.h. train.bin has the tokens that GPT-2's tokenizer gives
@@ -16,6 +18,7 @@
 
 #include <functional>
 #include <iostream>
+#include <span>
 #include <string>
 
 #include "../02_gpt/sharded.h"
@@ -101,9 +104,39 @@ void save(const Options& options, muster::Context& ctx, Gpt& net) {
   muster::save_weights(*net, options.merged, {.names = gpt2_names(), .only = is_weight}, group);
 }
 
+// Goes on from the prompt.
+void write_more(const Options& options, muster::Context& ctx, Gpt& net) {
+  ctx.seed_all(options.seed);
+  net->eval();
+  const auto prompt = torch::tensor(options.prompt).to(ctx.device());
+  const auto tokens = sample(net, prompt, options.sample, options.temperature).cpu();
+  const auto* begin = tokens.const_data_ptr<int64_t>();
+  std::cout << muster::join(std::span(begin, begin + tokens.numel()), ",") << std::endl;
+}
+
+// The model is whole on every rank.
+void finish(const Options& options, muster::Context& ctx, Gpt& net) {
+  save(options, ctx, net);
+  if (!options.prompt.empty() && ctx.is_main())
+    write_more(options, ctx, net);
+}
+
+// Before anything is trained. Throws: invalid_argument.
+void check_prompt(const Options& options, int64_t vocabulary) {
+  for (const int64_t token : options.prompt)
+    if (token < 0 || token >= vocabulary)
+      throw muster::Error(muster::ErrorCode::invalid_argument,
+                          muster::cat("--prompt: expected tokens from 0 to ",
+                                      vocabulary - 1,
+                                      ", got ",
+                                      token,
+                                      "; take those of the model's tokenizer"));
+}
+
 void finetune(const Options& options, muster::Context& ctx) {
   auto& group = ctx.process_group();
   Gpt net = load_gpt2(options.weights, options.heads, group);
+  check_prompt(options, net->options.vocabulary);
   BaseModel base(net, options.lora);
   ctx.seed_all(options.seed);
   freeze(*net);
@@ -111,8 +144,10 @@ void finetune(const Options& options, muster::Context& ctx) {
     add_lora(*block->as<GptBlock>(), options.lora);
   if (!options.adapter.empty())
     load_adapter(net, options.adapter, group);
-  if (options.steps == 0)
-    return save(options, ctx, net);
+  if (options.steps == 0) {
+    net->to(ctx.device());
+    return finish(options, ctx, net);
+  }
 
   const auto adamw = torch::optim::AdamWOptions(options.lr).weight_decay(0);
   if (options.shard == "full") {
@@ -129,7 +164,7 @@ void finetune(const Options& options, muster::Context& ctx) {
     if (!train(options, ctx, base, trained, [&](const auto& tokens) { return model(tokens); }))
       return;
     const auto whole = sharded.whole_parameters();
-    save(options, ctx, net);
+    finish(options, ctx, net);
   } else {
     net->to(ctx.device());
     AdamW optimizer(trained_parameters(*net), adamw);
@@ -139,7 +174,7 @@ void finetune(const Options& options, muster::Context& ctx) {
                           .optimizer = optimizer,
                           .step = {.clip_norm = 1.0}};
     if (train(options, ctx, base, trained, [&](const auto& tokens) { return model(tokens); }))
-      save(options, ctx, net);
+      finish(options, ctx, net);
   }
 }
 

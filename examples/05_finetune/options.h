@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "lora.h"
 
@@ -23,6 +24,9 @@ struct Options {
   int64_t log_every = 10;
   int64_t save_every = 50;
   std::string precision = "fp32";
+  std::vector<int64_t> prompt;
+  int64_t sample = 20;
+  double temperature = 0.8;
   bool resume = false;
   std::string run_dir;
 };
@@ -69,6 +73,12 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--precision", o.precision, "of the forward")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--prompt", o.prompt, "tokens that it goes on from at the end: 464,2068")
+      ->delimiter(',');
+  number("--sample", o.sample, 1, "tokens that it then adds");
+  app.add_option("--temperature", o.temperature, "below 1 it prefers the likely ones")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-6, 1000.0));
   app.add_flag("--resume", o.resume, "resume from the newest checkpoint in the run directory");
   app.add_option("--run-dir",
                  o.run_dir,

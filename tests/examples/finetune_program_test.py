@@ -105,6 +105,11 @@ class FinetuneTest(ProgramTest):
         again = self.finetune("again", "--steps", "1", weights=f"../{pathlib.Path(self.folder).name}/out")
         self.assertEqual(again.returncode, 0, again.stderr)
 
+    def test_it_writes_on_as_python_does(self):
+        likeliest = tensors_of(f"{self.files}/out.safetensors", "gpt2.greedy")["gpt2.greedy"][1]
+        done = self.finetune("more", "--steps", "0", "--prompt", "1,2,3", "--sample", "10", "--temperature", "1e-6")
+        self.assertEqual(done.stdout.strip(), "[0] " + ",".join(map(str, likeliest)), done.stderr)
+
     def test_what_does_not_fit_is_refused(self):
         self.trained("run", ranks=1)
         self.assert_fails(self.finetune("run", "--steps", "30", "--resume", "--alpha", "3", ranks=1),
@@ -115,6 +120,7 @@ class FinetuneTest(ProgramTest):
         self.assert_fails(self.finetune("other", "--steps", "0", "--adapter", f"{self.files}/vit.safetensors"), "blocks.0.qkv.lora_A")
         pathlib.Path(f"{self.folder}/large.bin").write_bytes(array.array("H", [59, 60] * 20).tobytes())
         self.assert_fails(self.finetune("other", "--steps", "1", "--batch", "1", "--tokens", f"{self.folder}/large.bin"), "60")
+        self.assert_fails(self.finetune("other", "--steps", "1", "--prompt", "3,60"), "expected tokens from 0 to 59, got 60")
         self.assert_fails(self.start(FINETUNE, "--weights", "x", "--steps", "1"), "--tokens: expected a file to train on", code=2)
 
 

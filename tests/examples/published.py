@@ -25,11 +25,12 @@ def publish(test_class):
 
 
 def tensors_of(path, *names):
-    """The shape and numbers of these tensors, or of all of them; they are F32."""
+    """The shape and numbers of these tensors, or of all of them; they are F32 or I64."""
     data = pathlib.Path(path).read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     head = json.loads(data[8:8 + size])
     head.pop("__metadata__", None)
     begin = 8 + size
-    return {name: (entry["shape"], array.array("f", data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]]))
+    return {name: (entry["shape"], array.array("f" if entry["dtype"] == "F32" else "q",
+                                               data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]]))
             for name, entry in head.items() if not names or name in names}

@@ -146,8 +146,12 @@ save_file(resnet.state_dict(), folder / "resnet18.safetensors")
 save_file(vit.state_dict(), folder / "vit.safetensors", {"format": "pt"})
 
 tokens, picture, small = torch.randint(VOCABULARY, (3, CONTEXT)), torch.randn(2, 3, 64, 64), torch.randn(2, 3, 8, 8)
+greedy = torch.tensor([1, 2, 3])
 with torch.no_grad():
+    for _ in range(10):
+        greedy = torch.cat([greedy, gpt2(greedy[None])[0, -1].argmax()[None]])
     save_file({"gpt2.in": tokens, "gpt2.out": gpt2(tokens), "resnet.in": picture, "resnet.out": resnet(picture),
+               "gpt2.greedy": greedy,
                "resnet.fc.weight": resnet.fc.weight, "resnet.fc.bias": resnet.fc.bias,
                "vit.in": small, "vit.out": vit(small), "vit.head.weight": vit.classifier.weight,
                "vit.head.bias": vit.classifier.bias}, folder / "out.safetensors")

@@ -31,8 +31,8 @@ struct OtherKind {
 constexpr OtherKind kOtherKinds[] = {
     {"PK\x03\x04",
      "what torch.save or torch::save writes (.pt, .bin)",
-     "load it by torch::load, or convert it: safetensors.torch.save_file(torch.load(path), …) in "
-     "Python"},
+     "muster::load_weights reads what Python wrote; or convert it: "
+     "safetensors.torch.save_file(torch.load(path), …)"},
     {"\x80\x02",
      "a pickle, as an old torch.save writes (.pt, .bin)",
      "convert it: safetensors.torch.save_file(torch.load(path), …) in Python"},
