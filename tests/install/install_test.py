@@ -196,8 +196,11 @@ class InstallTest(unittest.TestCase):
         build, (code, out, err) = self.configure(project="examples")
         self.assertEqual(code, 0, out + err)
         told = self.must("cmake", "--build", build, "--target", "help")
-        for name in "hello", "train", "gpt", "three_models":
+        for name in "hello", "train", "gpt", "three_models", "resnet", "finetune":
             self.assertRegex(told, rf"(?m)\b{name}\b")
+        for source in (self.prefix / "share/doc/muster/examples").glob("0*/**/*.*"):
+            for header in re.findall(r"^#include <(muster/.*)>", source.read_text(), re.MULTILINE):
+                self.assertTrue((self.prefix / "include" / header).is_file(), f"{source} includes {header}, which is not installed")
         self.assertTrue((self.prefix / "share/doc/muster/data/digits.csv.gz").is_file())
 
     @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
