@@ -31,7 +31,9 @@ using Kind = PickledValue::Kind;
 constexpr std::string_view kZip = "PK\x03\x04";
 // The first pickle of an older file: a long number that says so.
 constexpr std::string_view kOldTorch = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20";
+// A dictionary may be in others many times, and those in others.
 constexpr int kMostNested = 32;
+constexpr size_t kMostValues = 10'000'000;
 
 [[noreturn]] void refuse_torch_file(const std::string& path,
                                     const std::string& expected,
@@ -95,8 +97,14 @@ class TensorsOfPickle {
   }
 
   void add(const PickledValue& value, const std::string& name, int nested) {
-    if (nested > kMostNested)
-      refuse_torch_file(path_, cat("at most ", kMostNested, " dictionaries in each other"), "more");
+    if (nested > kMostNested || ++values_ > kMostValues)
+      refuse_torch_file(path_,
+                        cat("at most ",
+                            kMostValues,
+                            " values in at most ",
+                            kMostNested,
+                            " dictionaries in each other"),
+                        "more");
     if (value.kind == Kind::dict) {
       for (size_t i = 0; i + 1 < value.items.size(); i += 2)
         if (const PickledValue& key = *value.items[i]; key.kind == Kind::text)
@@ -141,6 +149,7 @@ class TensorsOfPickle {
 
   const std::string& path_;
   std::map<std::string, PickledTensor> tensors_;
+  size_t values_ = 0;  // that were looked at
 };
 
 // The bytes of a storage, which live as long as `owner`.

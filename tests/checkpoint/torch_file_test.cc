@@ -85,6 +85,11 @@ TEST_F(TorchFile, OfFloat8AndComplexNumbers) {
   EXPECT_EQ(open_torch_file(file("complex.pth"))->read("z").scalar_type(), torch::kComplexFloat);
 }
 
+TEST_F(TorchFile, WhatWouldNeverEndIsRefused) {
+  EXPECT_THAT(message_of([&] { open_torch_file(file("again.pth")); }),
+              HasSubstr("expected at most 10000000 values in at most 32 dictionaries"));
+}
+
 TEST_F(TorchFile, WhatHasNoNamesIsRefused) {
   EXPECT_THAT(message_of([&] { open_torch_file(file("list.pth")); }),
               HasSubstr("expected a dictionary of tensors in"));

@@ -45,5 +45,9 @@ for name, content in contents.items():
     torch.save(content, f"{folder}/{name}.old.pth", _use_new_zipfile_serialization=False)
     torch.save(content, f"{folder}/{name}.protocol4.pth", pickle_protocol=4)
 torch.save({"x": torch.ones(2).to(torch.float8_e4m3fn)}, f"{folder}/fp8.pth")
+again = {"x": 1}
+for _ in range(31):
+    again = {"a": again, "b": again}  # small in the file, and 2^31 values for whoever follows each
+torch.save({"t": torch.ones(1), "z": again}, f"{folder}/again.pth")
 torch.save([torch.ones(2)], f"{folder}/list.pth")
 torch.save({"z": torch.ones(2, dtype=torch.complex64)}, f"{folder}/complex.pth")

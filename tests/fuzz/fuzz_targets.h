@@ -25,6 +25,7 @@ void fuzz_messages(const std::string& text);
 void fuzz_nccl(const std::string& text);
 void fuzz_npy(const std::string& text);
 void fuzz_nvidia_smi_xml(const std::string& text);
+void fuzz_pickle(const std::string& text);
 void fuzz_safetensors(const std::string& text);
 void fuzz_store(const std::string& text);
 void fuzz_tar(const std::string& text);

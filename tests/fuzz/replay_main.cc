@@ -25,6 +25,7 @@ constexpr Target kTargets[] = {
     {"messages", muster::fuzz_messages},
     {"nccl", muster::fuzz_nccl},
     {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
+    {"pickle", muster::fuzz_pickle},
     {"safetensors", muster::fuzz_safetensors},
     {"store", muster::fuzz_store},
     {"tasks", muster::fuzz_tasks},

@@ -290,7 +290,8 @@ class Unpickler {
     PickledValue dict{.kind = Kind::dict};
     if (!items[1]->items.empty()) {
       for (const PickledValue* pair : items[1]->items[0]->items)
-        dict.items.insert(dict.items.end(), pair->items.begin(), pair->items.end());
+        if (pair->items.size() == 2)
+          dict.items.insert(dict.items.end(), pair->items.begin(), pair->items.end());
     }
     return push(std::move(dict));
   }

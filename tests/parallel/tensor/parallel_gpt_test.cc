@@ -19,7 +19,13 @@ constexpr int64_t kGptBatch = 4, kGptLength = 8;
 
 GptOptions small_gpt(bool tied) {
   // No number of ranks divides the vocabulary.
-  return {.vocabulary = 61, .layers = 2, .heads = 4, .width = 32, .context = 16, .tied = tied};
+  return {.vocabulary = 61,
+          .layers = 2,
+          .heads = 4,
+          .width = 32,
+          .context = 16,
+          .tied = tied,
+          .gelu = "tanh"};
 }
 
 // From one seed. Ranks are threads, and torch's default generator is theirs together.
