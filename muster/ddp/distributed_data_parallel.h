@@ -118,7 +118,17 @@ class DistributedDataParallel {
     if constexpr (is_script) {
       return module_.forward({c10::IValue(std::forward<Args>(args))...});
     } else {
-      return module_->forward(std::forward<Args>(args)...);
+      return module_->forward(as_tensor(std::forward<Args>(args))...);
+    }
+  }
+  // A Sequential tells its arguments' types apart as it runs: to it, a Batch of tensors is none.
+  template <class Arg>
+  static decltype(auto) as_tensor(Arg&& argument) {
+    constexpr bool is_batch = std::derived_from<std::remove_cvref_t<Arg>, at::Tensor>;
+    if constexpr (is_batch && std::same_as<Module, torch::nn::Sequential>) {
+      return static_cast<const at::Tensor&>(argument);
+    } else {
+      return std::forward<Arg>(argument);
     }
   }
   static torch::jit::Module as_source(const torch::jit::Module& script) { return script; }

@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <system_error>
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
@@ -33,6 +36,18 @@ constexpr const char* kTimeShares = "time/";
 // All mistakes of callers are told in the same way.
 [[noreturn]] void refuse_metric(const std::string& what) {
   throw Error(ErrorCode::invalid_argument, cat("metrics: ", what));
+}
+
+// The path, in a folder that is there.
+std::string in_folder(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty())
+    std::filesystem::create_directories(folder, error);
+  if (error)
+    throw Error(ErrorCode::io,
+                cat("metrics: cannot make the folder '", folder.string(), "': ", error.message()));
+  return path;
 }
 
 // "time/compute": the name of a category's share of the time.
@@ -88,7 +103,7 @@ double MetricValues::operator[](const std::string& name) const {
 Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
     : group_(std::move(group)),
       path_(options.folder.empty() ? "" : options.folder + "/metrics.jsonl"),
-      writer_(group_.rank() == 0 ? path_ : "") {
+      writer_(group_.rank() == 0 ? in_folder(path_) : "") {
   if (group_.rank() == 0 && !options.folder.empty() && options.tensorboard)
     events_ = std::make_unique<EventFile>(options.folder);
 }

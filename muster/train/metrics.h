@@ -52,7 +52,7 @@ class MetricValues {
 };
 
 struct MetricsOptions {
-  std::string folder = {};   // default: the job's; if there is none, nothing is written
+  std::string folder = {};   // rank 0 makes it. Default: the job's; without one, no file is written
   bool tensorboard = false;  // also write an event file
 };
 

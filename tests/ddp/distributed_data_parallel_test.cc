@@ -1,4 +1,5 @@
 #include "muster/ddp/distributed_data_parallel.h"
+#include "muster/data/batch.h"
 #include "muster/data/loader.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +11,7 @@
 #include <mutex>
 
 #include "muster/base/error.h"
+#include "muster/data/batch.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -73,6 +75,17 @@ class Ddp : public ::testing::TestWithParam<std::tuple<int, bool>> {
   int world_size() const { return std::get<0>(GetParam()); }
   DdpOptions options() const { return {.gradient_as_bucket_view = std::get<1>(GetParam())}; }
 };
+
+TEST(DistributedDataParallel, TakesABatchOfTensorsIntoASequential) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const torch::nn::Sequential net(torch::nn::Linear(3, 2));
+    DistributedDataParallel model(net, group);
+    const Batch<at::Tensor> batch{torch::ones({4, 3}), 1, true, 4};
+    EXPECT_TRUE(model(batch).equal(model(torch::ones({4, 3}))));
+    Batch<at::Tensor> changing{torch::zeros({4, 3}), 1, true, 4};
+    EXPECT_TRUE(model(changing).equal(model(torch::zeros({4, 3}))));
+  });
+}
 
 TEST_P(Ddp, GradientsEqualOneProcessOnTheJoinedBatch) {
   const Data data = make_data(24);

@@ -146,6 +146,22 @@ TEST(TrainMetrics, TakesTheGroupAndFolderOfAContext) {
   EXPECT_EQ(read_file(folder + "/metrics.jsonl"), "{\"step\":7,\"loss\":0.5}\n");
 }
 
+TEST(TrainMetrics, RankZeroMakesTheFolder) {
+  const std::string folder = folder_for_metrics();
+  run_ranks(2, [&](ProcessGroup& group) {
+    Metrics metrics(group, {.folder = folder + "/runs/a", .tensorboard = true});
+    metrics.write(1, {{"lr", 0.5}});
+  });
+  EXPECT_EQ(read_file(folder + "/runs/a/metrics.jsonl"), "{\"step\":1,\"lr\":0.5}\n");
+
+  std::ofstream(folder + "/file") << "no folder";
+  run_ranks(1, [&](ProcessGroup& group) {
+    EXPECT_THAT([&] { Metrics(group, {.folder = folder + "/file/a"}); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("cannot make the folder '" + folder)));
+  });
+  std::filesystem::remove_all(folder);
+}
+
 TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
   const std::string folder = folder_for_metrics();
   Activity activity(folder + "/activity", {});

@@ -20,7 +20,9 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -213,6 +215,42 @@ class Checkpoints {
   // SIGTERM, SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on all ranks after the
   // same step: then return from the training. Collective: yes. Throws: as save().
   bool save_or_stop(int64_t step);
+
+  class StepIterator {
+   public:
+    using value_type = int64_t;
+    using difference_type = std::ptrdiff_t;
+
+    int64_t operator*() const { return step_; }
+    StepIterator& operator++() {
+      stops_ = of_->save_or_stop(step_++);
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return stops_ || step_ > until_; }
+
+   private:
+    friend class Checkpoints;
+    StepIterator(Checkpoints& of, int64_t until) : of_(&of), step_(of.step() + 1), until_(until) {}
+
+    Checkpoints* of_;
+    int64_t step_;
+    int64_t until_;
+    bool stops_ = false;
+  };
+
+  // The numbers of the steps of a training without a loader, as of reinforcement learning: from the
+  // one after the restored step to `until`. Each step ends with save_or_stop(). If the job is to
+  // stop, the loop is over early, and Context::stops() is true.
+  auto steps(int64_t until) & {
+    struct Steps {
+      Checkpoints& of;
+      int64_t until;
+      StepIterator begin() const { return {of, until}; }
+      std::default_sentinel_t end() const { return {}; }
+    };
+    return Steps{*this, until};
+  }
 
  private:
   template <class Context>

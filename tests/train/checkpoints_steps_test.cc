@@ -1,0 +1,64 @@
+// A training without a loader: its steps are those that are left, and each ends with save_or_stop.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "muster/checkpoint/training/checkpoints.h"
+#include "tests/data/files.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// The steps that a training takes until `until`.
+std::vector<int64_t> steps_of(ProcessGroup& group,
+                              const CheckpointsOptions& options,
+                              int64_t until) {
+  const torch::nn::Linear net(1, 1);
+  SavedState notes;
+  notes.numbers["taken"] = 0;
+  Checkpoints checkpoints(group, options);
+  checkpoints.add("model", net).add("notes", notes);
+  checkpoints.restore();
+  std::vector<int64_t> taken;
+  for (const int64_t step : checkpoints.steps(until)) {
+    EXPECT_EQ(notes.numbers["taken"], static_cast<double>(step - 1));
+    notes.numbers["taken"] = static_cast<double>(step);
+    taken.push_back(step);
+  }
+  return taken;
+}
+
+TEST(CheckpointsSteps, GoOnAfterTheRestoredStep) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    const CheckpointsOptions options{.folder = folder.path(), .every = 2, .resume = true};
+    EXPECT_THAT(steps_of(group, options, 5), ElementsAre(1, 2, 3, 4, 5));
+    EXPECT_THAT(steps_of(group, options, 7), ElementsAre(5, 6, 7));
+    EXPECT_THAT(steps_of(group, options, 6), IsEmpty());
+  });
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-2"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-5"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-6"));
+}
+
+TEST(CheckpointsSteps, EndWithTheStepInWhichTheJobIsToStop) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    int asked = 0;
+    CheckpointsOptions options{.folder = folder.path(), .every = 100, .resume = true};
+    options.should_stop = [&] {
+      return ++asked == 3;
+    };
+    EXPECT_THAT(steps_of(group, options, 10), ElementsAre(1, 2, 3));
+    EXPECT_THAT(steps_of(group, options, 5), ElementsAre(4, 5));
+  });
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-3"));
+}
+
+}  // namespace
+}  // namespace muster::testing
