@@ -19,7 +19,7 @@ at::Tensor flat(const at::Tensor& image, muster::Generator& /*rng*/) {
 
 void train(muster::Context& ctx) {
   const muster::ImageFolder pictures("pictures/train", {.transform = flat});
-  auto real = ctx.loader(pictures, {.batch_size = 32, .drop_last = true, .workers = 1});
+  auto real = ctx.loader(pictures, {.batch_size = 32, .workers = 1});
   auto noise = ctx.loader(Noise(), {.batch_size = 32});
   muster::ZipLoaders both(real, noise);
 

@@ -25,6 +25,7 @@ void train(muster::Context& ctx) {
                                    .best = {{.metric = "error", .patience = 3}},
                                    .resume = true});
   checkpoints.add("model", net).add("optimizer", optimizer).add("houses", loader);
+  checkpoints.add("metrics", metrics);
   checkpoints.restore();
 
   muster::DistributedDataParallel model(net, ctx.process_group());

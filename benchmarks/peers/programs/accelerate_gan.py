@@ -42,7 +42,7 @@ flat = transforms.Compose(
 configuration = DataLoaderConfiguration(use_seedable_sampler=True)
 accelerator = Accelerator(dataloader_config=configuration)
 pictures = ImageFolder("pictures/train", flat)
-real = DataLoader(pictures, batch_size=32, shuffle=True, drop_last=True, num_workers=1)
+real = DataLoader(pictures, batch_size=32, shuffle=True, num_workers=1)
 noise = DataLoader(Noise(), batch_size=32, shuffle=True)
 
 set_seed(1)

@@ -44,7 +44,7 @@ fabric = Fabric()
 fabric.seed_everything(1)
 pictures = ImageFolder("pictures/train", flat)
 sampler = DistributedSampler(pictures, fabric.world_size, fabric.global_rank)
-real = DataLoader(pictures, batch_size=32, sampler=sampler, drop_last=True, num_workers=1)
+real = DataLoader(pictures, batch_size=32, sampler=sampler, num_workers=1)
 of_noise = DistributedSampler(Noise(), fabric.world_size, fabric.global_rank)
 noise = DataLoader(Noise(), batch_size=32, sampler=of_noise)
 
