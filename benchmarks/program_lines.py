@@ -83,6 +83,12 @@ def table():
     return rows
 
 
+def sentence(program):
+    """What the program's page says of it."""
+    here, accelerate, fabric = counts_of(program)
+    return f"**Lines:** {here} here, {accelerate} with Accelerate, {fabric} with Fabric."
+
+
 def longer_ones():
     return [program for program in PROGRAMS if counts_of(program)[0] > min(counts_of(program)[1:])]
 

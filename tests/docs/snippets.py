@@ -5,6 +5,7 @@
   snippets.py run PROGRAM PAGE.md...       runs what was compiled from OUT.cc, on CPU ranks
   snippets.py check-files                  every file and heading that a page of this repository names exists, what it
                                            starts by its path can be run, and its C++ says that it is C++
+  snippets.py update PAGE.md...            writes the C++ files that blocks show into them
 
 A C++ block says in its first line what it is:
 
@@ -15,6 +16,8 @@ A C++ block says in its first line what it is:
   ```cpp program                a program with its own main
   ```cpp program by-hand        the same, started once a rank with the arguments METHOD RANK WORLD_SIZE
   ```cpp program compile-only   the same, only compiled (it needs GPUs)
+
+  ```cpp examples/x/main.cc     the whole of that file, which is compiled as the build says
 
 A Python block may name a file in a folder, as in ```python examples/python/ddp.py: then it shows lines of that file in their
 order, with `...` alone on a line for those that are left out. (What commands.py writes for a page's commands has no folder.)
@@ -44,7 +47,7 @@ class Block(NamedTuple):
     kind: str  # a value of KINDS, or "python"
     code: str
     ranks: int = 2
-    shows: str = ""  # the file that a Python block shows lines of
+    shows: str = ""  # the file that a Python block shows lines of, or a C++ block shows whole
 
 
 def fail(page, line, what):
@@ -87,6 +90,8 @@ def block_of(page, line, info, code):
         return [Block(page, line, "python", code, shows=rest if "/" in rest else "")]
     if language != "cpp":
         return []
+    if "/" in rest:
+        return [Block(page, line, "shown", code, shows=rest)]
     on_ranks = RANKS_OF_BODY.fullmatch(rest)
     if on_ranks:
         return [Block(page, line, "body", code, int(on_ranks.group(1)))]
@@ -127,6 +132,8 @@ def generate(blocks):
                 ast.parse(block.code)
             except SyntaxError as error:
                 fail(block.page, block.line + (error.lineno or 1) - 1, f"Python: {error.msg}")
+            continue
+        if block.kind == "shown":
             continue
         # Includes go first; an empty line in their place keeps the line numbers right.
         includes += re.findall(r"^#include (.*)$", block.code, flags=re.M)
@@ -232,9 +239,25 @@ def wrong_excerpts(page, text):
             yield f"{page}:{block.line}: shows '{block.shows}', which is not there"
             continue
         with open(block.shows, encoding="utf-8") as file:
-            line = line_not_in(block.code, file.read())
+            shown = file.read()
+        if block.kind == "shown":
+            if block.code != shown:
+                yield f"{page}:{block.line}: expected the whole of {block.shows}; write it with tests/docs/snippets.py update {page}"
+            continue
+        line = line_not_in(block.code, shown)
         if line:
             yield f"{page}:{block.line}: expected the lines of {block.shows}, got '{line}'"
+
+
+def update(page):
+    """Writes the files that C++ blocks of the page show into these blocks."""
+    def whole(match):
+        with open(match[1], encoding="utf-8") as file:
+            return f"```cpp {match[1]}\n{file.read()}```\n"
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    with open(page, "w", encoding="utf-8") as file:
+        file.write(re.sub(r"^```cpp (\S+/\S+)\n.*?^```\n", whole, text, flags=re.M | re.S))
 
 
 def named_files(text):
@@ -283,6 +306,9 @@ def main(arguments):
         run(os.path.abspath(arguments[1]), read_blocks(arguments[2:]))
     elif arguments == ["check-files"]:
         check_files()
+    elif len(arguments) >= 2 and arguments[0] == "update":
+        for page in arguments[1:]:
+            update(page)
     else:
         raise SystemExit(__doc__)
 

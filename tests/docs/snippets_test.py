@@ -122,6 +122,24 @@ class Files(unittest.TestCase):
         self.assertIn("README.md:2: expected the lines of ./there.md, got 'x = 1'", self.complaint_of("```python ./there.md\nx = 1\n```\n"))
         self.assertIn("README.md:2: shows './not.py', which is not there", self.complaint_of("```python ./not.py\nx = 1\n```\n"))
 
+    def test_a_whole_file_of_cpp(self):
+        text = "int main() {\n  return 0;\n}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            program, page = os.path.join(folder, "main.cc"), os.path.join(folder, "page.md")
+            for path, content in ((program, text), (page, f"# A\n```cpp {program}\nold\n```\ntext\n")):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(content)
+            blocks = snippets.read_blocks([page])
+            self.assertEqual([(block.kind, block.shows) for block in blocks], [("shown", program)])
+            self.assertNotIn("old", snippets.generate(blocks))
+            with open(page, encoding="utf-8") as file:
+                self.assertIn(f"README.md:3: expected the whole of {program}", self.complaint_of(file.read()))
+            snippets.update(page)
+            with open(page, encoding="utf-8") as file:
+                updated = file.read()
+            self.assertEqual(updated, f"# A\n```cpp {program}\n{text}```\ntext\n")
+            self.assertEqual(self.complaint_of(updated), "")
+
     def test_what_cannot_be_run(self):
         for command in ("`benchmarks/not.py BUILD`", "    scripts/not.sh BUILD", "$ benchmarks/not.py BUILD"):
             self.assertIn("README.md: starts '", self.complaint_of(command))

@@ -20,6 +20,12 @@ class ProgramLines(unittest.TestCase):
         first = rows.index(program_lines.table()[0])
         self.assertEqual(rows[first:first + len(program_lines.table())], program_lines.table())
 
+    def test_each_page_says_the_lines_of_its_programs(self):
+        pages = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "docs/programs").glob("*.md"))
+        for program in program_lines.PROGRAMS:
+            with self.subTest(program=program):
+                self.assertIn(program_lines.sentence(program), pages)
+
     def test_what_counts(self):
         python = '"""What it does.\n\nMore."""\nimport x\n\n# why\ndef f():\n    """What."""\n    return "a"  # this\n'
         self.assertEqual(program_lines.lines_of_python(python), 3)
