@@ -22,7 +22,7 @@ GROUPS = {
                "docs/how/slurm.md", "docs/how/kubernetes.md"],
     "Coming from": ["docs/from/torchrun.md", "docs/from/mpirun.md", "docs/from/mp_spawn.md", "docs/from/horovod.md", "docs/patterns.md"],
     "Devices and jobs": ["docs/placement.md", "docs/options.md", "docs/gpus.md", "docs/tasks.md", "docs/clusters.md", "docs/faults.md", "docs/watching.md"],
-    "Training": ["docs/training.md", "docs/ddp.md", "docs/data.md", "docs/parallel/*.md", "examples/*/README.md"],
+    "Training": ["docs/programs/*.md", "docs/training.md", "docs/ddp.md", "docs/data.md", "docs/parallel/*.md", "examples/*/README.md"],
     "About": ["docs/performance.md", "docs/limits.md", "CHANGELOG.md", "docs/design.md", "docs/design/*.md", "docs/decisions.md", "CONTRIBUTING.md",
               "data/README.md", "tests/data/machines/README.md"],
 }
