@@ -5,6 +5,7 @@
   pictures/odd/<even or odd>/*.png, pictures/odd_test/…   the same, in two classes
   shards/train-000.tar … 007.tar                   the training pictures, in WebDataset's layout: <number>.png, .cls
   text.bin                                         Shakespeare, a character a token, uint16
+  digits.csv.gz                                    the digits as a table, as they are in `data`
   houses.csv                                       invented houses and their prices
 """
 import csv
@@ -12,6 +13,7 @@ import gzip
 import io
 import pathlib
 import random
+import shutil
 import struct
 import sys
 import tarfile
@@ -103,6 +105,7 @@ def main(folder):
     write_shards(folder / "shards")
     write_text(folder / "text.bin")
     write_houses(folder / "houses.csv")
+    shutil.copy(DATA / "digits.csv.gz", folder)
 
 
 if __name__ == "__main__":
