@@ -1,6 +1,7 @@
 """Trains a GAN on pictures and noise: two loaders, two models."""
 
 import glob
+from itertools import islice
 
 import torch
 from accelerate import Accelerator
@@ -58,7 +59,8 @@ if step > 0:
     accelerator.load_state(f"runs/gan/step-{step}")
 
 losses = []
-for (picture, _), seed in zip(batches(real, step), batches(noise, step)):
+both = zip(batches(real, step), batches(noise, step))
+for (picture, _), seed in islice(both, STEPS - step):
     of_judging = bce(judge(picture), 1) + bce(judge(maker(seed).detach()), 0)
     accelerator.backward(of_judging)
     accelerator.clip_grad_norm_(judge.parameters(), 1.0)
@@ -79,6 +81,4 @@ for (picture, _), seed in zip(batches(real, step), batches(noise, step)):
         losses.clear()
     if step % 50 == 0:
         accelerator.save_state(f"runs/gan/step-{step}")
-    if step == STEPS:
-        break
 accelerator.end_training()

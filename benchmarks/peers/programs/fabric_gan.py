@@ -60,7 +60,8 @@ if saved:
     fabric.load(max(saved, key=os.path.getmtime), state)
 
 losses = []
-for (picture, _), seed in zip(batches(real, state["step"]), batches(noise, state["step"])):
+both = zip(batches(real, state["step"]), batches(noise, state["step"]))
+for (picture, _), seed in islice(both, STEPS - state["step"]):
     of_judging = bce(judge(picture), 1) + bce(judge(maker(seed).detach()), 0)
     fabric.backward(of_judging)
     fabric.clip_gradients(judge, of_judge, max_norm=1.0)
@@ -81,5 +82,3 @@ for (picture, _), seed in zip(batches(real, state["step"]), batches(noise, state
         losses.clear()
     if state["step"] % 50 == 0:
         fabric.save(f"runs/gan/step-{state['step']}.ckpt", state)
-    if state["step"] == STEPS:
-        break
