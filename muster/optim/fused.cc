@@ -155,9 +155,9 @@ void Fused<Torch>::describe(std::vector<uint64_t>& into) {
     for (const double option : options_of(*this, group))
       into.push_back(std::bit_cast<uint64_t>(option));
     for (const at::Tensor& parameter : group.params()) {
-      into.push_back(reinterpret_cast<uintptr_t>(parameter.const_data_ptr()));
+      into.push_back(address_of(parameter));
       for (const at::Tensor& state : state_of(*this, parameter.unsafeGetTensorImpl()))
-        into.push_back(state.defined() ? reinterpret_cast<uintptr_t>(state.const_data_ptr()) : 0);
+        into.push_back(address_of(state));
     }
   }
 }

@@ -20,4 +20,9 @@ struct GraphNumbers {
   std::vector<void*> parameters = {};    // that the graph steps on
 };
 
+// Where the tensor's values are, which a graph remembers. 0: nowhere.
+inline uint64_t address_of(const at::Tensor& tensor) {
+  return tensor.defined() ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) : 0;
+}
+
 }  // namespace muster::optim

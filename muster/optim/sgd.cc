@@ -19,6 +19,10 @@ namespace {
 using Options = torch::optim::SGDOptions;
 using State = torch::optim::SGDParamState;
 
+const Options& sgd_options(const torch::optim::OptimizerParamGroup& group) {
+  return static_cast<const Options&>(group.options());
+}
+
 State* momentum_of(torch::optim::SGD& optimizer, void* parameter) {
   const auto found = optimizer.state().find(parameter);
   return found == optimizer.state().end() ? nullptr : static_cast<State*>(found->second.get());
@@ -79,7 +83,7 @@ void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
   const at::NoGradGuard no_grad;
   size_t index = 0;
   for (auto& group : optimizer.param_groups()) {
-    const auto& options = static_cast<const Options&>(group.options());
+    const Options& options = sgd_options(group);
     Lots lots;
     for (const at::Tensor& parameter : with_gradients(group)) {
       if (options.momentum() == 0)
@@ -108,7 +112,7 @@ void count_steps(torch::optim::SGD& /*optimizer*/, void* /*parameter*/, int64_t 
 
 std::vector<double> options_of(const torch::optim::SGD& /*optimizer*/,
                                const torch::optim::OptimizerParamGroup& group) {
-  const auto& options = static_cast<const Options&>(group.options());
+  const Options& options = sgd_options(group);
   return {options.momentum(),
           options.dampening(),
           options.weight_decay(),
@@ -118,9 +122,8 @@ std::vector<double> options_of(const torch::optim::SGD& /*optimizer*/,
 // With dampening the first momentum is the whole gradient. If that step were left out, the second
 // would find zeros.
 bool needs_its_first_step(torch::optim::SGD& optimizer) {
-  return std::ranges::any_of(optimizer.param_groups(), [](const auto& group) {
-    return static_cast<const Options&>(group.options()).dampening() != 0;
-  });
+  return std::ranges::any_of(optimizer.param_groups(),
+                             [](const auto& group) { return sgd_options(group).dampening() != 0; });
 }
 
 }  // namespace muster::optim

@@ -73,19 +73,15 @@ void for_each_module(torch::nn::Module& module, const Use& use) {
     for_each_module(*child, use);
 }
 
-uint64_t address_of(const at::Tensor& tensor) {
-  return tensor.defined() ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) : 0;
-}
-
 void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
   for_each_module(module, [&](torch::nn::Module& one) {
     into.push_back(one.is_training() ? 1 : 0);
     for (const at::Tensor& parameter : one.parameters(/*recurse=*/false)) {
-      into.push_back(address_of(parameter));
+      into.push_back(optim::address_of(parameter));
       into.push_back(parameter.requires_grad() ? 1 : 0);
     }
     for (const at::Tensor& buffer : one.buffers(/*recurse=*/false))
-      into.push_back(address_of(buffer));
+      into.push_back(optim::address_of(buffer));
   });
 }
 
@@ -248,7 +244,7 @@ GraphedStep::Way GraphedStep::agree(Way mine) {
   const at::Tensor own = at::full({1}, static_cast<int64_t>(mine), at::kLong);
   const at::Tensor all = at::empty({group->size()}, at::kLong);
   group->all_gather(all, own);
-  return static_cast<Way>(all.max().item<int64_t>());
+  return Way(all.max().item<int64_t>());
 }
 
 GraphedStep::Way GraphedStep::way_of(double weight, const std::vector<at::Tensor>& inputs) {
