@@ -189,7 +189,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
     hook = adapter.get();
     reducer->register_comm_hook(std::move(adapter));
   } else if (averages_in_nccl(group, parameters)) {
-    reducer->register_comm_hook(std::make_unique<AverageHook>(recorded, divisor));
+    reducer->register_comm_hook(std::make_unique<NcclAverage>(recorded, divisor));
   }
   auto logger = std::make_shared<c10d::Logger>(reducer);
   reducer->set_logger(logger);

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "muster/comm/process_group.h"
-#include "muster/ddp/average_hook.h"
 #include "muster/ddp/model_source.h"
+#include "muster/ddp/nccl_average.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -54,7 +54,7 @@ class BucketsInBackendMemory {
 Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused);
 
 // Uses `bucket_cap` instead of that of the options. `divisor` holds where NCCL averages
-// (average_hook.h).
+// (nccl_average.h).
 ReducerParts make_reducer(const TrainedParameters& parameters,
                           ProcessGroup& group,
                           const DdpOptions& options,

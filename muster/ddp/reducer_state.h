@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "muster/base/clock.h"
-#include "muster/ddp/average_hook.h"
 #include "muster/ddp/bucket_trial.h"
 #include "muster/ddp/bucket_views.h"
 #include "muster/ddp/compute_clock.h"
@@ -20,6 +19,7 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/live_reducers.h"
+#include "muster/ddp/nccl_average.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replicated_model.h"

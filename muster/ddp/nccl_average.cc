@@ -1,5 +1,5 @@
 // The Reducer leaves gradients as they are where a hook reduces them.
-#include "muster/ddp/average_hook.h"
+#include "muster/ddp/nccl_average.h"
 
 #include <algorithm>
 #include <bit>
@@ -18,12 +18,12 @@ bool averages_in_nccl(const ProcessGroup& group, const TrainedParameters& parame
          is_real && std::has_single_bit<unsigned>(group.size());
 }
 
-AverageHook::AverageHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+NcclAverage::NcclAverage(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                          AverageDivisor divisor)
     : CppCommHookInterface(group), divisor_(std::move(divisor)) {}
 
 // All ranks are inside of join() or none is, so all give NCCL the same operation.
-c10::intrusive_ptr<c10::ivalue::Future> AverageHook::runHook(c10d::GradBucket& bucket) {
+c10::intrusive_ptr<c10::ivalue::Future> NcclAverage::runHook(c10d::GradBucket& bucket) {
   std::vector<at::Tensor> tensors{bucket.getBufferRef()};
   const int divisor = *divisor_;
   c10d::AllreduceOptions options;

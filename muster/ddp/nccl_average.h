@@ -22,9 +22,9 @@ using AverageDivisor = std::shared_ptr<std::atomic<int>>;
 // power of two: then dividing does not round.
 bool averages_in_nccl(const ProcessGroup& group, const TrainedParameters& parameters);
 
-class AverageHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+class NcclAverage : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
-  AverageHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, AverageDivisor divisor);
+  NcclAverage(const c10::intrusive_ptr<c10d::ProcessGroup>& group, AverageDivisor divisor);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
