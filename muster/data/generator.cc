@@ -17,6 +17,17 @@ namespace muster {
 Generator::Generator(int64_t seed, int64_t epoch, int64_t index)
     : engine_(mixed(seed, epoch), index), torch_seed_(mixed(mixed(seed, epoch), index)) {}
 
+// A copy of LibTorch's generator would share its state.
+Generator::Generator(const Generator& other)
+    : engine_(other.engine_), torch_seed_(other.torch_seed_) {
+  if (other.torch_)
+    torch_ = other.torch_->clone();
+}
+
+Generator& Generator::operator=(const Generator& other) {
+  return *this = Generator(other);
+}
+
 // The value has 53 random bits, as many as a double has.
 double Generator::uniform() {
   const uint64_t high = engine_();

@@ -14,6 +14,12 @@ namespace muster {
 class Generator {
  public:
   Generator(int64_t seed, int64_t epoch, int64_t index);
+  // A copy draws the same numbers from here on, and neither changes the other's.
+  Generator(const Generator& other);
+  Generator& operator=(const Generator& other);
+  Generator(Generator&&) = default;
+  Generator& operator=(Generator&&) = default;
+  ~Generator() = default;
 
   // Usable as a <random> generator: std::shuffle(…, generator), std::discrete_distribution, …
   using result_type = uint32_t;

@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -18,27 +17,14 @@
 #include <string>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
+#include "muster/data/each_image.h"
 #include "muster/data/readers/encoded_image.h"
 
 namespace muster::transform {
 
 namespace {
-
-[[noreturn]] void refuse_transform(const char* what,
-                                   const std::string& expected,
-                                   const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("transform: ",
-                  what,
-                  ": expected ",
-                  expected,
-                  ", got ",
-                  got,
-                  "; look at what comes before it"));
-}
 
 // Every transform that takes a tensor calls this first; `what` names the transform.
 void check_image(const char* what, const at::Tensor& image) {
@@ -87,15 +73,6 @@ void check_crop(int64_t image_height, int64_t image_width, const ImagePart& part
                    side_text(image_height, image_width));
 }
 
-bool is_bytes(const at::Tensor& image) {
-  return image.scalar_type() == at::kByte;
-}
-
-// Python's round(), which torchvision uses: a half goes to the even neighbour.
-int64_t rounded(double value) {
-  return static_cast<int64_t>(std::nearbyint(value));
-}
-
 // An odd difference puts the middle on half a pixel, which is rounded as in torchvision.
 ImagePart middle_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
   return {.top = rounded(as_double(image_height - height) / 2),
@@ -110,47 +87,6 @@ ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height,
   refuse_transform("center_crop",
                    cat("an image of at least ", height, "x", width),
                    side_text(image_height, image_width));
-}
-
-// The result is that of torch.clamp(factor * image + offset, 0, 255).to(uint8). A byte has but 256
-// values, so each is computed once and then looked up.
-at::Tensor blend_bytes(const at::Tensor& image, float factor, float offset) {
-  std::array<uint8_t, 256> table{};
-  float value = 0;
-  for (uint8_t& blended : table)
-    blended = static_cast<uint8_t>(std::clamp(factor * value++ + offset, 0.0F, 255.0F));
-  if (!image.is_non_overlapping_and_dense())
-    return blend_bytes(image.contiguous(), factor, offset);
-  auto out = at::empty_strided(image.sizes(), image.strides(), image.options());
-  const auto* from = image.const_data_ptr<uint8_t>();
-  auto* to = out.mutable_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < image.numel(); ++i)
-    to[i] = table[from[i]];
-  return out;
-}
-
-// Bytes reach from 0 to 255 and floats from 0 to 1; both are cut off at the ends.
-at::Tensor blend(const at::Tensor& image, double factor, double offset) {
-  if (is_bytes(image))
-    return blend_bytes(image, static_cast<float>(factor), static_cast<float>(offset));
-  return (image * factor).add_(offset).clamp_(0, 1);
-}
-
-// The mean brightness of the picture in grey, as torchvision makes it: whole numbers where the
-// picture has them.
-double mean_of_grey(const at::Tensor& image) {
-  if (image.size(0) != 3)
-    return image.to(at::kFloat).mean().item<double>();
-  const auto values = image.to(at::kFloat);
-  auto grey = values[0].mul(0.2989F).add_(values[1].mul(0.587F)).add_(values[2].mul(0.114F));
-  if (is_bytes(image))
-    grey = grey.to(at::kByte).to(at::kFloat);
-  return grey.mean().item<double>();
-}
-
-// torchvision draws the factor from around 1, never below 0.
-double jitter_factor(double range, Generator& rng) {
-  return rng.uniform(std::max(0.0, 1 - range), 1 + range);
 }
 
 // The part that random_resized_crop keeps: of a random area and shape, at a random place. The draws
@@ -389,52 +325,20 @@ void NormalizeOnDevice::move_to(c10::Device device) {
 }
 
 at::Tensor NormalizeOnDevice::operator()(const at::Tensor& images) {
-  const bool fits = images.defined() && images.dim() == 4 && is_bytes(images) &&
+  const bool fits = images.defined() && images.dim() == 4 &&
+                    (is_bytes(images) || images.scalar_type() == at::kFloat) &&
                     images.size(1) == std::ssize(means_);
   if (!fits)
     refuse_transform(
         "NormalizeOnDevice",
-        cat("images [B, ", means_.size(), ", height, width] uint8"),
+        cat("images [B, ", means_.size(), ", height, width] uint8 or float32"),
         images.defined()
             ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
             : std::string("an undefined tensor"));
   move_to(images.device());
+  if (!is_bytes(images))
+    return images.sub(mean_).div_(deviation_);
   return images.to(at::kFloat).div_(whole_).sub_(mean_).div_(deviation_);
-}
-
-at::Tensor brightness(const at::Tensor& image, double factor) {
-  check_image("brightness", image);
-  if (!(factor >= 0))
-    refuse_transform("brightness", "a factor of 0 or more", cat(factor));
-  return blend(image, factor, 0);
-}
-
-// The offset pulls towards the mean of grey, so a factor of 0 leaves an even grey.
-at::Tensor contrast(const at::Tensor& image, double factor) {
-  check_image("contrast", image);
-  if (!(factor >= 0))
-    refuse_transform("contrast", "a factor of 0 or more", cat(factor));
-  return blend(image, factor, (1 - factor) * mean_of_grey(image));
-}
-
-at::Tensor color_jitter(const at::Tensor& image,
-                        Generator& rng,
-                        const ColorJitterOptions& options) {
-  check_image("color_jitter", image);
-  if (!(options.brightness >= 0) || !(options.contrast >= 0))
-    refuse_transform(
-        "color_jitter", "ranges of 0 or more", cat(options.brightness, " and ", options.contrast));
-  // The two changes make another picture in the other order, so chance decides which comes first.
-  const bool contrast_first = rng.chance(0.5);
-  at::Tensor changed = image;
-  for (const bool is_contrast : {contrast_first, !contrast_first}) {
-    const double range = is_contrast ? options.contrast : options.brightness;
-    if (range == 0)
-      continue;
-    const double factor = jitter_factor(range, rng);
-    changed = is_contrast ? contrast(changed, factor) : brightness(changed, factor);
-  }
-  return changed;
 }
 
 }  // namespace muster::transform

@@ -1,6 +1,7 @@
-// Image transforms for training data: crop, resize, flip, change brightness, normalise. Free
-// functions on tensors [channels, height, width], uint8 or float32, on the CPU; all randomness
-// comes from a Generator. For a dataset's get(), and for ImageFolderOptions::transform:
+// Image transforms for training data: crop, resize, flip, normalise (color.h, affine.h, blur.h,
+// erasing.h and auto_augment.h have the others). Free functions on tensors [channels, height,
+// width], uint8 or float32, on the CPU; all randomness comes from a Generator. For a dataset's
+// get(), and for ImageFolderOptions::transform:
 //
 //   image = transform::random_resized_crop(image, 224, 224, rng);
 //   image = transform::random_flip(image, rng);
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "muster/data/generator.h"
+#include "muster/data/generators.h"
 
 namespace muster {
 class EncodedImage;  // readers/encoded_image.h
@@ -37,6 +39,9 @@ at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width)
 // Crops at a random position, after adding `padding` rows and columns of zeros on every side.
 at::Tensor random_crop(
     const at::Tensor& image, int64_t height, int64_t width, Generator& rng, int64_t padding = 0);
+// Of each image of a batch [B, channels, height, width] on any device, as it would alone.
+at::Tensor random_crop(
+    const at::Tensor& images, int64_t height, int64_t width, Generators& rngs, int64_t padding = 0);
 
 // Bilinear; antialiased when it shrinks. Source: torch.nn.functional.interpolate(antialias=True),
 // bit for bit.
@@ -67,6 +72,8 @@ at::Tensor random_resized_crop(const EncodedImage& image,
 // Mirrors left and right.
 at::Tensor flip(const at::Tensor& image);
 at::Tensor random_flip(const at::Tensor& image, Generator& rng, double probability = 0.5);
+// Of each image of a batch [B, channels, height, width] on any device, as it would alone.
+at::Tensor random_flip(const at::Tensor& images, Generators& rngs, double probability = 0.5);
 
 // uint8 0..255 to float32 0..1; float32 is unchanged.
 at::Tensor to_float(const at::Tensor& image);
@@ -89,9 +96,9 @@ class NormalizeOnDevice {
   // that are not above 0.
   NormalizeOnDevice(std::vector<double> mean, std::vector<double> deviation);
 
-  // Shapes: images [B, channels, height, width] uint8; the same, float32, on the images' device,
-  // bit for bit what normalize() gives for each. Does not wait for the device. All calls must be on
-  // one stream. Throws: invalid_argument for another shape or type.
+  // Shapes: images [B, channels, height, width] uint8 or float32; the same, float32, on the images'
+  // device, bit for bit what normalize() gives for each. Does not wait for the device. All calls
+  // must be on one stream. Throws: invalid_argument for another shape or type.
   at::Tensor operator()(const at::Tensor& images);
 
  private:
@@ -102,18 +109,5 @@ class NormalizeOnDevice {
   // On the device of the last images: [], [channels, 1, 1] and [channels, 1, 1].
   at::Tensor whole_, mean_, deviation_;
 };
-
-// Multiplies by `factor`; contrast multiplies the difference from the grey image's mean. Values are
-// clamped to the range (0..255 or 0..1). Source:
-// torchvision.transforms.functional.adjust_brightness, adjust_contrast.
-at::Tensor brightness(const at::Tensor& image, double factor);
-at::Tensor contrast(const at::Tensor& image, double factor);
-
-struct ColorJitterOptions {
-  double brightness = 0;  // factor from 1 - brightness (at least 0) to 1 + brightness
-  double contrast = 0;    // the same
-};
-// Both, in random order.
-at::Tensor color_jitter(const at::Tensor& image, Generator& rng, const ColorJitterOptions& options);
 
 }  // namespace muster::transform

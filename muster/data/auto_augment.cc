@@ -1,0 +1,299 @@
+// A change is chosen by chance, and a magnitude from a row of evenly spaced ones. torchvision's
+// rows are float32, and so are these.
+#include "muster/data/auto_augment.h"
+
+#include <ATen/ops/linspace.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "muster/base/strings.h"
+#include "muster/data/as_double.h"
+#include "muster/data/image_kernels.h"
+
+namespace muster::transform {
+
+namespace {
+
+// How far the magnitudes of a policy reach.
+struct Space {
+  double shear = 0;
+  double translate_x = 0;  // pixels
+  double translate_y = 0;
+  double degrees = 0;
+  double factor = 0;  // of colours, from 1
+  double bits = 0;    // that posterize takes away
+};
+
+Space rand_augment_space(const at::Tensor& images) {
+  return {.shear = 0.3,
+          .translate_x = 150.0 / 331.0 * as_double(images.size(-1)),
+          .translate_y = 150.0 / 331.0 * as_double(images.size(-2)),
+          .degrees = 30,
+          .factor = 0.9,
+          .bits = 4};
+}
+
+constexpr Space kWide{
+    .shear = 0.99, .translate_x = 32, .translate_y = 32, .degrees = 135, .factor = 0.99, .bits = 6};
+
+// Values from `from` to `to`, of which one is chosen.
+double evenly_spaced(double from, double to, int64_t bins, int64_t which) {
+  return at::linspace(from, to, bins, at::kFloat)[which].item<double>();
+}
+
+kernel::AffineMap sheared(const at::Tensor& images, double x, double y) {
+  const auto degrees = [](double tangent) {
+    return std::atan(tangent) * (180 / std::numbers::pi);
+  };
+  // About the upper left corner.
+  return {.shear = {degrees(x), degrees(y)},
+          .center = {-0.5 * as_double(images.size(3)), -0.5 * as_double(images.size(2))}};
+}
+
+template <class MapOf>
+at::Tensor moved(const at::Tensor& images,
+                 const Numbers& magnitudes,
+                 const AffineOptions& options,
+                 const MapOf& map_of) {
+  std::vector<kernel::Matrix> matrices;
+  for (const double magnitude : magnitudes)
+    matrices.push_back(kernel::inverse_of(map_of(magnitude)));
+  return kernel::affine(images, matrices, options);
+}
+
+Numbers factors_of(const Numbers& magnitudes) {
+  Numbers factors;
+  for (const double magnitude : magnitudes)
+    factors.push_back(1 + magnitude);
+  return factors;
+}
+
+// One of the changes. `magnitude`: the one of `bins` that is `which`; none: it has none.
+// `is_signed`: in half of all cases it is taken away. What is not needed is not looked at.
+struct Augmentation {
+  double (*magnitude)(const Space& space, int64_t bins, int64_t which) = nullptr;
+  bool is_signed = false;
+  at::Tensor (*apply)(const at::Tensor& images,
+                      const Numbers& magnitudes,
+                      const AffineOptions& options) = nullptr;
+};
+
+double shear_size(const Space& space, int64_t bins, int64_t which) {
+  return evenly_spaced(0, space.shear, bins, which);
+}
+
+double factor_size(const Space& space, int64_t bins, int64_t which) {
+  return evenly_spaced(0, space.factor, bins, which);
+}
+
+double x_size(const Space& space, int64_t bins, int64_t which) {
+  return evenly_spaced(0, space.translate_x, bins, which);
+}
+
+double y_size(const Space& space, int64_t bins, int64_t which) {
+  return evenly_spaced(0, space.translate_y, bins, which);
+}
+
+double turn_size(const Space& space, int64_t bins, int64_t which) {
+  return evenly_spaced(0, space.degrees, bins, which);
+}
+
+double bits_left(const Space& space, int64_t bins, int64_t which) {
+  const float taken = as_float(as_double(which) / (as_double(bins - 1) / space.bits));
+  return std::nearbyint(8.0F - taken);
+}
+
+double threshold_size(const Space& /*space*/, int64_t bins, int64_t which) {
+  return evenly_spaced(1, 0, bins, which);
+}
+
+at::Tensor shear_x(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+  return moved(images, sizes, options, [&](double size) { return sheared(images, size, 0); });
+}
+
+at::Tensor shear_y(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+  return moved(images, sizes, options, [&](double size) { return sheared(images, 0, size); });
+}
+
+at::Tensor move_x(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+  return moved(images, sizes, options, [](double size) {
+    return kernel::AffineMap{.translate = {std::trunc(size), 0}};
+  });
+}
+
+at::Tensor move_y(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+  return moved(images, sizes, options, [](double size) {
+    return kernel::AffineMap{.translate = {0, std::trunc(size)}};
+  });
+}
+
+// A kernel of colours that takes factors.
+template <at::Tensor (*change)(const at::Tensor&, const Numbers&)>
+at::Tensor by_factors(const at::Tensor& images,
+                      const Numbers& magnitudes,
+                      const AffineOptions& /*options*/) {
+  return change(images, factors_of(magnitudes));
+}
+
+template <at::Tensor (*change)(const at::Tensor&)>
+at::Tensor without_magnitude(const at::Tensor& images,
+                             const Numbers& /*magnitudes*/,
+                             const AffineOptions& /*options*/) {
+  return change(images);
+}
+
+at::Tensor unchanged(const at::Tensor& images) {
+  return images;
+}
+
+at::Tensor posterized(const at::Tensor& images,
+                      const Numbers& bits,
+                      const AffineOptions& /*options*/) {
+  return kernel::posterize(images, bits);
+}
+
+at::Tensor solarized(const at::Tensor& images,
+                     const Numbers& magnitudes,
+                     const AffineOptions& /*options*/) {
+  Numbers thresholds = magnitudes;
+  for (double& threshold : thresholds)
+    threshold *= bound_of(images);
+  return kernel::solarize(images, thresholds);
+}
+
+// In torchvision's order, by which they are drawn.
+const std::array<Augmentation, 14> kAugmentations{{
+    {nullptr, false, without_magnitude<unchanged>},
+    {shear_size, true, shear_x},
+    {shear_size, true, shear_y},
+    {x_size, true, move_x},
+    {y_size, true, move_y},
+    {turn_size, true, kernel::rotate},
+    {factor_size, true, by_factors<kernel::brightness>},
+    {factor_size, true, by_factors<kernel::saturation>},
+    {factor_size, true, by_factors<kernel::contrast>},
+    {factor_size, true, by_factors<kernel::sharpness>},
+    {bits_left, false, posterized},
+    {threshold_size, false, solarized},
+    {nullptr, false, without_magnitude<kernel::autocontrast>},
+    {nullptr, false, without_magnitude<kernel::equalize>},
+}};
+
+// What chance decides of an image.
+struct Drawn {
+  int64_t change = 0;
+  double magnitude = 0;
+};
+
+// `bin`: which of the magnitudes; below 0: a random one.
+Drawn drawn_change(const Space& space, int64_t bins, int64_t bin, Generator& rng) {
+  const int64_t change = rng.integer(std::ssize(kAugmentations));
+  const Augmentation& augmentation = kAugmentations[change];
+  if (augmentation.magnitude == nullptr)
+    return {change, 0};
+  const int64_t which = bin < 0 ? rng.integer(bins) : bin;
+  const double size = augmentation.magnitude(space, bins, which);
+  return {change, augmentation.is_signed && rng.chance(0.5) ? -size : size};
+}
+
+// A change for each image, of the first turn, of the second, and so on.
+using Turns = std::vector<std::vector<Drawn>>;
+
+at::Tensor augment_all(const at::Tensor& images, const Turns& turns, const AffineOptions& options) {
+  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& of_part) {
+    at::Tensor now = part;
+    for (const auto& of_all : turns) {
+      const auto drawn = chosen(of_all, of_part);
+      Kinds kinds;
+      for (const Drawn& of_image : drawn)
+        kinds.push_back(of_image.change);
+      now = by_kind(
+          now, kinds, [&](int64_t kind, const at::Tensor& some, const std::vector<int64_t>& which) {
+            Numbers magnitudes;
+            for (const int64_t i : which)
+              magnitudes.push_back(drawn[i].magnitude);
+            return kAugmentations.at(kind).apply(some, magnitudes, options);
+          });
+    }
+    return now;
+  });
+}
+
+void check_bins(const char* what, int bins) {
+  if (bins < 2)
+    refuse_transform(what, "num_magnitude_bins of 2 or more", cat(bins));
+}
+
+void check_rand_augment(const at::Tensor& images, const RandAugmentOptions& options) {
+  const char* const what = "rand_augment";
+  check_colors(what, images);
+  check_bins(what, options.num_magnitude_bins);
+  check_fill(what, images, options.fill);
+  if (options.num_ops < 0)
+    refuse_transform(what, "num_ops of 0 or more", cat(options.num_ops));
+  if (options.magnitude < 0 || options.magnitude >= options.num_magnitude_bins)
+    refuse_transform(what,
+                     cat("a magnitude from 0 to ", options.num_magnitude_bins - 1),
+                     cat(options.magnitude));
+}
+
+void check_trivial_augment(const at::Tensor& images, const TrivialAugmentOptions& options) {
+  const char* const what = "trivial_augment_wide";
+  check_colors(what, images);
+  check_bins(what, options.num_magnitude_bins);
+  check_fill(what, images, options.fill);
+}
+
+}  // namespace
+
+at::Tensor rand_augment(const at::Tensor& images,
+                        Generator& rng,
+                        const RandAugmentOptions& options) {
+  check_rand_augment(images, options);
+  const Space space = rand_augment_space(images);
+  Turns turns;
+  for (int turn = 0; turn < options.num_ops; ++turn)
+    turns.emplace_back(images_of(images),
+                       drawn_change(space, options.num_magnitude_bins, options.magnitude, rng));
+  return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
+}
+
+at::Tensor rand_augment(const at::Tensor& images,
+                        Generators& rngs,
+                        const RandAugmentOptions& options) {
+  check_rand_augment(images, options);
+  check_generators("rand_augment", images, rngs);
+  const Space space = rand_augment_space(images);
+  Turns turns(options.num_ops);
+  for (auto& drawn : turns)
+    for (int64_t i = 0; i < rngs.size(); ++i)
+      drawn.push_back(drawn_change(space, options.num_magnitude_bins, options.magnitude, rngs[i]));
+  return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
+}
+
+at::Tensor trivial_augment_wide(const at::Tensor& images,
+                                Generator& rng,
+                                const TrivialAugmentOptions& options) {
+  check_trivial_augment(images, options);
+  const Drawn drawn = drawn_change(kWide, options.num_magnitude_bins, -1, rng);
+  return augment_all(images,
+                     {std::vector<Drawn>(images_of(images), drawn)},
+                     {.interpolation = options.interpolation, .fill = options.fill});
+}
+
+at::Tensor trivial_augment_wide(const at::Tensor& images,
+                                Generators& rngs,
+                                const TrivialAugmentOptions& options) {
+  check_trivial_augment(images, options);
+  check_generators("trivial_augment_wide", images, rngs);
+  std::vector<Drawn> drawn;
+  for (int64_t i = 0; i < rngs.size(); ++i)
+    drawn.push_back(drawn_change(kWide, options.num_magnitude_bins, -1, rngs[i]));
+  return augment_all(
+      images, {drawn}, {.interpolation = options.interpolation, .fill = options.fill});
+}
+
+}  // namespace muster::transform

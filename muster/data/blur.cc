@@ -1,0 +1,171 @@
+// Weighted sums of moved images. A Gaussian kernel is one along the rows after one along the
+// columns, so it costs a sum of its width and its height, not their product.
+#include "muster/data/blur.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/reflection_pad2d.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/data/as_double.h"
+#include "muster/data/image_kernels.h"
+
+namespace muster::transform {
+
+namespace kernel {
+
+namespace {
+
+// The weights of `taps` places in one direction, for each image. They add up to 1.
+std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
+  std::vector<Numbers> weights(taps, Numbers(sigmas.size()));
+  for (size_t image = 0; image < sigmas.size(); ++image) {
+    double sum = 0;
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const double x = (as_double(tap) - as_double(taps - 1) / 2) / sigmas[image];
+      sum += weights[tap][image] = std::exp(-0.5 * x * x);
+    }
+    for (Numbers& of_tap : weights)
+      of_tap[image] /= sum;
+  }
+  return weights;
+}
+
+// Along a dimension, which becomes shorter by the number of weights less 1.
+at::Tensor weighted_sum(const at::Tensor& values,
+                        int64_t dimension,
+                        const std::vector<Numbers>& weights) {
+  const int64_t extent = values.size(dimension) - std::ssize(weights) + 1;
+  auto sum = times(values.narrow(dimension, 0, extent), weights[0]);
+  for (int64_t tap = 1; tap < std::ssize(weights); ++tap)
+    add_times(sum, values.narrow(dimension, tap, extent), weights[tap]);
+  return sum;
+}
+
+// Of each place and its two neighbours in a direction.
+at::Tensor sum_of_three(const at::Tensor& values, int64_t dimension) {
+  const int64_t extent = values.size(dimension) - 2;
+  const auto from = [&](int64_t begin) {
+    return values.narrow(dimension, begin, extent);
+  };
+  return from(0).add(from(1)).add_(from(2));
+}
+
+}  // namespace
+
+at::Tensor gaussian_blur(const at::Tensor& images,
+                         int64_t width,
+                         int64_t height,
+                         const Numbers& sigmas_x,
+                         const Numbers& sigmas_y) {
+  if (images.numel() == 0)
+    return images;
+  const auto padded =
+      at::reflection_pad2d(images.to(at::kFloat), {width / 2, width / 2, height / 2, height / 2});
+  const auto rows = weighted_sum(padded, 3, gaussian_weights(width, sigmas_x));
+  auto blurred = weighted_sum(rows, 2, gaussian_weights(height, sigmas_y));
+  return is_bytes(images) ? blurred.round_().to(at::kByte) : blurred;
+}
+
+// The border, which has not all its neighbours, stays as it is.
+at::Tensor sharpness(const at::Tensor& images, const Numbers& factors) {
+  const int64_t height = images.size(2);
+  const int64_t width = images.size(3);
+  if (images.numel() == 0 || height <= 2 || width <= 2)
+    return images;
+  Numbers rest = factors;
+  for (double& factor : rest)
+    factor = 1 - factor;
+  auto out = images.to(images.options().dtype(at::kFloat),
+                       /*non_blocking=*/false,
+                       /*copy=*/true,
+                       at::MemoryFormat::Contiguous);
+  auto inner = out.narrow(2, 1, height - 2).narrow(3, 1, width - 2);
+  auto smooth = sum_of_three(sum_of_three(out, 3), 2);
+  smooth.add_(inner, 4).div_(13);
+  if (is_bytes(images))
+    smooth.round_();
+  add_times(inner, smooth.sub_(inner), rest);
+  return out.clamp_(0, bound_of(images)).to(images.scalar_type());
+}
+
+}  // namespace kernel
+
+namespace {
+
+void check_kernel(const char* what, const at::Tensor& images, std::pair<int64_t, int64_t> kernel) {
+  check_images(what, images);
+  const auto is_odd = [](int64_t extent) {
+    return extent > 0 && extent % 2 == 1;
+  };
+  if (!is_odd(kernel.first) || !is_odd(kernel.second))
+    refuse_transform(
+        what, "an odd width and height of the kernel", cat(kernel.first, " and ", kernel.second));
+  if (kernel.first / 2 >= images.size(-1) || kernel.second / 2 >= images.size(-2))
+    refuse_transform(what,
+                     cat("an image of more than ",
+                         kernel.second / 2,
+                         " rows and ",
+                         kernel.first / 2,
+                         " columns, half of the kernel"),
+                     cat(images.size(-2), "x", images.size(-1)));
+}
+
+void check_sigma(const char* what, double sigma, double least) {
+  check_within(what, "sigma", sigma, least, std::numeric_limits<float>::max());
+}
+
+void check_blur(const at::Tensor& images, const GaussianBlurOptions& options) {
+  const char* const what = "random_gaussian_blur";
+  check_kernel(what, images, options.kernel);
+  check_sigma(what, options.sigma.first, std::numeric_limits<float>::min());
+  check_sigma(what, options.sigma.second, options.sigma.first);
+}
+
+at::Tensor blur_all(const at::Tensor& images,
+                    std::pair<int64_t, int64_t> size,
+                    const Numbers& sigmas_x,
+                    const Numbers& sigmas_y) {
+  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+    return kernel::gaussian_blur(
+        part, size.first, size.second, chosen(sigmas_x, which), chosen(sigmas_y, which));
+  });
+}
+
+}  // namespace
+
+at::Tensor gaussian_blur(const at::Tensor& images,
+                         std::pair<int64_t, int64_t> kernel,
+                         std::pair<double, double> sigma) {
+  check_kernel("gaussian_blur", images, kernel);
+  check_sigma("gaussian_blur", sigma.first, std::numeric_limits<float>::min());
+  check_sigma("gaussian_blur", sigma.second, std::numeric_limits<float>::min());
+  const int64_t count = images_of(images);
+  return blur_all(images, kernel, Numbers(count, sigma.first), Numbers(count, sigma.second));
+}
+
+at::Tensor random_gaussian_blur(const at::Tensor& images,
+                                Generator& rng,
+                                const GaussianBlurOptions& options) {
+  check_blur(images, options);
+  const double sigma = rng.uniform(options.sigma.first, options.sigma.second);
+  return gaussian_blur(images, options.kernel, {sigma, sigma});
+}
+
+at::Tensor random_gaussian_blur(const at::Tensor& images,
+                                Generators& rngs,
+                                const GaussianBlurOptions& options) {
+  check_blur(images, options);
+  check_generators("random_gaussian_blur", images, rngs);
+  Numbers sigmas;
+  for (int64_t i = 0; i < rngs.size(); ++i)
+    sigmas.push_back(rngs[i].uniform(options.sigma.first, options.sigma.second));
+  return blur_all(images, options.kernel, sigmas, sigmas);
+}
+
+}  // namespace muster::transform

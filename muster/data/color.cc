@@ -1,0 +1,230 @@
+// Checks what users give, draws what is random, and hands the images to the kernels. An image costs
+// the same draws whatever comes of them, so that later draws do not depend on it.
+#include "muster/data/color.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/data/as_double.h"
+#include "muster/data/image_kernels.h"
+
+namespace muster::transform {
+
+namespace {
+
+// The same number for every image.
+template <class Kernel>
+at::Tensor with_number(const at::Tensor& images, double number, const Kernel& kernel) {
+  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+    return kernel(part, Numbers(which.size(), number));
+  });
+}
+
+template <class Kernel>
+at::Tensor without_numbers(const at::Tensor& images, const Kernel& kernel) {
+  return in_parts(images,
+                  [&](const at::Tensor& part, const auto& /*which*/) { return kernel(part); });
+}
+
+void check_factor(const char* what, const at::Tensor& images, double factor) {
+  check_colors(what, images);
+  check_within(what, "factor", factor, 0, std::numeric_limits<float>::max());
+}
+
+// The four changes of color_jitter, in the order in which torchvision draws their numbers.
+constexpr int64_t kChanges = 4;
+constexpr std::array kChangeKernels{
+    kernel::brightness, kernel::contrast, kernel::saturation, kernel::hue};
+
+// Which of the four changes are wanted, and how far.
+using JitterRanges = std::array<std::optional<std::pair<double, double>>, kChanges>;
+
+JitterRanges ranges_of(const ColorJitterOptions& options) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return {options.brightness.range("brightness", 1, 0, kMost),
+          options.contrast.range("contrast", 1, 0, kMost),
+          options.saturation.range("saturation", 1, 0, kMost),
+          options.hue.range("hue", 0, -0.5, 0.5)};
+}
+
+// What chance decides of an image.
+struct Jitter {
+  std::array<int64_t, kChanges> order = {};
+  std::array<double, kChanges> numbers = {};
+};
+
+// A shuffle, as torch.randperm, then the numbers in torchvision's order.
+Jitter drawn_jitter(const JitterRanges& ranges, Generator& rng) {
+  Jitter drawn;
+  std::iota(drawn.order.begin(), drawn.order.end(), 0);
+  for (int64_t i = kChanges; i > 1; --i)
+    std::swap(drawn.order[i - 1], drawn.order[rng.integer(i)]);
+  for (int64_t c = 0; c < kChanges; ++c)
+    if (ranges[c])
+      drawn.numbers[c] = rng.uniform(ranges[c]->first, ranges[c]->second);
+  return drawn;
+}
+
+// The changes that come first in their images' orders, then those that come second, and so on.
+at::Tensor jittered(const at::Tensor& images,
+                    const std::vector<Jitter>& drawn,
+                    const JitterRanges& ranges) {
+  at::Tensor now = images;
+  for (int64_t turn = 0; turn < kChanges; ++turn) {
+    Kinds kinds;
+    for (const Jitter& of_image : drawn) {
+      const int64_t change = of_image.order[turn];
+      kinds.push_back(ranges[change] ? change : -1);
+    }
+    now = by_kind(
+        now, kinds, [&](int64_t kind, const at::Tensor& part, const std::vector<int64_t>& which) {
+          Numbers numbers;
+          for (const int64_t i : which)
+            numbers.push_back(drawn[i].numbers[kind]);
+          return kChangeKernels.at(kind)(part, numbers);
+        });
+  }
+  return now;
+}
+
+at::Tensor jitter_all(const at::Tensor& images,
+                      const std::vector<Jitter>& drawn,
+                      const JitterRanges& ranges) {
+  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+    return jittered(part, chosen(drawn, which), ranges);
+  });
+}
+
+}  // namespace
+
+at::Tensor adjust_brightness(const at::Tensor& images, double factor) {
+  check_factor("adjust_brightness", images, factor);
+  return with_number(images, factor, kernel::brightness);
+}
+
+at::Tensor adjust_contrast(const at::Tensor& images, double factor) {
+  check_factor("adjust_contrast", images, factor);
+  return with_number(images, factor, kernel::contrast);
+}
+
+at::Tensor adjust_saturation(const at::Tensor& images, double factor) {
+  check_factor("adjust_saturation", images, factor);
+  return with_number(images, factor, kernel::saturation);
+}
+
+at::Tensor adjust_hue(const at::Tensor& images, double shift) {
+  check_colors("adjust_hue", images);
+  check_within("adjust_hue", "shift", shift, -0.5, 0.5);
+  return with_number(images, shift, kernel::hue);
+}
+
+at::Tensor adjust_sharpness(const at::Tensor& images, double factor) {
+  check_factor("adjust_sharpness", images, factor);
+  return with_number(images, factor, kernel::sharpness);
+}
+
+at::Tensor rgb_to_grayscale(const at::Tensor& images, int64_t channels) {
+  check_colors("rgb_to_grayscale", images);
+  if (channels != 1 && channels != 3)
+    refuse_transform("rgb_to_grayscale", "1 or 3 channels to make", cat(channels));
+  return without_numbers(images, [&](const at::Tensor& part) {
+    return kernel::grey(part).to(part.scalar_type()).expand({-1, channels, -1, -1}).clone();
+  });
+}
+
+at::Tensor invert(const at::Tensor& images) {
+  check_images("invert", images);
+  return without_numbers(images, kernel::invert);
+}
+
+at::Tensor posterize(const at::Tensor& images, int64_t bits) {
+  check_images("posterize", images);
+  check_within("posterize", "number of bits", as_double(bits), 0, 8);
+  return with_number(images, as_double(bits), kernel::posterize);
+}
+
+at::Tensor solarize(const at::Tensor& images, double threshold) {
+  check_images("solarize", images);
+  constexpr double kLeast = std::numeric_limits<float>::lowest();
+  check_within("solarize", "threshold", threshold, kLeast, bound_of(images));
+  return with_number(images, threshold, kernel::solarize);
+}
+
+at::Tensor autocontrast(const at::Tensor& images) {
+  check_colors("autocontrast", images);
+  return without_numbers(images, kernel::autocontrast);
+}
+
+at::Tensor equalize(const at::Tensor& images) {
+  check_images("equalize", images);
+  return without_numbers(images, kernel::equalize);
+}
+
+// The negated comparisons refuse NaN too.
+std::optional<std::pair<double, double>> JitterRange::range(const char* name,
+                                                            double center,
+                                                            double least,
+                                                            double most) const {
+  if (!given_ && !(around_ >= 0 && center + around_ <= most))
+    refuse_transform("color_jitter",
+                     cat("a ", name, " of 0 or more", center == 0 ? " and at most 0.5" : ""),
+                     cat(around_));
+  const auto [low, high] =
+      given_.value_or(std::pair{std::max(center - around_, least), center + around_});
+  if (!(least <= low && low <= high && high <= most))
+    refuse_transform(
+        "color_jitter",
+        cat("a least and a most ", name, center == 0 ? " from -0.5 to 0.5" : " of 0 or more"),
+        cat(low, " and ", high));
+  if (low == center && high == center)
+    return std::nullopt;
+  return std::pair{low, high};
+}
+
+at::Tensor color_jitter(const at::Tensor& images,
+                        Generator& rng,
+                        const ColorJitterOptions& options) {
+  check_colors("color_jitter", images);
+  const auto ranges = ranges_of(options);
+  return jitter_all(images, std::vector(images_of(images), drawn_jitter(ranges, rng)), ranges);
+}
+
+at::Tensor color_jitter(const at::Tensor& images,
+                        Generators& rngs,
+                        const ColorJitterOptions& options) {
+  check_colors("color_jitter", images);
+  check_generators("color_jitter", images, rngs);
+  const auto ranges = ranges_of(options);
+  std::vector<Jitter> drawn;
+  for (int64_t i = 0; i < rngs.size(); ++i)
+    drawn.push_back(drawn_jitter(ranges, rngs[i]));
+  return jitter_all(images, drawn, ranges);
+}
+
+at::Tensor random_grayscale(const at::Tensor& images, Generator& rng, double probability) {
+  check_colors("random_grayscale", images);
+  check_within("random_grayscale", "probability", probability, 0, 1);
+  return rng.chance(probability) ? rgb_to_grayscale(images, images.size(-3)) : images;
+}
+
+at::Tensor random_grayscale(const at::Tensor& images, Generators& rngs, double probability) {
+  check_colors("random_grayscale", images);
+  check_generators("random_grayscale", images, rngs);
+  check_within("random_grayscale", "probability", probability, 0, 1);
+  Kinds kinds;
+  for (int64_t i = 0; i < rngs.size(); ++i)
+    kinds.push_back(rngs[i].chance(probability) ? 0 : -1);
+  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+    return by_kind(
+        part, chosen(kinds, which), [](int64_t, const at::Tensor& some, const auto& /*which*/) {
+          return kernel::grey(some).to(some.scalar_type()).expand_as(some);
+        });
+  });
+}
+
+}  // namespace muster::transform

@@ -1,0 +1,160 @@
+// Checks of images, parts of batches, and arithmetic with a number for each image. A device gets
+// such numbers through page-locked memory, so that nothing waits for it.
+#include "muster/data/each_image.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::transform {
+
+namespace {
+
+// From the host to the device of `like`.
+template <class T>
+at::Tensor sent(const at::Tensor& like, const std::vector<T>& values, at::ScalarType type) {
+  const auto here = at::tensor(values, at::dtype(type));
+  return like.is_cpu() ? here : here.pin_memory().to(like.device(), /*non_blocking=*/true);
+}
+
+std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
+  std::vector<int64_t> which;
+  for (int64_t i = 0; i < std::ssize(kinds); ++i)
+    if (kinds[i] == kind)
+      which.push_back(i);
+  return which;
+}
+
+}  // namespace
+
+[[noreturn]] void refuse_transform(const char* what,
+                                   const std::string& expected,
+                                   const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("transform: ",
+                  what,
+                  ": expected ",
+                  expected,
+                  ", got ",
+                  got,
+                  "; look at what comes before it"));
+}
+
+void check_images(const char* what, const at::Tensor& images) {
+  if (images.defined() && (images.dim() == 3 || images.dim() == 4) &&
+      (images.scalar_type() == at::kByte || images.scalar_type() == at::kFloat))
+    return;
+  refuse_transform(
+      what,
+      "images [channels, height, width] or [B, channels, height, width], uint8 or "
+      "float32",
+      images.defined()
+          ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
+          : std::string("an undefined tensor"));
+}
+
+void check_colors(const char* what, const at::Tensor& images) {
+  check_images(what, images);
+  const int64_t channels = images.size(-3);
+  if (channels != 1 && channels != 3)
+    refuse_transform(what, "1 or 3 channels", cat(channels));
+}
+
+// The negated comparison refuses NaN too.
+void check_within(const char* what, const char* name, double value, double least, double most) {
+  if (!(value >= least && value <= most))
+    refuse_transform(what, cat("a ", name, " from ", least, " to ", most), cat(value));
+}
+
+void check_generators(const char* what, const at::Tensor& images, const Generators& rngs) {
+  if (rngs.size() != images_of(images))
+    refuse_transform(
+        what, cat("a generator for each of ", images_of(images), " images"), cat(rngs.size()));
+}
+
+void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill) {
+  const int64_t channels = images.size(-3);
+  const int64_t count = std::ssize(fill);
+  if (count > 1 && count != channels)
+    refuse_transform(what, cat("a fill of 1 value or ", channels, ", one a channel"), cat(count));
+  constexpr double kMost = std::numeric_limits<float>::max();
+  const bool bytes = is_bytes(images);
+  for (const double value : fill)
+    check_within(what, "fill", value, bytes ? 0 : -kMost, bytes ? 255 : kMost);
+}
+
+int64_t images_of(const at::Tensor& images) {
+  return images.dim() == 4 ? images.size(0) : 1;
+}
+
+at::Tensor on_device_of(const at::Tensor& like, const Numbers& numbers) {
+  return sent(like, numbers, at::kFloat).view({-1, 1, 1, 1});
+}
+
+at::Tensor times(const at::Tensor& images, const Numbers& numbers) {
+  const auto values = images.to(at::kFloat);
+  return images.is_cpu() ? values.mul(numbers.at(0)) : values.mul(on_device_of(images, numbers));
+}
+
+// A product of two floats is exact in double, so that the sum alone is rounded.
+void add_times(at::Tensor& sum, const at::Tensor& values, const Numbers& numbers) {
+  if (sum.is_cpu()) {
+    sum.add_(values, numbers.at(0));
+    return;
+  }
+  const auto factors = on_device_of(sum, numbers).to(at::kDouble);
+  sum.copy_(values.to(at::kDouble).mul(factors).add(sum));
+}
+
+// LibTorch's sums of floats have another last bit where the values do not lie beside each other.
+at::Tensor in_parts(const at::Tensor& images, const Part& change) {
+  if (images.is_cpu() && !is_bytes(images) && !images.is_contiguous())
+    return in_parts(images.contiguous(), change);
+  if (images.dim() == 3)
+    return change(images.unsqueeze(0), {0}).squeeze(0);
+  const int64_t count = images.size(0);
+  if (count == 0)
+    return images;
+  if (!images.is_cpu()) {
+    std::vector<int64_t> all(count);
+    std::iota(all.begin(), all.end(), 0);
+    return change(images, all);
+  }
+  std::vector<at::Tensor> changed;
+  for (int64_t i = 0; i < count; ++i)
+    changed.push_back(change(images.narrow(0, i, 1), {i}));
+  return at::cat(changed);
+}
+
+at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKind& change) {
+  const auto all_are = [&](int64_t kind) {
+    return std::all_of(kinds.begin(), kinds.end(), [&](int64_t of) { return of == kind; });
+  };
+  if (all_are(kinds.at(0))) {
+    std::vector<int64_t> all(kinds.size());
+    std::iota(all.begin(), all.end(), 0);
+    return kinds[0] < 0 ? images : change(kinds[0], images, all);
+  }
+  auto out = images.clone();
+  Kinds found = kinds;
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  for (const int64_t kind : found) {
+    if (kind < 0)
+      continue;
+    const auto which = of_kind(kinds, kind);
+    const auto index = sent(images, which, at::kLong);
+    out.index_copy_(0, index, change(kind, images.index_select(0, index), which));
+  }
+  return out;
+}
+
+}  // namespace muster::transform

@@ -1,0 +1,76 @@
+// How transforms reach the images of a batch. On the CPU they take one image after the other, which
+// stays in the cache. On a device they take all at once, since each call costs more there than an
+// image. Either way an image's result depends on that image and its numbers alone.
+//
+// For the transforms' own sources. `what` names the transform in errors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/data/generators.h"
+
+namespace muster::transform {
+
+[[noreturn]] void refuse_transform(const char* what,
+                                   const std::string& expected,
+                                   const std::string& got);
+
+inline bool is_bytes(const at::Tensor& images) {
+  return images.scalar_type() == at::kByte;
+}
+// The largest value: bytes reach from 0 to 255, floats from 0 to 1.
+inline double bound_of(const at::Tensor& images) {
+  return is_bytes(images) ? 255 : 1;
+}
+
+// [channels, height, width] or [B, channels, height, width], uint8 or float32, on any device.
+void check_images(const char* what, const at::Tensor& images);
+// Also of 1 or 3 channels.
+void check_colors(const char* what, const at::Tensor& images);
+// A number from `least` to `most`, and no NaN.
+void check_within(const char* what, const char* name, double value, double least, double most);
+// No value, one, or one a channel.
+void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill);
+// As many generators as images.
+void check_generators(const char* what, const at::Tensor& images, const Generators& rngs);
+
+int64_t images_of(const at::Tensor& images);
+
+// A number for each image of a part.
+using Numbers = std::vector<double>;
+// Shapes: [N, 1, 1, 1] float32 on the device of `like`. Does not wait for the device.
+at::Tensor on_device_of(const at::Tensor& like, const Numbers& numbers);
+// float(images) × number, as a multiplication with a number of the host.
+at::Tensor times(const at::Tensor& images, const Numbers& numbers);
+// sum += number × values, rounded once, as torch's add(alpha) on the CPU.
+void add_times(at::Tensor& sum, const at::Tensor& values, const Numbers& numbers);
+
+// Some images of a batch [N, channels, height, width], and which of the batch they are.
+using Part = std::function<at::Tensor(const at::Tensor& images, const std::vector<int64_t>& which)>;
+// Calls `change` with every image alone on the CPU, and with all at once elsewhere; joins what it
+// returns. Shapes: the result has as many dimensions as `images`.
+at::Tensor in_parts(const at::Tensor& images, const Part& change);
+
+// Calls `change` once for each kind that there is, with the images of that kind; those of a kind
+// below 0 stay. Shapes: images [N, channels, height, width]; each result as its argument.
+using Kinds = std::vector<int64_t>;
+using PartOfKind = std::function<at::Tensor(
+    int64_t kind, const at::Tensor& images, const std::vector<int64_t>& which)>;
+at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKind& change);
+
+// The numbers of these.
+template <class T>
+std::vector<T> chosen(const std::vector<T>& of_all, const std::vector<int64_t>& which) {
+  std::vector<T> some;
+  some.reserve(which.size());
+  for (const int64_t i : which)
+    some.push_back(of_all.at(i));
+  return some;
+}
+
+}  // namespace muster::transform

@@ -1,0 +1,150 @@
+// Rectangles are drawn on the host, so each image's rectangle is filled by itself.
+#include "muster/data/erasing.h"
+
+#include <ATen/ops/randn.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "muster/base/strings.h"
+#include "muster/data/as_double.h"
+#include "muster/data/each_image.h"
+
+namespace muster::transform {
+
+namespace {
+
+struct Rectangle {
+  int64_t top = 0, left = 0, height = 0, width = 0;
+};
+
+at::Tensor part_of(const at::Tensor& images, const Rectangle& part) {
+  return images.narrow(-2, part.top, part.height).narrow(-1, part.left, part.width);
+}
+
+void check_value(const char* what, const at::Tensor& images, const std::vector<double>& value) {
+  check_images(what, images);
+  const int64_t channels = images.size(-3);
+  const int64_t count = std::ssize(value);
+  if (count != 1 && count != channels)
+    refuse_transform(what, cat("1 value or ", channels, ", one a channel"), cat(count));
+  constexpr double kMost = std::numeric_limits<float>::max();
+  const bool bytes = is_bytes(images);
+  for (const double number : value)
+    check_within(what, "value", number, bytes ? 0 : -kMost, bytes ? 255 : kMost);
+}
+
+void check_erasing(const at::Tensor& images, const RandomErasingOptions& options) {
+  const char* const what = "random_erasing";
+  check_value(what, images, options.value);
+  check_within(what, "probability", options.probability, 0, 1);
+  check_within(what, "scale", options.scale.first, 0, 1);
+  check_within(what, "scale", options.scale.second, options.scale.first, 1);
+  constexpr double kMost = std::numeric_limits<float>::max();
+  check_within(what, "ratio", options.ratio.first, 1e-6, kMost);
+  check_within(what, "ratio", options.ratio.second, options.ratio.first, kMost);
+  if (options.noise && is_bytes(images))
+    refuse_transform(what, "float32 images for noise", "uint8");
+}
+
+// Each channel is filled with a number of the host, which waits for no device.
+void fill_part(const at::Tensor& part, const std::vector<double>& value) {
+  if (value.size() == 1) {
+    part.fill_(value[0]);
+    return;
+  }
+  for (int64_t c = 0; c < std::ssize(value); ++c)
+    part.select(-3, c).fill_(value[c]);
+}
+
+// The draws come in torchvision's order. None of ten may fit: then nothing is erased.
+std::optional<Rectangle> drawn_rectangle(const at::Tensor& images,
+                                         Generator& rng,
+                                         const RandomErasingOptions& options) {
+  if (!rng.chance(options.probability))
+    return std::nullopt;
+  constexpr int kTries = 10;
+  const int64_t rows = images.size(-2);
+  const int64_t columns = images.size(-1);
+  for (int i = 0; i < kTries; ++i) {
+    const double area =
+        as_double(rows * columns) * rng.uniform(options.scale.first, options.scale.second);
+    const double ratio =
+        std::exp(rng.uniform(std::log(options.ratio.first), std::log(options.ratio.second)));
+    const int64_t height = rounded(std::sqrt(area * ratio));
+    const int64_t width = rounded(std::sqrt(area / ratio));
+    if (height >= rows || width >= columns)
+      continue;
+    const int64_t top = rng.integer(rows - height + 1);
+    return Rectangle{
+        .top = top, .left = rng.integer(columns - width + 1), .height = height, .width = width};
+  }
+  return std::nullopt;
+}
+
+// Changes `image`, one or a whole batch. A part that is empty takes nothing.
+void erase_part(const at::Tensor& image,
+                const Rectangle& rectangle,
+                Generator& rng,
+                const RandomErasingOptions& options) {
+  const auto part = part_of(image, rectangle);
+  if (!options.noise) {
+    fill_part(part, options.value);
+    return;
+  }
+  const auto noise = at::randn({image.size(-3), rectangle.height, rectangle.width}, rng.torch());
+  part.copy_(image.is_cpu() ? noise : noise.pin_memory(), /*non_blocking=*/true);
+}
+
+}  // namespace
+
+at::Tensor erase(const at::Tensor& images,
+                 int64_t top,
+                 int64_t left,
+                 int64_t height,
+                 int64_t width,
+                 const std::vector<double>& value) {
+  check_value("erase", images, value);
+  const int64_t rows = images.size(-2);
+  const int64_t columns = images.size(-1);
+  // Subtractions cannot overflow here.
+  const bool fits = top >= 0 && left >= 0 && height >= 0 && width >= 0 && height <= rows &&
+                    width <= columns && top <= rows - height && left <= columns - width;
+  if (!fits)
+    refuse_transform(
+        "erase",
+        cat(height, "x", width, " from (", top, ", ", left, ") to lie within the image"),
+        cat("images of height ", rows, " and width ", columns));
+  auto out = images.clone();
+  fill_part(part_of(out, {.top = top, .left = left, .height = height, .width = width}), value);
+  return out;
+}
+
+at::Tensor random_erasing(const at::Tensor& images,
+                          Generator& rng,
+                          const RandomErasingOptions& options) {
+  check_erasing(images, options);
+  const auto rectangle = drawn_rectangle(images, rng, options);
+  if (!rectangle)
+    return images;
+  auto out = images.clone();
+  erase_part(out, *rectangle, rng, options);
+  return out;
+}
+
+at::Tensor random_erasing(const at::Tensor& images,
+                          Generators& rngs,
+                          const RandomErasingOptions& options) {
+  check_erasing(images, options);
+  check_generators("random_erasing", images, rngs);
+  if (images.dim() == 3)
+    return random_erasing(images, rngs[0], options);
+  auto out = images.clone();
+  for (int64_t i = 0; i < rngs.size(); ++i)
+    if (const auto rectangle = drawn_rectangle(images, rngs[i], options))
+      erase_part(out[i], *rectangle, rngs[i], options);
+  return out;
+}
+
+}  // namespace muster::transform

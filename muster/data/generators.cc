@@ -1,0 +1,20 @@
+// A list of generators. Collation joins those that the examples carry.
+#include "muster/data/generators.h"
+
+namespace muster {
+
+Generators::Generators(const Generator& rng) : all_{rng} {}
+
+Generators::Generators(int64_t seed, int64_t epoch, const std::vector<int64_t>& indices) {
+  for (const int64_t index : indices)
+    all_.emplace_back(seed, epoch, index);
+}
+
+Generators Generators::collate(const std::vector<Generators>& examples) {
+  Generators joined;
+  for (const Generators& example : examples)
+    joined.all_.insert(joined.all_.end(), example.all_.begin(), example.all_.end());
+  return joined;
+}
+
+}  // namespace muster

@@ -1,0 +1,56 @@
+// What transforms do to pixels, with a number for each image. For the transforms' own sources,
+// which have checked their arguments. Shapes: images [N, channels, height, width] uint8 or float32,
+// on the CPU with N = 1; the results alike, on the images' device, without waiting for it.
+//
+// Source, of all: torchvision.transforms.v2.functional on tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "muster/data/affine.h"
+#include "muster/data/each_image.h"
+
+namespace muster::transform::kernel {
+
+at::Tensor brightness(const at::Tensor& images, const Numbers& factors);
+at::Tensor contrast(const at::Tensor& images, const Numbers& factors);
+at::Tensor saturation(const at::Tensor& images, const Numbers& factors);
+at::Tensor hue(const at::Tensor& images, const Numbers& shifts);
+at::Tensor sharpness(const at::Tensor& images, const Numbers& factors);
+at::Tensor posterize(const at::Tensor& images, const Numbers& bits);
+at::Tensor solarize(const at::Tensor& images, const Numbers& thresholds);
+at::Tensor autocontrast(const at::Tensor& images);
+at::Tensor equalize(const at::Tensor& images);
+at::Tensor invert(const at::Tensor& images);
+// [N, 1, height, width] float32, which are whole numbers if the images are bytes.
+at::Tensor grey(const at::Tensor& images);
+
+// Kernels of `width` and `height`, both odd.
+at::Tensor gaussian_blur(const at::Tensor& images,
+                         int64_t width,
+                         int64_t height,
+                         const Numbers& sigmas_x,
+                         const Numbers& sigmas_y);
+
+// From a place in the result, measured from the middle, to one in the image: rows (a, b, c) and
+// (d, e, f) say x = a x' + b y' + c, y = d x' + e y' + f.
+using Matrix = std::array<double, 6>;
+struct AffineMap {
+  double angle = 0;  // in degrees, clockwise
+  std::array<double, 2> translate = {0, 0};
+  double scale = 1;
+  std::array<double, 2> shear = {0, 0};   // in degrees
+  std::array<double, 2> center = {0, 0};  // from the middle
+};
+Matrix inverse_of(const AffineMap& map);
+at::Tensor affine(const at::Tensor& images,
+                  const std::vector<Matrix>& matrices,
+                  const AffineOptions& options);
+// Counterclockwise, in degrees, about the middle; multiples of 90 exactly.
+at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineOptions& options);
+
+}  // namespace muster::transform::kernel
