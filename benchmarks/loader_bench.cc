@@ -3,6 +3,9 @@
 //
 //   loader_bench tokens FILE | pictures FOLDER | shards FOLDER,
 //                each with --workers, --batch-size, --seconds
+//
+// pictures --changes samples | batches also has ColorJitter and RandAugment change the pictures: in
+// the workers, one by one, or as batches in the loop (with --gpu there).
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +14,8 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/data/auto_augment.h"
+#include "muster/data/color.h"
 #include "muster/data/loader.h"
 #include "muster/data/readers/images.h"
 #include "muster/data/readers/tokens.h"
@@ -31,13 +36,33 @@ struct Options {
   int64_t batch_size = 32;
   double seconds = 3;
   double step_ms = 0;  // what a training step takes, which the stall is a share of
+  std::string changes = "none";
+  bool gpu = false;
 };
+
+template <class Generators>
+at::Tensor changed(const at::Tensor& images, Generators& rngs) {
+  namespace transform = muster::transform;
+  const auto jittered = transform::color_jitter(
+      images, rngs, {.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1});
+  return transform::rand_augment(jittered, rngs);
+}
+
+at::Tensor cropped(const muster::EncodedImage& image, muster::Generator& rng) {
+  namespace transform = muster::transform;
+  return transform::random_flip(transform::random_resized_crop(image, kSide, kSide, rng), rng);
+}
+
+at::Tensor cropped_and_changed(const muster::EncodedImage& image, muster::Generator& rng) {
+  namespace transform = muster::transform;
+  const auto part = changed(cropped(image, rng), rng);
+  return transform::normalize(part, transform::kImageNetMean, transform::kImageNetDeviation);
+}
 
 at::Tensor augmented(const muster::EncodedImage& image, muster::Generator& rng) {
   namespace transform = muster::transform;
-  auto part = transform::random_resized_crop(image, kSide, kSide, rng);
   return transform::normalize(
-      transform::random_flip(part, rng), transform::kImageNetMean, transform::kImageNetDeviation);
+      cropped(image, rng), transform::kImageNetMean, transform::kImageNetDeviation);
 }
 
 void print_result(const Options& options, int64_t samples, double seconds, double stalled) {
@@ -54,15 +79,41 @@ void pass_time(double ms) {
   }
 }
 
+// What the loop does with its batches.
+class BatchChanges {
+ public:
+  explicit BatchChanges(const Options& options) : options_(options) {}
+
+  template <class Batch>
+  void take(const Batch& batch) {
+    if constexpr (requires { batch.image; }) {
+      if (options_.changes != "batches")
+        return;
+      muster::Generators rngs(0, ++step_, batch.sample_indices);
+      const auto images = normalize_(changed(batch.image, rngs));
+      if (options_.gpu)
+        images.sum().template item<float>();  // waits for it
+    }
+  }
+
+ private:
+  const Options& options_;
+  int64_t step_ = 0;
+  muster::transform::NormalizeOnDevice normalize_{muster::transform::kImageNetMean,
+                                                  muster::transform::kImageNetDeviation};
+};
+
 // The first batches, which wait for the workers to start, are not counted.
 template <class Loader>
 void time_muster(const Options& options, Loader& loader) {
+  BatchChanges changes(options);
   constexpr int kWarm = 4;
   int64_t batches = 0;
   int64_t samples = 0;
   double stalled = 0;
   auto begin = muster::Clock::now();
   for (const auto& batch : loader.steps(INT64_MAX)) {
+    changes.take(batch);
     if (++batches == kWarm) {
       begin = muster::Clock::now();
       stalled = loader.stats().seconds_stalled;
@@ -86,6 +137,7 @@ void run_muster(const Options& options, D dataset) {
                             sampler,
                             {.batch_size = options.batch_size,
                              .drop_last = true,
+                             .device = options.gpu ? c10::kCUDA : c10::kCPU,
                              .workers = options.workers,
                              .check_weight = false});
   time_muster(options, loader);
@@ -165,13 +217,22 @@ void run_shards(const Options& options) {
   time_muster(options, loader);
 }
 
+muster::ImageTransform transform_of(const Options& options) {
+  if (options.changes == "samples")
+    return cropped_and_changed;
+  if (options.changes == "batches")
+    return cropped;
+  return augmented;
+}
+
 void run_bench(const Options& options) {
   if (options.what == "tokens")
     return run_one(
         options,
         muster::TokenFile(options.path, muster::TokenType::uint16, kContext, {.random = true}));
   if (options.what == "pictures")
-    return run_one(options, muster::ImageFolder(options.path, {.transform = augmented}));
+    return run_one(options,
+                   muster::ImageFolder(options.path, {.transform = transform_of(options)}));
   run_shards(options);
 }
 
@@ -185,6 +246,9 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"tokens", "pictures", "shards"}));
   app.add_option("path", options.path)->required();
   app.add_option("--loader", options.loader)->check(CLI::IsMember({"muster", "torch"}));
+  app.add_option("--changes", options.changes, "of pictures, by muster")
+      ->check(CLI::IsMember({"none", "samples", "batches"}));
+  app.add_flag("--gpu", options.gpu, "batches go to a GPU");
   app.add_option("--workers", options.workers);
   app.add_option("--batch-size", options.batch_size);
   app.add_option("--seconds", options.seconds);

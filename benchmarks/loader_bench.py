@@ -174,6 +174,9 @@ def main():
                 "shards": lambda: bench(args, "shards", shards)[0],
                 "torch::data": lambda: bench(args, "pictures", folder, "--loader", "torch")[0],
                 "python": lambda: python_rate(Pictures(folder), args)})
+            # ColorJitter and RandAugment, of pictures in the workers and of batches in the loop.
+            table("changes", args.rounds, {where: lambda where=where: bench(args, "pictures", folder, "--changes", where)[0]
+                                           for where in ("samples", "batches")})
             # A step that takes twice as long as the workers need for a batch.
             step = 2e3 * args.batch_size / found["pictures"]["muster"]
             stall = min(bench(args, "pictures", folder, "--step-ms", str(step))[1] for _ in range(args.rounds))

@@ -67,6 +67,8 @@ PARTS = [
     Part("hooks as Python's", on_gpu("hooks", "hook_table"), 90),
     Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 90),
     Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoaderOnAGpu.PutsBatchesThere:LoaderOnAGpu.*", 60, r"\[  PASSED  \] [1-9]"),
+    Part("transforms of batches on the GPU", "$BUILD/tests/data_test --gtest_filter=ImagesOnAGpu.ChangeAtRandom*:ImagesOnAGpu.HaveNoise*", 60,
+         r"\[  PASSED  \] 2"),
     Part("ResNet, bf16 and SyncBatchNorm", f"{RUN} {SHARED} 2 $BUILD/bin/resnet --epochs 1 --precision bf16 --digits $SOURCE/data/digits.csv.gz",
          180, shows=2),
     # --- what is measured ---------------------------------------------------------------------------------------------
