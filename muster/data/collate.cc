@@ -10,13 +10,14 @@
 
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/batch_memory.h"
+#include "muster/data/batch_places.h"
 
 namespace muster {
 
@@ -77,15 +78,36 @@ at::TensorOptions batch_options(const at::Tensor& example) {
   return example.options().pinned_memory(t_pinned && can_be);
 }
 
+// Whether a loader says where its batch is to lie. Gradients need an operation's own result.
+bool has_place(const at::Tensor& example) {
+  const bool is_loaders = uses_batch_memory() && !c10::GradMode::is_enabled() && example.is_cpu() &&
+                          example.layout() == at::kStrided;
+  return batch_options(example).pinned_memory() || (is_loaders && !example.is_quantized());
+}
+
 // LibTorch gives the empty tensor the size and the strides that it would give a result of its own,
 // out of the memory that the empty tensor has.
 at::Tensor concatenated(const std::vector<at::Tensor>& tensors) {
-  const auto options = batch_options(tensors.front());
-  if (!options.pinned_memory())
+  const at::Tensor& first = tensors.front();
+  if (!has_place(first))
     return at::cat(tensors);
-  auto joined = at::empty({0}, options);
+  auto joined = batch_tensor(batch_options(first));
   at::cat_out(joined, tensors);
   return joined;
+}
+
+// With a place it has the strides of at::stack(), which also concatenates where it can.
+at::Tensor stack_of_alike(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor& first = tensors.front();
+  if (first.dim() == 0 || !has_place(first))
+    return at::stack(tensors);
+  auto shape = first.sizes().vec();
+  shape.insert(shape.begin(), std::ssize(tensors));
+  return at::_unsafe_view(concatenated(tensors), shape);
+}
+
+void check_stackable(const std::vector<at::Tensor>& tensors) {
+  check_alike(tensors, 0, "resize them, or make the field a muster::Padded or muster::Packed");
 }
 
 }  // namespace
@@ -111,15 +133,16 @@ at::Tensor tensor_of(const std::vector<float>& numbers) {
 
 }  // namespace collation
 
-// Page-locked it has the strides of at::stack(), which also concatenates where it can.
 at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
-  check_alike(tensors, 0, "resize them, or make the field a muster::Padded or muster::Packed");
-  const at::Tensor& first = tensors.front();
-  if (first.dim() == 0 || !batch_options(first).pinned_memory())
-    return at::stack(tensors);
-  auto shape = first.sizes().vec();
-  shape.insert(shape.begin(), std::ssize(tensors));
-  return at::_unsafe_view(concatenated(tensors), shape);
+  check_stackable(tensors);
+  return stack_of_alike(tensors);
+}
+
+at::Tensor stacked(std::vector<at::Tensor>&& tensors) {
+  check_stackable(tensors);
+  if (auto batch = BatchPlaces::joined(tensors))
+    return *std::move(batch);
+  return stack_of_alike(tensors);
 }
 
 // The lengths are kept, since the padded tensor no longer shows them. The filling is 0.
@@ -131,7 +154,7 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
   auto shape = values.front().sizes().vec();
   shape.front() = *std::max_element(lengths.begin(), lengths.end());
   shape.insert(shape.begin(), std::ssize(values));
-  const auto padded = at::zeros(shape, batch_options(values.front()));
+  const auto padded = batch_tensor(batch_options(values.front())).resize_(shape).zero_();
   for (size_t i = 0; i < values.size(); ++i)
     padded[static_cast<int64_t>(i)].narrow(0, 0, lengths[i]).copy_(values[i]);
   return {.values = padded, .lengths = at::tensor(lengths, at::kLong)};

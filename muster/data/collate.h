@@ -22,6 +22,9 @@ namespace muster {
 // Shapes: each [...], all alike; the result [B, ...].
 // Throws: invalid_argument naming the first two that differ in shape or type.
 at::Tensor stacked(const std::vector<at::Tensor>& tensors);
+// The same of tensors that are given up: those that were made at their place (batch_places.h) are
+// not copied.
+at::Tensor stacked(std::vector<at::Tensor>&& tensors);
 
 // Tensors of different lengths as a rectangle, padded with zeros at the end.
 struct Padded {
@@ -123,7 +126,7 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
   if constexpr (CollatesItself<E>) {
     return E::collate(std::move(examples));
   } else if constexpr (std::is_same_v<E, at::Tensor>) {
-    return stacked(examples);
+    return stacked(std::move(examples));
   } else if constexpr (std::is_same_v<E, float>) {
     return collation::tensor_of(examples);
   } else if constexpr (std::floating_point<E>) {

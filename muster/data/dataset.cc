@@ -3,26 +3,29 @@
 // get_batch() need not.
 #include "muster/data/dataset.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
+#include <c10/core/GradMode.h>
 
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/batch_memory.h"
 
 namespace muster {
 
 namespace {
 
 // The rows are gathered straight into page-locked memory where that is asked for, which saves a
-// copy on the way to a GPU.
+// copy on the way to a GPU, or into memory that the loader's batches have had before.
 at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned) {
-  if (!pinned || !source.is_cpu())
+  const bool for_loader = uses_batch_memory() && !c10::GradMode::is_enabled() &&
+                          source.layout() == at::kStrided && !source.is_quantized();
+  if (!(pinned || for_loader) || !source.is_cpu())
     return source.index_select(0, rows.to(source.device()));
   auto shape = source.sizes().vec();
   shape[0] = rows.size(0);
-  auto found = at::empty(shape, source.options().pinned_memory(true));
+  auto found = batch_tensor(source.options().pinned_memory(pinned)).resize_(shape);
   at::index_select_out(found, source, 0, rows);
   return found;
 }

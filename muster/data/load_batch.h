@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/data/batch_places.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
 #include "muster/data/device_copy.h"
@@ -46,6 +47,7 @@ auto examples_instead(const D& dataset,
   for (int64_t i = 1; i <= most && examples.size() < samples.size(); ++i) {
     const int64_t sample = (samples.back() + i) % size;
     place.sample = sample;
+    BatchPlaces::begin_example(std::ssize(examples));
     try {
       Generator rng(epoch.seed, epoch.epoch, sample);
       examples.push_back(dataset.get(sample, rng));
@@ -74,6 +76,7 @@ auto read_examples(const D& dataset,
   examples.reserve(samples.size());
   for (size_t i = 0; i < samples.size(); ++i) {
     place.sample = samples[i];
+    BatchPlaces::begin_example(std::ssize(examples));
     try {
       Generator rng(epoch.seed, epoch.epoch, chances[i]);
       examples.push_back(dataset.get(samples[i], rng));
@@ -114,6 +117,7 @@ auto joined_batch(const D& dataset,
     const bool stands_in = examples.empty();
     if (stands_in)
       examples = examples_instead(dataset, epoch, samples, place, indices);
+    BatchPlaces::end_examples();
     try {
       return LoadedBatch<Data>{collate(std::move(examples)), std::move(indices), stands_in};
     } catch (...) {
@@ -133,6 +137,7 @@ auto load(const D& dataset,
   const bool is_worker = place.worker >= 0;
   const MakingBatch making(shared.copy, is_worker ? stream : std::nullopt);
   const std::vector<int64_t> samples = epoch.samples(number);
+  const BatchPlaces places(shared.memory, std::ssize(samples));
   auto loaded = joined_batch(dataset, epoch, number, samples, shared, place);
   try {
     shared.copy.pin([&](const auto& change) { for_each_tensor(loaded.data, change); });

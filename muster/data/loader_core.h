@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/data/batch.h"
+#include "muster/data/batch_places.h"
 #include "muster/data/batch_sampler.h"
 #include "muster/data/device_copy.h"
 #include "muster/data/loader_options.h"
@@ -52,13 +53,16 @@ class BadSamples {
 // What a running epoch and its workers need from the loader; they may outlive it.
 struct LoaderShared {
   explicit LoaderShared(const DataLoaderOptions& asked)
-      : options(asked), copy(asked.device, asked.pin_memory) {
+      : options(asked),
+        copy(asked.device, asked.pin_memory),
+        memory(num_workers(asked.workers, asked.device), asked.ahead, copy.pins()) {
     options.workers = num_workers(asked.workers, asked.device);
   }
 
   DataLoaderOptions options;  // with a number of workers
   DeviceCopy copy;
   BadSamples bad;
+  LoaderMemory memory;
 };
 
 class LoaderCore {

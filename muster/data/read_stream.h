@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/data/batch_places.h"
 #include "muster/data/collate.h"
 #include "muster/data/device_copy.h"
 #include "muster/data/loader_core.h"
@@ -22,13 +23,16 @@ namespace streaming {
 
 struct Shared {
   explicit Shared(const StreamLoaderOptions& asked)
-      : options(asked), copy(asked.device, asked.pin_memory) {
+      : options(asked),
+        copy(asked.device, asked.pin_memory),
+        memory(num_workers(asked.workers, asked.device), asked.ahead, copy.pins()) {
     options.workers = num_workers(asked.workers, asked.device);
   }
 
   StreamLoaderOptions options;  // with a number of workers
   DeviceCopy copy;
   BadSamples bad;
+  LoaderMemory memory;
 };
 
 // What a worker keeps between its batches.
@@ -78,6 +82,7 @@ std::vector<E> read_examples(const Stream<E>& stream,
   while (std::ssize(examples) < shared.options.batch_size && !worker.left.empty()) {
     auto& now = worker.left.front();
     place.sample = now.next;
+    BatchPlaces::begin_example(std::ssize(examples));
     auto& reader = reader_of(stream, worker, shared.options.seed);
     try {
       auto example = reader.next();
@@ -103,8 +108,10 @@ template <class E>
 auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place) {
   Turn<Collated<E>> turn;
   const StreamRemainder first = worker.left.empty() ? StreamRemainder() : worker.left.front();
+  const BatchPlaces places(shared.memory, shared.options.batch_size);
   try {
     auto examples = read_examples(stream, worker, shared, place, &turn.examples);
+    BatchPlaces::end_examples();
     turn.samples = std::ssize(examples);
     turn.left = worker.left;
     if (turn.samples == shared.options.batch_size ||

@@ -19,6 +19,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
+#include "muster/data/batch_places.h"
 #include "muster/data/each_image.h"
 #include "muster/data/readers/encoded_image.h"
 
@@ -295,7 +296,7 @@ at::Tensor normalize(const at::Tensor& image,
   check_deviations("normalize", deviation);
   const std::vector<float> means(mean.begin(), mean.end());
   const std::vector<float> deviations(deviation.begin(), deviation.end());
-  auto out = at::empty(image.sizes(), at::kFloat);
+  auto out = empty_in_batch(image.sizes(), at::kFloat);
   if (is_bytes(image)) {
     normalize_bytes(image, tables_of(means, deviations), out.mutable_data_ptr<float>());
     return out;

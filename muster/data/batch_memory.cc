@@ -1,0 +1,130 @@
+// Keeps the memory of batches that are gone. A block is leased to a tensor as the context of its
+// memory, so LibTorch itself says when the last tensor and view of it are gone, on whatever thread.
+// The lease knows its loader weakly: what outlives the loader is freed.
+#include "muster/data/batch_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/Storage.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+// Below it the C library reuses memory as well.
+constexpr size_t kLeastBytes = size_t{64} << 10;
+
+thread_local BatchMemory* t_batch_memory = nullptr;
+
+// A tensor may ask for more memory later (resize_), when its loader is gone, on any thread.
+class MemoryOfThisThread final : public c10::Allocator {
+ public:
+  static MemoryOfThisThread& get() {
+    static auto* const allocator = new MemoryOfThisThread();  // tensors may outlive what is static
+    return *allocator;
+  }
+  c10::DataPtr allocate(size_t bytes) override {
+    if (t_batch_memory == nullptr || bytes < kLeastBytes)
+      return c10::GetCPUAllocator()->allocate(bytes);
+    return t_batch_memory->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+// In steps of at most an eighth, so that batches of like lengths can have each other's memory.
+size_t block_size(size_t bytes) {
+  const size_t step = std::max(std::bit_floor(bytes) / 8, size_t{1});
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+// The smallest that is large enough, if it is not twice as large; of alike ones the last, which may
+// still be in the processor's cache.
+BatchMemory::Block BatchMemory::spare_block(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  auto best = spare_.end();
+  for (auto block = spare_.begin(); block != spare_.end(); ++block) {
+    const bool fits = block->size >= bytes && block->size / 2 <= bytes;
+    if (fits && (best == spare_.end() || block->size <= best->size))
+      best = block;
+  }
+  if (best == spare_.end())
+    return {};
+  Block found = std::move(*best);
+  spare_.erase(best);
+  return found;
+}
+
+c10::DataPtr BatchMemory::allocate(size_t bytes) {
+  Block block = spare_block(bytes);
+  if (!block.data) {
+    block.size = block_size(bytes);
+    block.data = c10::GetCPUAllocator()->allocate(block.size);
+  }
+  void* const data = block.data.get();
+  auto lease = std::make_unique<Lease>(weak_from_this(), std::move(block));
+  return {data, lease.release(), &BatchMemory::end_lease, c10::kCPU};
+}
+
+void BatchMemory::end_lease(void* given) {
+  const std::unique_ptr<Lease> lease(static_cast<Lease*>(given));
+  if (const auto memory = lease->from.lock())
+    memory->keep(std::move(lease->block));
+}
+
+// What was kept longest goes: it has not been needed since. It is freed without the lock.
+void BatchMemory::keep(Block block) {
+  std::vector<Block> gone;
+  const std::lock_guard lock(mutex_);
+  largest_ = std::max(largest_, block.size);
+  spare_.push_back(std::move(block));
+  size_t bytes = 0;
+  for (const Block& spare : spare_)
+    bytes += spare.size;
+  auto first = spare_.begin();
+  for (; bytes > most_spare_ * largest_; ++first)
+    bytes -= first->size;
+  gone.assign(std::make_move_iterator(spare_.begin()), std::make_move_iterator(first));
+  spare_.erase(spare_.begin(), first);
+}
+
+size_t BatchMemory::spare_bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t bytes = 0;
+  for (const Block& spare : spare_)
+    bytes += spare.size;
+  return bytes;
+}
+
+UseOfBatchMemory::UseOfBatchMemory(BatchMemory& memory)
+    : before_(std::exchange(t_batch_memory, &memory)) {}
+
+UseOfBatchMemory::~UseOfBatchMemory() {
+  t_batch_memory = before_;
+}
+
+bool uses_batch_memory() {
+  return t_batch_memory != nullptr;
+}
+
+at::Tensor batch_tensor(const at::TensorOptions& options) {
+  auto tensor = at::empty({0}, options);
+  if (uses_batch_memory() && tensor.is_cpu() && !options.pinned_memory())
+    tensor.set_(c10::Storage(c10::Storage::use_byte_size_t(),
+                             0,
+                             MemoryOfThisThread::get().allocate(0),
+                             &MemoryOfThisThread::get(),
+                             /*resizable=*/true));
+  return tensor;
+}
+
+}  // namespace muster
