@@ -1,20 +1,28 @@
 // How many samples a second loaders give: muster's, and LibTorch's own (torch::data). Started by
 // loader_bench.py, which has PyTorch's DataLoader take its turns between.
 //
-//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER,
+//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER | collate,
 //                each with --workers, --batch-size, --seconds
 //
 // pictures --changes samples | batches also has ColorJitter and RandAugment change the pictures: in
 // the workers, one by one, or as batches in the loop (with --gpu there).
+//
+// It prints samples a second, the part of the time that was waited for workers, microseconds of
+// processor time for a sample, and page faults for a batch.
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <vector>
+
+#include <sys/resource.h>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/data/auto_augment.h"
+#include "muster/data/batch_places.h"
 #include "muster/data/color.h"
 #include "muster/data/loader.h"
 #include "muster/data/readers/images.h"
@@ -32,6 +40,8 @@ struct Options {
   std::string what;
   std::string path;
   std::string loader = "muster";
+  bool plain = false;  // pictures by LibTorch's operations
+  bool copied = false;
   int workers = 2;
   int64_t batch_size = 32;
   double seconds = 3;
@@ -65,11 +75,108 @@ at::Tensor augmented(const muster::EncodedImage& image, muster::Generator& rng) 
       cropped(image, rng), transform::kImageNetMean, transform::kImageNetDeviation);
 }
 
-void print_result(const Options& options, int64_t samples, double seconds, double stalled) {
-  std::printf("%.1f %.4f\n",
-              static_cast<double>(samples) / seconds,
-              options.step_ms > 0 ? stalled / seconds : 0);
+// As people write it with LibTorch alone: the whole picture is decoded, then cut (the crop drawn as
+// torchvision draws it), resized, flipped and normalised by an operation each.
+at::Tensor plainly_augmented(const at::Tensor& image, muster::Generator& rng) {
+  int64_t top = 0;
+  int64_t left = 0;
+  int64_t height = image.size(1);
+  int64_t width = image.size(2);
+  for (int i = 0; i < 10; ++i) {
+    const double area = static_cast<double>(image.size(1) * image.size(2)) * rng.uniform(0.08, 1);
+    const double ratio = std::exp(rng.uniform(std::log(3.0 / 4), std::log(4.0 / 3)));
+    const auto w = static_cast<int64_t>(std::nearbyint(std::sqrt(area * ratio)));
+    const auto h = static_cast<int64_t>(std::nearbyint(std::sqrt(area / ratio)));
+    if (w < 1 || h < 1 || w > image.size(2) || h > image.size(1))
+      continue;
+    top = rng.integer(image.size(1) - h + 1);
+    left = rng.integer(image.size(2) - w + 1);
+    height = h;
+    width = w;
+    break;
+  }
+  namespace F = torch::nn::functional;
+  static const auto mean = torch::tensor({0.485F, 0.456F, 0.406F}).view({3, 1, 1});
+  static const auto deviation = torch::tensor({0.229F, 0.224F, 0.225F}).view({3, 1, 1});
+  const auto part = image.narrow(1, top, height).narrow(2, left, width).unsqueeze(0);
+  auto pixels = F::interpolate(part,
+                               F::InterpolateFuncOptions()
+                                   .size(std::vector<int64_t>{kSide, kSide})
+                                   .mode(torch::kBilinear)
+                                   .align_corners(false)
+                                   .antialias(true))
+                    .squeeze(0);
+  if (rng.chance(0.5))
+    pixels = pixels.flip(2);
+  return pixels.to(torch::kFloat).div_(255).sub_(mean).div_(deviation);
 }
+
+// Pictures that cost nothing to make: of each page of their memory one byte is written. Or, if they
+// are to be copied, tensors that are there already.
+class Blanks : public muster::Dataset<muster::ImageExample> {
+ public:
+  Blanks(bool copied, bool in_batch) : in_batch_(in_batch) {
+    constexpr int kMade = 48;
+    for (int i = 0; copied && i < kMade; ++i)
+      made_.push_back(torch::full({3, kSide, kSide}, i, torch::kFloat));
+  }
+  int64_t size() const override { return 1 << 16; }
+  muster::ImageExample get(int64_t index, muster::Generator& /*rng*/) const override {
+    const auto label = torch::scalar_tensor(index, torch::kLong);
+    if (!made_.empty())
+      return {made_[static_cast<size_t>(index) % made_.size()], label};
+    auto pixels = in_batch_ ? muster::empty_in_batch({3, kSide, kSide}, torch::kFloat)
+                            : torch::empty({3, kSide, kSide});
+    constexpr int64_t kPage = 4096 / sizeof(float);
+    auto* const values = pixels.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < pixels.numel(); i += kPage)
+      values[i] = 1;
+    return {pixels, label};
+  }
+
+ private:
+  bool in_batch_;
+  std::vector<at::Tensor> made_;
+};
+
+// Of this process.
+struct Used {
+  static Used now() {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+    };
+    return {.seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime),
+            .faults = usage.ru_minflt};
+  }
+  double seconds = 0;
+  int64_t faults = 0;
+};
+
+// What batches are counted in, once they are warm.
+struct Count {
+  void begin() {
+    start = muster::Clock::now();
+    before = Used::now();
+  }
+  bool is_over(const Options& options) const {
+    return muster::seconds_since(start) > options.seconds;
+  }
+  void print(const Options& options, double stalled) const {
+    const double seconds = muster::seconds_since(start);
+    const Used after = Used::now();
+    std::printf("%.1f %.4f %.1f %.1f\n",
+                static_cast<double>(samples) / seconds,
+                options.step_ms > 0 ? stalled / seconds : 0,
+                1e6 * (after.seconds - before.seconds) / static_cast<double>(samples),
+                static_cast<double>((after.faults - before.faults) * options.batch_size) /
+                    static_cast<double>(samples));
+  }
+  muster::Clock::time_point start = muster::Clock::now();
+  Used before = {};
+  int64_t samples = 0;
+};
 
 void pass_time(double ms) {
   const auto begin = muster::Clock::now();
@@ -104,29 +211,28 @@ class BatchChanges {
 };
 
 // The first batches, which wait for the workers to start, are not counted.
+constexpr int kWarm = 4;
+
 template <class Loader>
 void time_muster(const Options& options, Loader& loader) {
   BatchChanges changes(options);
-  constexpr int kWarm = 4;
   int64_t batches = 0;
-  int64_t samples = 0;
   double stalled = 0;
-  auto begin = muster::Clock::now();
+  Count count;
   for (const auto& batch : loader.steps(INT64_MAX)) {
     changes.take(batch);
     if (++batches == kWarm) {
-      begin = muster::Clock::now();
+      count.begin();
       stalled = loader.stats().seconds_stalled;
     } else if (batches > kWarm) {
-      samples += batch.size();
-      if (muster::seconds_since(begin) > options.seconds)
+      count.samples += batch.size();
+      if (count.is_over(options))
         break;
     }
     if (options.step_ms > 0)
       pass_time(options.step_ms);
   }
-  print_result(
-      options, samples, muster::seconds_since(begin), loader.stats().seconds_stalled - stalled);
+  count.print(options, loader.stats().seconds_stalled - stalled);
 }
 
 template <class D>
@@ -171,23 +277,21 @@ void run_torch(const Options& options, D dataset) {
           .batch_size(static_cast<size_t>(options.batch_size))
           .workers(static_cast<size_t>(options.workers))
           .drop_last(true));
-  constexpr int kWarm = 4;
   int64_t batches = 0;
-  int64_t samples = 0;
-  auto begin = muster::Clock::now();
+  Count count;
   for (bool over = false; !over;) {
     for (auto& batch : *loader) {
       if (++batches == kWarm)
-        begin = muster::Clock::now();
+        count.begin();
       if (batches > kWarm)
-        samples += batch.data.size(0);
-      over = over || (batches > kWarm && muster::seconds_since(begin) > options.seconds);
+        count.samples += batch.data.size(0);
+      over = over || (batches > kWarm && count.is_over(options));
       // An epoch cannot be left early: the loader could not be used, nor ended, before its end.
       if (over)
         break;
     }
   }
-  print_result(options, samples, muster::seconds_since(begin), 0);
+  count.print(options, 0);
   std::fflush(stdout);
   std::_Exit(0);
 }
@@ -230,9 +334,13 @@ void run_bench(const Options& options) {
     return run_one(
         options,
         muster::TokenFile(options.path, muster::TokenType::uint16, kContext, {.random = true}));
+  if (options.what == "pictures" && options.plain)
+    return run_one(options, muster::ImageFolder(options.path, {.transform = plainly_augmented}));
   if (options.what == "pictures")
     return run_one(options,
                    muster::ImageFolder(options.path, {.transform = transform_of(options)}));
+  if (options.what == "collate")
+    return run_one(options, Blanks(options.copied, options.loader == "muster"));
   run_shards(options);
 }
 
@@ -243,12 +351,14 @@ int main(int argc, char** argv) {
   CLI::App app("Samples a second, and the share of the time that was waited for workers.");
   app.add_option("what", options.what)
       ->required()
-      ->check(CLI::IsMember({"tokens", "pictures", "shards"}));
-  app.add_option("path", options.path)->required();
+      ->check(CLI::IsMember({"tokens", "pictures", "shards", "collate"}));
+  app.add_option("path", options.path);
   app.add_option("--loader", options.loader)->check(CLI::IsMember({"muster", "torch"}));
   app.add_option("--changes", options.changes, "of pictures, by muster")
       ->check(CLI::IsMember({"none", "samples", "batches"}));
   app.add_flag("--gpu", options.gpu, "batches go to a GPU");
+  app.add_flag("--plain", options.plain, "pictures: LibTorch's operations, not muster's");
+  app.add_flag("--copied", options.copied, "collate: pictures that are there already");
   app.add_option("--workers", options.workers);
   app.add_option("--batch-size", options.batch_size);
   app.add_option("--seconds", options.seconds);

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Samples a second of muster's loader, LibTorch's (torch::data) and PyTorch's DataLoader: the same files, the same
-transforms, as many workers, in turns. Each number is the best of the rounds; the ratios come last.
+transforms, as many workers, in turns. Each number is the best of the rounds; the ratios come last. Pictures come by
+torch::data in two ways: with muster's data set and transforms ("torch::data"), and with LibTorch's own operations over
+whole pictures ("libtorch ops"). Collating: microseconds of processor time a picture of 224x224 float32, by size of
+batch; pictures are made at their place in the batch, or elsewhere and copied.
 
     loader_bench.py LOADER_BENCH [--workers 2] [--rounds 3] [--seconds 3]
 
@@ -102,8 +105,7 @@ def bench(args, *arguments):
     command = [args.loader_bench, *arguments, "--workers", str(args.workers), "--batch-size", str(args.batch_size),
                "--seconds", str(args.seconds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    rate, stall = done.stdout.split()
-    return float(rate), float(stall)
+    return [float(number) for number in done.stdout.split()]
 
 
 def some_jpeg(number):
@@ -146,6 +148,20 @@ def table(name, rounds, runners):
     return best
 
 
+def collate_table(args):
+    """The least of the rounds, in turns."""
+    ways = {"made in place": [], "copied": ["--copied"], "torch::data": ["--loader", "torch"],
+            "torch::data, copied": ["--loader", "torch", "--copied"]}
+    for size in 16, 64, 256:
+        sized = argparse.Namespace(**vars(args) | {"batch_size": size})
+        least = {}
+        for _ in range(args.rounds):
+            for way, flags in ways.items():
+                least[way] = min(least.get(way, (math.inf, 0)), tuple(bench(sized, "collate", *flags)[2:]))
+        print(f"collate {size:4}" + "".join(f"  {way} {us:.1f} us {faults:.0f} faults" for way, (us, faults) in least.items())
+              + f"  torch::data / made in place {least['torch::data'][0] / least['made in place'][0]:.1f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("loader_bench")
@@ -173,6 +189,7 @@ def main():
                 "muster": lambda: bench(args, "pictures", folder)[0],
                 "shards": lambda: bench(args, "shards", shards)[0],
                 "torch::data": lambda: bench(args, "pictures", folder, "--loader", "torch")[0],
+                "libtorch ops": lambda: bench(args, "pictures", folder, "--loader", "torch", "--plain")[0],
                 "python": lambda: python_rate(Pictures(folder), args)})
             # ColorJitter and RandAugment, of pictures in the workers and of batches in the loop.
             table("changes", args.rounds, {where: lambda where=where: bench(args, "pictures", folder, "--changes", where)[0]
@@ -181,8 +198,9 @@ def main():
             step = 2e3 * args.batch_size / found["pictures"]["muster"]
             stall = min(bench(args, "pictures", folder, "--step-ms", str(step))[1] for _ in range(args.rounds))
             print(f"stall      {100 * stall:.2f} % of steps of {step:.0f} ms")
+        collate_table(args)
         for name, best in found.items():
-            others = {who: rate for who, rate in best.items() if who in ("torch::data", "python")}
+            others = {who: rate for who, rate in best.items() if who in ("torch::data", "libtorch ops", "python")}
             print(f"{name:10}  muster / " + "  muster / ".join(f"{who} {best['muster'] / rate:.2f}" for who, rate in others.items()))
 
 

@@ -90,6 +90,16 @@ ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height,
                    side_text(image_height, image_width));
 }
 
+// LibTorch looks at the strides of all dimensions, of the batch's too, before it writes a result
+// whose colours lie beside each other as the image's do. It then need not take them apart.
+at::Tensor batch_of_one(const at::Tensor& image) {
+  const auto one = image.unsqueeze(0);
+  if (!one.is_contiguous(at::MemoryFormat::ChannelsLast) || one.is_contiguous())
+    return one;
+  return one.as_strided(one.sizes(),
+                        {image.numel(), image.stride(0), image.stride(1), image.stride(2)});
+}
+
 // The part that random_resized_crop keeps: of a random area and shape, at a random place. The draws
 // come in torchvision's order.
 ImagePart random_part(int64_t image_height,
@@ -147,8 +157,27 @@ std::vector<Table> tables_of(const std::vector<float>& mean, const std::vector<f
   return tables;
 }
 
-// `to` is contiguous [channels, height, width]. The image may have any strides, as channels last.
+// Of an image whose three colours lie beside each other: a row is read once.
+void normalize_pixels(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
+  const int64_t height = image.size(1);
+  const int64_t width = image.size(2);
+  const float* const red = tables[0].data();
+  const float* const green = tables[1].data();
+  const float* const blue = tables[2].data();
+  for (int64_t y = 0; y < height; ++y, to += width) {
+    const uint8_t* pixel = image.const_data_ptr<uint8_t>() + y * image.stride(1);
+    for (int64_t x = 0; x < width; ++x, pixel += 3) {
+      to[x] = red[pixel[0]];
+      to[height * width + x] = green[pixel[1]];
+      to[2 * height * width + x] = blue[pixel[2]];
+    }
+  }
+}
+
+// `to` is contiguous [channels, height, width]. The image may have any strides.
 void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
+  if (image.size(0) == 3 && image.stride(0) == 1 && image.stride(2) == 3)
+    return normalize_pixels(image, tables, to);
   const auto* const from = image.const_data_ptr<uint8_t>();
   const int64_t height = image.size(1);
   const int64_t width = image.size(2);
@@ -231,7 +260,7 @@ at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
   // takes for one whose colours lie beside each other.
   if (is_bytes(image) && width == 1)
     return resize(image.to(at::kFloat), height, width).round_().to(at::kByte);
-  return at::_upsample_bilinear2d_aa(image.unsqueeze(0), {height, width}, /*align_corners=*/false)
+  return at::_upsample_bilinear2d_aa(batch_of_one(image), {height, width}, /*align_corners=*/false)
       .squeeze(0);
 }
 

@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
     EveryWay,
     BatchesInReusedMemory,
     ::testing::Combine(::testing::Values(Made::in_batch, Made::elsewhere, Made::in_turns),
-                       ::testing::Values(0, 1, 3)));
+                       ::testing::Values(0, 2)));
 
 // 50 samples in batches of 8: the last is shorter.
 TEST_P(BatchesInReusedMemory, HaveTheValuesOfTheirSamples) {
@@ -211,8 +211,9 @@ struct Cached : Dataset<Shade> {
   }
   void expect_untouched() const {
     for (const auto& [index, shade] : *all) {
-      if (shade.pixels.defined())
-        EXPECT_TRUE(torch::equal(shade.pixels, expected_pixels(index)));
+      if (!shade.pixels.defined())
+        continue;
+      EXPECT_TRUE(torch::equal(shade.pixels, expected_pixels(index)));
     }
   }
   int64_t step = 1;
@@ -370,6 +371,7 @@ struct Counting : Stream<Photo> {
 };
 
 TEST(BatchMemories, AreForStreamsToo) {
+  const torch::NoGradGuard no_grad;
   StreamLoader loader(Counting(), {.batch_size = 7, .workers = 1});
   std::set<const void*> places;
   std::vector<at::Tensor> kept;
