@@ -27,6 +27,9 @@ namespace {
 // libjpeg makes a pixel's colour of its neighbours' too, and knows none beyond what it decodes:
 // with so many columns more on each side a part has the pixels of the whole.
 constexpr JDIMENSION kMargin = 2;
+// What libjpeg-turbo writes at a multiple of 32 goes past the processor's cache to memory. A row that
+// is read again at once is therefore put beside such an address.
+constexpr size_t kBesideAligned = 1;
 constexpr unsigned kMostMarkerBytes = 0xffff;  // all of it
 constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
 
@@ -230,9 +233,9 @@ void decode_stored(JpegDecoder& decoder,
                    const PlaceForPixels& place) {
   const auto [height, width] = size;
   if (part != nullptr && decoder.can_cut()) {
-    std::vector<uint8_t> row(4 * width);
+    std::vector<uint8_t> row(4 * width + kBesideAligned);
     uint8_t* const pixels = place(part->height, part->width);
-    if (!decoder.decode_part(*part, pixels, row.data()))
+    if (!decoder.decode_part(*part, pixels, row.data() + kBesideAligned))
       refuse_jpeg(name, decoder);
     return;
   }
