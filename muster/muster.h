@@ -13,6 +13,7 @@
 #include "muster/comm/process_group.h"
 #include "muster/data/affine.h"
 #include "muster/data/auto_augment.h"
+#include "muster/data/batch_places.h"
 #include "muster/data/batch_sampler.h"
 #include "muster/data/blur.h"
 #include "muster/data/collate.h"

@@ -3,14 +3,13 @@
 //
 //   auto pixels = muster::empty_in_batch({3, 224, 224}, at::kFloat);  // to be filled
 //
-// transform::normalize and transform::resize (transforms.h) write there by themselves.
+// transform::normalize (transforms.h) writes there by itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -91,10 +91,11 @@ ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height,
 }
 
 // LibTorch looks at the strides of all dimensions, of the batch's too, before it writes a result
-// whose colours lie beside each other as the image's do. It then need not take them apart.
+// whose colours lie beside each other as the image's do. It then need not take them apart. Of
+// floats it gives other values for such a result of one column.
 at::Tensor batch_of_one(const at::Tensor& image) {
   const auto one = image.unsqueeze(0);
-  if (!one.is_contiguous(at::MemoryFormat::ChannelsLast) || one.is_contiguous())
+  if (!is_bytes(image) || !one.is_contiguous(at::MemoryFormat::ChannelsLast) || one.is_contiguous())
     return one;
   return one.as_strided(one.sizes(),
                         {image.numel(), image.stride(0), image.stride(1), image.stride(2)});

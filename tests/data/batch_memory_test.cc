@@ -25,56 +25,56 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kPixels = 1 << 15;  // 128 KiB of floats
-constexpr int64_t kSamples = 50;
+constexpr int64_t kRampSize = 1 << 15;  // 128 KiB of floats
+constexpr int64_t kRamps = 50;
 
-struct Shade {
+struct Ramp {
   torch::Tensor pixels, edges, label;
 };
 
 // Each sample's numbers follow from its index. Some are made at their place, some elsewhere.
-enum class Made { in_batch, elsewhere, in_turns };
+enum class MadeWhere { in_batch, elsewhere, in_turns };
 
-void fill(const at::Tensor& pixels, int64_t index) {
+void fill_ramp(const at::Tensor& pixels, int64_t index) {
   pixels.copy_(torch::arange(pixels.numel(), torch::kFloat).view_as(pixels).add_(index * 7));
 }
 
-at::Tensor expected_pixels(int64_t index) {
-  auto pixels = torch::empty({kPixels});
-  fill(pixels, index);
+at::Tensor ramp_of(int64_t index) {
+  auto pixels = torch::empty({kRampSize});
+  fill_ramp(pixels, index);
   return pixels;
 }
 
-struct Shades : Dataset<Shade> {
-  explicit Shades(Made how_made) : how(how_made) {}
-  int64_t size() const override { return kSamples; }
-  Shade get(int64_t index, Generator&) const override {
+struct Ramps : Dataset<Ramp> {
+  explicit Ramps(MadeWhere how_made) : how(how_made) {}
+  int64_t size() const override { return kRamps; }
+  Ramp get(int64_t index, Generator&) const override {
     if (bad.contains(index)) {
-      fill(empty_in_batch({kPixels}, torch::kFloat), -1);  // begun, and then given up
+      fill_ramp(empty_in_batch({kRampSize}, torch::kFloat), -1);  // begun, and then given up
       throw std::runtime_error("cut short");
     }
-    const bool there = how == Made::in_batch || (how == Made::in_turns && index % 2 == 0);
-    auto pixels = there ? empty_in_batch({kPixels}, torch::kFloat) : torch::empty({kPixels});
-    auto edges = there ? empty_in_batch({kPixels}, torch::kFloat) : torch::empty({kPixels});
-    fill(pixels, index);
-    fill(edges, -index);
+    const bool there = how == MadeWhere::in_batch || (how == MadeWhere::in_turns && index % 2 == 0);
+    auto pixels = there ? empty_in_batch({kRampSize}, torch::kFloat) : torch::empty({kRampSize});
+    auto edges = there ? empty_in_batch({kRampSize}, torch::kFloat) : torch::empty({kRampSize});
+    fill_ramp(pixels, index);
+    fill_ramp(edges, -index);
     return {pixels, edges, torch::tensor(index)};
   }
-  Made how;
+  MadeWhere how;
   std::set<int64_t> bad;
 };
 
-void expect_values(const at::Tensor& pixels, const at::Tensor& edges, const at::Tensor& labels) {
+void expect_ramps(const at::Tensor& pixels, const at::Tensor& edges, const at::Tensor& labels) {
   for (int64_t i = 0; i < labels.size(0); ++i) {
     const auto index = labels[i].item<int64_t>();
-    ASSERT_TRUE(torch::equal(pixels[i], expected_pixels(index))) << index;
-    ASSERT_TRUE(torch::equal(edges[i], expected_pixels(-index))) << index;
+    ASSERT_TRUE(torch::equal(pixels[i], ramp_of(index))) << index;
+    ASSERT_TRUE(torch::equal(edges[i], ramp_of(-index))) << index;
   }
 }
 
-class BatchesInReusedMemory : public ::testing::TestWithParam<std::tuple<Made, int>> {
+class BatchesInReusedMemory : public ::testing::TestWithParam<std::tuple<MadeWhere, int>> {
  protected:
-  static Shades shades() { return Shades(std::get<0>(GetParam())); }
+  static Ramps ramps_made() { return Ramps(std::get<0>(GetParam())); }
   static DataLoaderOptions options(int64_t batch_size) {
     return {.batch_size = batch_size,
             .workers = std::get<1>(GetParam()),
@@ -83,33 +83,34 @@ class BatchesInReusedMemory : public ::testing::TestWithParam<std::tuple<Made, i
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    EveryWay,
-    BatchesInReusedMemory,
-    ::testing::Combine(::testing::Values(Made::in_batch, Made::elsewhere, Made::in_turns),
-                       ::testing::Values(0, 2)));
+INSTANTIATE_TEST_SUITE_P(EveryWay,
+                         BatchesInReusedMemory,
+                         ::testing::Combine(::testing::Values(MadeWhere::in_batch,
+                                                              MadeWhere::elsewhere,
+                                                              MadeWhere::in_turns),
+                                            ::testing::Values(0, 2)));
 
 // 50 samples in batches of 8: the last is shorter.
 TEST_P(BatchesInReusedMemory, HaveTheValuesOfTheirSamples) {
-  DataLoader loader(shades(), options(8));
+  DataLoader loader(ramps_made(), options(8));
   int64_t samples = 0;
   for (const auto& batch : loader.steps(40)) {
-    expect_values(batch.pixels, batch.edges, batch.label);
+    expect_ramps(batch.pixels, batch.edges, batch.label);
     EXPECT_TRUE(batch.pixels.is_contiguous());
     EXPECT_EQ(batch.pixels.storage_offset(), 0);
     EXPECT_EQ(batch.pixels.storage().nbytes(), batch.pixels.nbytes());
     samples += batch.size();
   }
-  EXPECT_EQ(samples, 5 * kSamples + 5 * 8);
+  EXPECT_EQ(samples, 5 * kRamps + 5 * 8);
 }
 
 TEST_P(BatchesInReusedMemory, WithoutTheSamplesThatCannotBeRead) {
-  Shades some = shades();
+  Ramps some = ramps_made();
   some.bad = {3, 9, 16, 17, 18, 19, 20, 21, 22, 23};  // all of the batch from 16 on
   DataLoader loader(some, options(8));
   for (const auto& batch : loader.steps(21)) {
     ASSERT_EQ(batch.pixels.size(0), batch.size());
-    expect_values(batch.pixels, batch.edges, batch.label);
+    expect_ramps(batch.pixels, batch.edges, batch.label);
   }
   EXPECT_EQ(loader.bad_samples().size(), 30);
 }
@@ -118,8 +119,8 @@ TEST_P(BatchesInReusedMemory, WithoutTheSamplesThatCannotBeRead) {
 TEST_P(BatchesInReusedMemory, KeepTheValuesOfWhatIsKept) {
   std::vector<std::function<void()>> checks;
   {
-    std::vector<DataLoader<Shades>> loaders;
-    loaders.emplace_back(shades(), options(8));
+    std::vector<DataLoader<Ramps>> loaders;
+    loaders.emplace_back(ramps_made(), options(8));
     int64_t number = 0;
     auto loop = loaders[0].steps(60);
     for (auto it = loop.begin(); it != std::default_sentinel; ++it, ++number) {
@@ -129,20 +130,20 @@ TEST_P(BatchesInReusedMemory, KeepTheValuesOfWhatIsKept) {
         continue;
       const auto labels = it->label.clone();
       if (number % 4 == 0) {
-        checks.push_back([kept = *it] { expect_values(kept.pixels, kept.edges, kept.label); });
+        checks.push_back([kept = *it] { expect_ramps(kept.pixels, kept.edges, kept.label); });
       } else if (number % 4 == 1) {
         checks.push_back([labels, row = it->pixels[1]] {
-          ASSERT_TRUE(torch::equal(row, expected_pixels(labels[1].item<int64_t>())));
+          ASSERT_TRUE(torch::equal(row, ramp_of(labels[1].item<int64_t>())));
         });
       } else if (number % 4 == 2) {
         checks.push_back([labels, part = it->edges.slice(1, 5, 100, 3)] {
           const auto index = labels[0].item<int64_t>();
-          ASSERT_TRUE(torch::equal(part[0], expected_pixels(-index).slice(0, 5, 100, 3)));
+          ASSERT_TRUE(torch::equal(part[0], ramp_of(-index).slice(0, 5, 100, 3)));
         });
       } else {
         checks.push_back([labels, memory = it->pixels.detach().view({-1}).storage()] {
           const auto* const values = static_cast<const float*>(memory.data());
-          ASSERT_EQ(values[1], expected_pixels(labels[0].item<int64_t>())[1].item<float>());
+          ASSERT_EQ(values[1], ramp_of(labels[0].item<int64_t>())[1].item<float>());
         });
       }
     }
@@ -153,7 +154,7 @@ TEST_P(BatchesInReusedMemory, KeepTheValuesOfWhatIsKept) {
 }
 
 TEST_P(BatchesInReusedMemory, TakeNoMoreMemoryTheLongerTheLoopGoesOn) {
-  DataLoader loader(shades(), options(10));
+  DataLoader loader(ramps_made(), options(10));
   std::set<const void*> places;
   for (const auto& batch : loader.steps(100)) {
     places.insert(batch.pixels.const_data_ptr());
@@ -164,12 +165,12 @@ TEST_P(BatchesInReusedMemory, TakeNoMoreMemoryTheLongerTheLoopGoesOn) {
 }
 
 TEST_P(BatchesInReusedMemory, AreNotChangedByTheirUser) {
-  DataLoader loader(shades(), options(10));
+  DataLoader loader(ramps_made(), options(10));
   for (const auto& batch : loader.steps(30)) {
-    expect_values(batch.pixels, batch.edges, batch.label);
+    expect_ramps(batch.pixels, batch.edges, batch.label);
     batch.pixels.zero_();
     batch.edges.add_(1);
-    ASSERT_TRUE(torch::equal(batch.edges[0], expected_pixels(-batch.label[0].item<int64_t>()) + 1));
+    ASSERT_TRUE(torch::equal(batch.edges[0], ramp_of(-batch.label[0].item<int64_t>()) + 1));
   }
 }
 
@@ -177,59 +178,60 @@ TEST_P(BatchesInReusedMemory, AreNotChangedByTheirUser) {
 TEST_P(BatchesInReusedMemory, AreTensorsAsAnyOther) {
   at::Tensor kept;
   {
-    DataLoader loader(shades(), options(10));
+    DataLoader loader(ramps_made(), options(10));
     for (const auto& batch : loader.steps(4)) {
       kept = batch.pixels;
-      auto weight = torch::ones({kPixels}, torch::requires_grad());
+      auto weight = torch::ones({kRampSize}, torch::requires_grad());
       (batch.pixels * weight).sum().backward();
       EXPECT_TRUE(torch::equal(weight.grad(), batch.pixels.sum(0)));
     }
   }
   const auto before = kept.clone();
-  kept.resize_({20, kPixels});
+  kept.resize_({20, kRampSize});
   EXPECT_TRUE(torch::equal(kept.narrow(0, 0, 10), before));
   kept.narrow(0, 10, 10).fill_(3);
   EXPECT_TRUE(torch::equal(kept.narrow(0, 0, 10), before));
 }
 
 // A data set that has each sample made once. What it keeps is nobody else's.
-struct Cached : Dataset<Shade> {
-  int64_t size() const override { return kSamples; }
-  Shade get(int64_t index, Generator&) const override {
+struct CachedRamps : Dataset<Ramp> {
+  int64_t size() const override { return kRamps; }
+  Ramp get(int64_t index, Generator&) const override {
     const std::lock_guard lock(*mutex);
     auto& made = (*all)[index];
     if (!made.pixels.defined() && index % step == 0) {
-      made = {
-          empty_in_batch({kPixels}, torch::kFloat), torch::full({3}, index), torch::tensor(index)};
-      fill(made.pixels, index);
+      made = {empty_in_batch({kRampSize}, torch::kFloat),
+              torch::full({3}, index),
+              torch::tensor(index)};
+      fill_ramp(made.pixels, index);
     } else if (!made.pixels.defined()) {
-      auto pixels = empty_in_batch({kPixels}, torch::kFloat);
-      fill(pixels, index);
+      auto pixels = empty_in_batch({kRampSize}, torch::kFloat);
+      fill_ramp(pixels, index);
       return {pixels, torch::full({3}, index), torch::tensor(index)};
     }
     return made;
   }
   void expect_untouched() const {
-    for (const auto& [index, shade] : *all) {
-      if (!shade.pixels.defined())
+    for (const auto& [index, ramp] : *all) {
+      if (!ramp.pixels.defined())
         continue;
-      EXPECT_TRUE(torch::equal(shade.pixels, expected_pixels(index)));
+      EXPECT_TRUE(torch::equal(ramp.pixels, ramp_of(index)));
     }
   }
   int64_t step = 1;
   std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
-  std::shared_ptr<std::map<int64_t, Shade>> all = std::make_shared<std::map<int64_t, Shade>>();
+  std::shared_ptr<std::map<int64_t, Ramp>> all = std::make_shared<std::map<int64_t, Ramp>>();
 };
 
 TEST(BatchPlaces, LeaveADataSetWhatItKeeps) {
   for (const int64_t step : {1, 7}) {
     for (const int workers : {0, 2}) {
-      Cached cached;
+      CachedRamps cached;
       cached.step = step;
       DataLoader loader(cached, {.batch_size = 10, .workers = workers, .check_weight = false});
       for (const auto& batch : loader.steps(30)) {
         for (int64_t i = 0; i < batch.size(); ++i)
-          ASSERT_TRUE(torch::equal(batch.pixels[i], expected_pixels(batch.sample_indices[i])));
+          ASSERT_TRUE(torch::equal(batch.pixels[i], ramp_of(batch.sample_indices[i])));
         batch.pixels.zero_();
       }
       cached.expect_untouched();
@@ -237,14 +239,14 @@ TEST(BatchPlaces, LeaveADataSetWhatItKeeps) {
   }
 }
 
-struct Photo {
+struct BlankPhoto {
   torch::Tensor pixels;
 };
 
 // Normalised pictures need no copy: each lies in its batch where normalize() has put it.
-struct Photos : Dataset<Photo> {
-  int64_t size() const override { return kSamples; }
-  Photo get(int64_t index, Generator&) const override {
+struct BlankPhotos : Dataset<BlankPhoto> {
+  int64_t size() const override { return kRamps; }
+  BlankPhoto get(int64_t index, Generator&) const override {
     auto made = transform::normalize(
         picture(index), transform::kImageNetMean, transform::kImageNetDeviation);
     const std::lock_guard lock(*mutex);
@@ -258,14 +260,14 @@ struct Photos : Dataset<Photo> {
 
 TEST(BatchPlaces, HavePicturesFromTheSecondBatchOn) {
   for (const int workers : {0, 1}) {
-    const Photos photos;
+    const BlankPhotos photos;
     DataLoader loader(photos, {.batch_size = 10, .workers = workers});
     int64_t number = 0;
     for (const auto& batch : loader) {
       for (int64_t i = 0; i < batch.size(); ++i) {
         EXPECT_EQ(photos.made_at->contains(batch.pixels[i].const_data_ptr()), number > 0);
         EXPECT_TRUE(torch::equal(batch.pixels[i],
-                                 transform::normalize(Photos::picture(batch.sample_indices[i]),
+                                 transform::normalize(BlankPhotos::picture(batch.sample_indices[i]),
                                                       transform::kImageNetMean,
                                                       transform::kImageNetDeviation)));
       }
@@ -275,44 +277,44 @@ TEST(BatchPlaces, HavePicturesFromTheSecondBatchOn) {
 }
 
 TEST(BatchPlaces, AreOnlyWithinALoader) {
-  const auto alone = empty_in_batch({kPixels}, torch::kFloat);
+  const auto alone = empty_in_batch({kRampSize}, torch::kFloat);
   EXPECT_EQ(alone.storage().nbytes(), alone.nbytes());
   EXPECT_EQ(empty_in_batch({0, 3}, torch::kByte).numel(), 0);
   EXPECT_EQ(empty_in_batch({}, torch::kLong).dim(), 0);
 }
 
 // Two crops of a picture as an example of their own: they are no batch.
-struct Pairs : Dataset<Photo> {
+struct PairsOfRamps : Dataset<BlankPhoto> {
   int64_t size() const override { return 12; }
-  Photo get(int64_t index, Generator&) const override {
-    std::vector<at::Tensor> two{empty_in_batch({kPixels}, torch::kFloat),
-                                empty_in_batch({kPixels}, torch::kFloat)};
-    fill(two[0], index);
-    fill(two[1], index + 100);
+  BlankPhoto get(int64_t index, Generator&) const override {
+    std::vector<at::Tensor> two{empty_in_batch({kRampSize}, torch::kFloat),
+                                empty_in_batch({kRampSize}, torch::kFloat)};
+    fill_ramp(two[0], index);
+    fill_ramp(two[1], index + 100);
     return {collate(std::move(two))};
   }
 };
 
 TEST(BatchPlaces, ArePartsOfNoExampleThatIsCollatedItself) {
-  DataLoader loader(Pairs(), {.batch_size = 2, .check_weight = false});
+  DataLoader loader(PairsOfRamps(), {.batch_size = 2, .check_weight = false});
   for (const auto& batch : loader.steps(20)) {
-    ASSERT_EQ(batch.pixels.sizes(), (std::vector<int64_t>{2, 2, kPixels}));
+    ASSERT_EQ(batch.pixels.sizes(), (std::vector<int64_t>{2, 2, kRampSize}));
     for (int64_t i = 0; i < 2; ++i) {
-      ASSERT_TRUE(torch::equal(batch.pixels[i][0], expected_pixels(batch.sample_indices[i])));
-      ASSERT_TRUE(torch::equal(batch.pixels[i][1], expected_pixels(batch.sample_indices[i] + 100)));
+      ASSERT_TRUE(torch::equal(batch.pixels[i][0], ramp_of(batch.sample_indices[i])));
+      ASSERT_TRUE(torch::equal(batch.pixels[i][1], ramp_of(batch.sample_indices[i] + 100)));
     }
   }
 }
 
-struct Long {
+struct LongExample {
   Padded padded;
   Packed packed;
   torch::Tensor film;
 };
 
-struct Films : Dataset<Long> {
+struct LongFilms : Dataset<LongExample> {
   int64_t size() const override { return 24; }
-  Long get(int64_t index, Generator&) const override {
+  LongExample get(int64_t index, Generator&) const override {
     const auto values = torch::full({40'000 + 1000 * (index % 5)}, index, torch::kFloat);
     auto film = torch::full({2, 3, 40, 30}, index, torch::kFloat);
     return {.padded = {values, {}},
@@ -323,14 +325,14 @@ struct Films : Dataset<Long> {
 
 // As without a loader: the same layout and the same numbers.
 TEST(BatchMemories, AreForEveryKindOfField) {
-  const Films films;
+  const LongFilms films;
   DataLoader loader(films, {.batch_size = 6, .check_weight = false});
   for (const auto& batch : loader.steps(12)) {
-    std::vector<Long> examples;
+    std::vector<LongExample> examples;
     Generator rng(0, 0, 0);
     for (const int64_t index : batch.sample_indices)
       examples.push_back(films.get(index, rng));
-    const Long expected = collate(std::move(examples));
+    const LongExample expected = collate(std::move(examples));
     EXPECT_TRUE(torch::equal(batch.padded.values, expected.padded.values));
     EXPECT_TRUE(torch::equal(batch.packed.values, expected.packed.values));
     EXPECT_TRUE(torch::equal(batch.film, expected.film));
@@ -339,7 +341,7 @@ TEST(BatchMemories, AreForEveryKindOfField) {
 }
 
 TEST(BatchMemories, GiveRowsOfTensorsWhatWasUsedBefore) {
-  const auto rows = torch::arange(40).view({40, 1}).expand({40, kPixels}).contiguous();
+  const auto rows = torch::arange(40).view({40, 1}).expand({40, kRampSize}).contiguous();
   DataLoader loader(TensorDataset(rows, torch::arange(40)), {.batch_size = 8, .drop_last = true});
   std::set<const void*> places;
   at::Tensor kept;
@@ -353,32 +355,32 @@ TEST(BatchMemories, GiveRowsOfTensorsWhatWasUsedBefore) {
   EXPECT_TRUE(torch::equal(kept.select(1, 0), torch::arange(8, 16)));
 }
 
-struct Counting : Stream<Photo> {
-  struct Reader : StreamReader<Photo> {
+struct RampStream : Stream<BlankPhoto> {
+  struct Reader : StreamReader<BlankPhoto> {
     explicit Reader(int64_t first) : index(first) {}
-    std::optional<Photo> next() override {
+    std::optional<BlankPhoto> next() override {
       if (index >= 200)
         return {};
-      auto pixels = empty_in_batch({kPixels}, torch::kFloat);
-      fill(pixels, index++);
-      return Photo{pixels};
+      auto pixels = empty_in_batch({kRampSize}, torch::kFloat);
+      fill_ramp(pixels, index++);
+      return BlankPhoto{pixels};
     }
     int64_t index;
   };
-  std::unique_ptr<StreamReader<Photo>> open(const StreamPart& part) const override {
+  std::unique_ptr<StreamReader<BlankPhoto>> open(const StreamPart& part) const override {
     return std::make_unique<Reader>(100 * part.part);
   }
 };
 
 TEST(BatchMemories, AreForStreamsToo) {
   const torch::NoGradGuard no_grad;
-  StreamLoader loader(Counting(), {.batch_size = 7, .workers = 1});
+  StreamLoader loader(RampStream(), {.batch_size = 7, .workers = 1});
   std::set<const void*> places;
   std::vector<at::Tensor> kept;
   int64_t index = 0;
   for (const auto& batch : loader) {
     for (int64_t i = 0; i < batch.size(); ++i)
-      ASSERT_TRUE(torch::equal(batch.pixels[i], expected_pixels(index++)));
+      ASSERT_TRUE(torch::equal(batch.pixels[i], ramp_of(index++)));
     places.insert(batch.pixels.const_data_ptr());
     if (index % 5 == 0)
       kept.push_back(batch.pixels[0]);
@@ -386,7 +388,7 @@ TEST(BatchMemories, AreForStreamsToo) {
   EXPECT_EQ(index, 200);
   EXPECT_LE(places.size(), 5 + kept.size());
   for (const auto& row : kept)
-    EXPECT_TRUE(torch::equal(row, expected_pixels(static_cast<int64_t>(row[0].item<float>() / 7))));
+    EXPECT_TRUE(torch::equal(row, ramp_of(static_cast<int64_t>(row[0].item<float>() / 7))));
 }
 
 TEST(BatchMemories, KeepNoMoreThanALoaderNeeds) {
@@ -409,12 +411,12 @@ TEST(BatchMemories, MayBeGoneBeforeTheirTensors) {
   at::Tensor kept;
   {
     const UseOfBatchMemory use(*memory);
-    kept = batch_tensor(torch::kFloat).resize_({kPixels}).fill_(5);
+    kept = batch_tensor(torch::kFloat).resize_({kRampSize}).fill_(5);
   }
   memory.reset();
   std::thread([tensor = std::move(kept)]() mutable {
-    EXPECT_EQ(tensor.sum().item<float>(), 5.0F * kPixels);
-    tensor.resize_({2 * kPixels});
+    EXPECT_EQ(tensor.sum().item<float>(), 5.0F * kRampSize);
+    tensor.resize_({2 * kRampSize});
   }).join();
 }
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/data/batch_places.h"
 #include "muster/data/collate.h"
 #include "muster/data/concat_dataset.h"
 #include "muster/data/device_copy.h"
@@ -185,6 +186,33 @@ TEST_F(LoaderOnAGpu, CollatesStraightIntoPinnedMemory) {
                     {.batch_size = kBatch, .device = kGpu, .pin_memory = false, .workers = 1});
   pass_over(loader);
   EXPECT_GE(pageable.count(), 1) << "what the other loaders would have been seen by";
+}
+
+// Shades that are made at their place in the batch.
+struct PlacedShades : Dataset<Shade> {
+  int64_t size() const override { return 10 * kBatch; }
+  Shade get(int64_t index, Generator& /*rng*/) const override {
+    auto pixels = empty_in_batch({kPixels}, torch::kFloat).fill_(index);
+    *pinned += pixels.is_pinned() ? 1 : 0;
+    return {pixels, torch::tensor(index)};
+  }
+  std::shared_ptr<std::atomic<int64_t>> pinned = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+TEST_F(LoaderOnAGpu, ExamplesAreMadeInPinnedMemory) {
+  const torch::NoGradGuard no_grad;
+  for (const bool pin : {true, false}) {
+    const PlacedShades shades;
+    auto options = on_gpu();
+    options.pin_memory = pin;
+    DataLoader loader(shades, options);
+    for (const auto& batch : loader) {
+      const auto pixels = batch.pixels.cpu();
+      EXPECT_TRUE(torch::equal(pixels.select(1, 0).to(torch::kLong), batch.label.cpu()));
+      EXPECT_TRUE(torch::equal(pixels.select(1, kPixels - 1), pixels.select(1, 0)));
+    }
+    EXPECT_EQ(shades.pinned->load(), pin ? 9 * kBatch : 0) << "all but the first batch";
+  }
 }
 
 TEST_F(LoaderOnAGpu, PinsWhatItDidNotCollate) {

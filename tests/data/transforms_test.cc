@@ -57,6 +57,26 @@ TEST(Transforms, ResizesAsPyTorch) {
   EXPECT_EQ(interleaved_ones, *printed);
 }
 
+TEST(Transforms, ResizesToTheSameBitsWhereverColoursLie) {
+  for (const auto& [height, width] :
+       {std::pair{64, 48}, {9, 1}, {1, 9}, {7, 5}, {1, 1}, {2, 3}, {100, 131}}) {
+    const auto image = bytes_picture(height, width);
+    const auto pixels = interleaved(image);
+    for (const int64_t rows : {1, 2, 7, 64}) {
+      for (const int64_t columns : {2, 3, 5, 50}) {
+        EXPECT_TRUE(torch::equal(transform::resize(pixels, rows, columns),
+                                 transform::resize(image, rows, columns)))
+            << height << "x" << width << " to " << rows << "x" << columns;
+        if (height <= 2 || width <= 2)
+          continue;
+        EXPECT_TRUE(torch::equal(transform::resize(pixels.slice(1, 1).slice(2, 1), rows, columns),
+                                 transform::resize(image.slice(1, 1).slice(2, 1), rows, columns)))
+            << "a part of " << height << "x" << width << " to " << rows << "x" << columns;
+      }
+    }
+  }
+}
+
 // LibTorch alone does not (see resize).
 TEST(Transforms, ResizesToOneColumn) {
   for (const auto& [height, width] : {std::pair{64, 48}, {9, 1}, {1, 9}, {7, 5}}) {
