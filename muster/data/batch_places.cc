@@ -4,12 +4,12 @@
 // never in a batch: the batch is then made anew elsewhere.
 #include "muster/data/batch_places.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Storage.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace muster {

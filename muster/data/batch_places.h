@@ -24,7 +24,8 @@ namespace muster {
 // Uninitialised, on the CPU, contiguous. Within a loader's call of get() it may be a part of the
 // batch that is being made: then collating copies nothing, if the tensor is of the example and
 // nobody else has it or a view of it. Else, as elsewhere, it is a tensor like any other. Return it
-// or drop it: what a data set keeps holds the memory of a whole batch.
+// or drop it: what a data set keeps holds the memory of a whole batch. For a batch that is pinned it
+// is page-locked: wait for copies of it to a GPU before it is dropped.
 at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type);
 
 // How large the tensors of a loader's examples are, as its last batch had them. Called by several
