@@ -1,6 +1,6 @@
-// Keeps the memory of batches that are gone. A block is leased to a tensor as the context of its
-// memory, so LibTorch itself says when the last tensor and view of it are gone, on whatever thread.
-// The lease knows its loader weakly: what outlives the loader is freed.
+// Keeps the memory of batches that are gone. LibTorch itself says when the last tensor and view of
+// it are gone, on whatever thread. A tensor knows its loader weakly: what outlives the loader is
+// freed.
 #include "muster/data/batch_memory.h"
 
 #include <ATen/ops/empty.h>
@@ -71,14 +71,14 @@ c10::DataPtr BatchMemory::allocate(size_t bytes) {
     block.data = c10::GetCPUAllocator()->allocate(block.size);
   }
   void* const data = block.data.get();
-  auto lease = std::make_unique<Lease>(weak_from_this(), std::move(block));
-  return {data, lease.release(), &BatchMemory::end_lease, c10::kCPU};
-}
-
-void BatchMemory::end_lease(void* given) {
-  const std::unique_ptr<Lease> lease(static_cast<Lease*>(given));
-  if (const auto memory = lease->from.lock())
-    memory->keep(std::move(lease->block));
+  const auto leased = std::make_shared<Block>(std::move(block));
+  return c10::InefficientStdFunctionContext::makeDataPtr(
+      data,
+      [from = weak_from_this(), leased](void*) {
+        if (const auto memory = from.lock())
+          memory->keep(std::move(*leased));
+      },
+      c10::kCPU);
 }
 
 // What was kept longest goes: it has not been needed since. It is freed without the lock.

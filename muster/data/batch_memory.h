@@ -31,12 +31,6 @@ class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
     c10::DataPtr data;  // LibTorch's
     size_t size = 0;
   };
-  struct Lease {
-    std::weak_ptr<BatchMemory> from;
-    Block block;
-  };
-
-  static void end_lease(void* lease);
   Block spare_block(size_t bytes);
   void keep(Block block);
 

@@ -16,23 +16,12 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kLeastExampleBytes = size_t{4} << 10;  // a smaller copy costs less than a place
+constexpr int64_t kLeastExampleBytes = 4 << 10;  // a smaller copy costs less than a place
 constexpr size_t kMostSizes = 16;
 
 thread_local BatchPlaces* t_batch_places = nullptr;
 
 using TakenPlaces = std::shared_ptr<std::vector<std::atomic<bool>>>;
-
-struct PlaceLease {
-  c10::Storage batch;
-  TakenPlaces taken;
-  int64_t example;
-};
-
-void end_place_lease(void* given) {
-  const std::unique_ptr<PlaceLease> lease(static_cast<PlaceLease*>(given));
-  lease->taken->at(lease->example).store(false, std::memory_order_release);
-}
 
 at::Tensor tensor_on(c10::Storage storage, at::ScalarType type, at::IntArrayRef sizes) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
@@ -47,30 +36,30 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_conj() && !tensor.is_neg();
 }
 
-c10::Storage memory_of_strip(const LoaderMemory& loader, size_t bytes) {
-  if (loader.pinned)
-    return at::empty({static_cast<int64_t>(bytes)}, at::dtype(at::kByte).pinned_memory(true))
-        .storage();
-  return {c10::Storage::use_byte_size_t(),
-          bytes,
-          loader.batches->allocate(bytes),
-          c10::GetCPUAllocator(),
-          /*resizable=*/true};
+at::Tensor memory_of_strip(bool pinned, int64_t bytes) {
+  const auto options = at::TensorOptions(at::kByte).pinned_memory(pinned);
+  return batch_tensor(options).resize_({bytes});
 }
 
 }  // namespace
 
 struct BatchPlaces::Strip {
-  size_t bytes;  // of an example
-  c10::Storage memory;
+  int64_t bytes;  // of an example
+  at::Tensor memory;
   TakenPlaces taken;
   bool joined = false;
 
   uint8_t* at(int64_t example) const {
-    return static_cast<uint8_t*>(memory.mutable_data()) + static_cast<size_t>(example) * bytes;
+    return memory.mutable_data_ptr<uint8_t>() + example * bytes;
   }
   bool is_taken(int64_t example) const {
     return taken->at(example).load(std::memory_order_acquire);
+  }
+  bool has_some_of(const std::vector<at::Tensor>& tensors) const {
+    int64_t example = 0;
+    return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+      return tensor.const_data_ptr() == at(example++);
+    });
   }
   // Whether the example lies there, and nobody else has that memory.
   bool has(int64_t example, const at::Tensor& tensor) const {
@@ -79,20 +68,20 @@ struct BatchPlaces::Strip {
   }
 };
 
-std::vector<size_t> ExampleSizes::expected() const {
+std::vector<int64_t> ExampleSizes::expected() const {
   const std::lock_guard lock(mutex_);
   return expected_;
 }
 
-void ExampleSizes::expect(std::vector<size_t> bytes) {
+void ExampleSizes::expect(std::vector<int64_t> bytes) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(bytes, [&](size_t size) {
+  std::erase_if(bytes, [&](int64_t size) {
     return std::find(refused_.begin(), refused_.end(), size) != refused_.end();
   });
   expected_ = std::move(bytes);
 }
 
-void ExampleSizes::refuse(size_t bytes) {
+void ExampleSizes::refuse(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   refused_.push_back(bytes);
   std::erase(expected_, bytes);
@@ -127,7 +116,7 @@ void BatchPlaces::end_examples() {
 }
 
 // As many strips of a size as the last batch had tensors of it.
-BatchPlaces::Strip* BatchPlaces::strip_with_room(size_t bytes) {
+BatchPlaces::Strip* BatchPlaces::strip_with_room(int64_t bytes) {
   int64_t strips = 0;
   for (const auto& strip : strips_) {
     if (strip->bytes != bytes)
@@ -138,25 +127,29 @@ BatchPlaces::Strip* BatchPlaces::strip_with_room(size_t bytes) {
   }
   if (strips == std::count(expected_.begin(), expected_.end(), bytes))
     return nullptr;
-  const auto count = static_cast<size_t>(examples_);
   strips_.push_back(std::make_unique<Strip>(
       Strip{.bytes = bytes,
-            .memory = memory_of_strip(loader_, count * bytes),
-            .taken = std::make_shared<std::vector<std::atomic<bool>>>(count)}));
+            .memory = memory_of_strip(loader_.pinned, examples_ * bytes),
+            .taken = std::make_shared<std::vector<std::atomic<bool>>>(examples_)}));
   return strips_.back().get();
 }
 
-std::optional<c10::Storage> BatchPlaces::place(size_t bytes) {
+std::optional<c10::Storage> BatchPlaces::place(int64_t bytes) {
   if (example_ < 0 || example_ >= examples_)
     return {};
   const Strip* const strip = strip_with_room(bytes);
   if (strip == nullptr)
     return {};
-  auto lease = std::make_unique<PlaceLease>(strip->memory, strip->taken, example_);
   strip->taken->at(example_).store(true, std::memory_order_relaxed);
+  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(
+      strip->at(example_),
+      [batch = strip->memory, taken = strip->taken, example = example_](void*) {
+        taken->at(example).store(false, std::memory_order_release);
+      },
+      c10::kCPU);
   return c10::Storage(c10::Storage::use_byte_size_t(),
                       bytes,
-                      {strip->at(example_), lease.release(), &end_place_lease, c10::kCPU},
+                      std::move(memory),
                       c10::GetCPUAllocator(),
                       /*resizable=*/true);
 }
@@ -174,7 +167,7 @@ std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip,
   }
   auto sizes = tensors.front().sizes().vec();
   sizes.insert(sizes.begin(), examples_);
-  auto batch = tensor_on(strip.memory, tensors.front().scalar_type(), sizes);
+  auto batch = tensor_on(strip.memory.storage(), tensors.front().scalar_type(), sizes);
   for (const int64_t i : elsewhere)
     batch.select(0, i).copy_(tensors[i]);
   return batch;
@@ -182,19 +175,17 @@ std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip,
 
 std::optional<at::Tensor> BatchPlaces::join(std::vector<at::Tensor>& tensors) {
   const at::Tensor& first = tensors.front();
-  if (example_ >= 0 || !is_plain(first) || first.nbytes() < kLeastExampleBytes)
+  if (example_ >= 0 || !is_plain(first))
     return {};
-  const size_t bytes = first.nbytes();
+  const int64_t bytes = first.nbytes();
+  if (bytes < kLeastExampleBytes)
+    return {};
   if (found_.size() < kMostSizes)
     found_.push_back(bytes);
   if (std::ssize(tensors) != examples_)
     return {};
   for (const auto& strip : strips_) {
-    const auto lies_there = [&, i = int64_t{0}](const at::Tensor& tensor) mutable {
-      return tensor.const_data_ptr() == strip->at(i++);
-    };
-    if (strip->joined || strip->bytes != bytes ||
-        !std::any_of(tensors.begin(), tensors.end(), lies_there))
+    if (strip->joined || strip->bytes != bytes || !strip->has_some_of(tensors))
       continue;
     auto batch = filled(*strip, tensors);
     if (!batch) {
@@ -213,7 +204,7 @@ std::optional<at::Tensor> BatchPlaces::joined(std::vector<at::Tensor>& tensors) 
 }
 
 at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type) {
-  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  const int64_t bytes = c10::multiply_integers(sizes) * at::elementSize(type);
   if (t_batch_places != nullptr && bytes >= kLeastExampleBytes)
     if (auto place = t_batch_places->place(bytes))
       return tensor_on(std::move(*place), type, sizes);

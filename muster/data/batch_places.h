@@ -10,7 +10,6 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -24,23 +23,23 @@ namespace muster {
 // Uninitialised, on the CPU, contiguous. Within a loader's call of get() it may be a part of the
 // batch that is being made: then collating copies nothing, if the tensor is of the example and
 // nobody else has it or a view of it. Else, as elsewhere, it is a tensor like any other. Return it
-// or drop it: what a data set keeps holds the memory of a whole batch. For a batch that is pinned it
-// is page-locked: wait for copies of it to a GPU before it is dropped.
+// or drop it: what a data set keeps holds the memory of a whole batch. For a batch that is pinned
+// it is page-locked: wait for copies of it to a GPU before it is dropped.
 at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type);
 
 // How large the tensors of a loader's examples are, as its last batch had them. Called by several
 // threads at once.
 class ExampleSizes {
  public:
-  std::vector<size_t> expected() const;
-  void expect(std::vector<size_t> bytes);
+  std::vector<int64_t> expected() const;
+  void expect(std::vector<int64_t> bytes);
   // No example of this size gets a place any more: a data set keeps what it has made.
-  void refuse(size_t bytes);
+  void refuse(int64_t bytes);
 
  private:
   mutable std::mutex mutex_;
-  std::vector<size_t> expected_;
-  std::vector<size_t> refused_;
+  std::vector<int64_t> expected_;
+  std::vector<int64_t> refused_;
 };
 
 // What the batches of one loader have in common.
@@ -76,8 +75,8 @@ class BatchPlaces {
   friend at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type);
   struct Strip;  // a tensor of the batch, with a place for each example
 
-  std::optional<c10::Storage> place(size_t bytes);
-  Strip* strip_with_room(size_t bytes);
+  std::optional<c10::Storage> place(int64_t bytes);
+  Strip* strip_with_room(int64_t bytes);
   std::optional<at::Tensor> join(std::vector<at::Tensor>& tensors);
   std::optional<at::Tensor> filled(const Strip& strip,
                                    const std::vector<at::Tensor>& tensors) const;
@@ -86,8 +85,8 @@ class BatchPlaces {
   const UseOfBatchMemory use_;
   const int64_t examples_;
   int64_t example_ = -1;  // the one that is made now
-  const std::vector<size_t> expected_;
-  std::vector<size_t> found_;
+  const std::vector<int64_t> expected_;
+  std::vector<int64_t> found_;
   std::vector<std::unique_ptr<Strip>> strips_;
   BatchPlaces* const before_;
 };

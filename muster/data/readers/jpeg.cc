@@ -27,8 +27,8 @@ namespace {
 // libjpeg makes a pixel's colour of its neighbours' too, and knows none beyond what it decodes:
 // with so many columns more on each side a part has the pixels of the whole.
 constexpr JDIMENSION kMargin = 2;
-// What libjpeg-turbo writes at a multiple of 32 goes past the processor's cache to memory. A row that
-// is read again at once is therefore put beside such an address.
+// What libjpeg-turbo writes at a multiple of 32 goes past the processor's cache to memory. A row
+// that is read again at once is therefore put beside such an address.
 constexpr size_t kBesideAligned = 1;
 constexpr unsigned kMostMarkerBytes = 0xffff;  // all of it
 constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
