@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/optim/graph_numbers.h"
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
 #include "muster/optim/optim.h"

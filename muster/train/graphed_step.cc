@@ -17,6 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/join_rounds.h"
+#include "muster/optim/graph_numbers.h"
 #include "muster/trace/span.h"
 
 namespace muster {
