@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 using namespace std::string_view_literals;
-using Kind = PickledValue::Kind;
+using ValueKind = PickledValue::Kind;
 using ::testing::HasSubstr;
 
 std::string refusal(std::string_view bytes) {
@@ -37,7 +37,7 @@ TEST(Pickle, NumbersOfAnySize) {
       {"\x88", 1}};
   for (const auto& [bytes, number] : numbers) {
     const Pickle pickle = read_pickle(bytes + "., and more", "a.pth");
-    EXPECT_EQ(pickle.root->kind, Kind::number);
+    EXPECT_EQ(pickle.root->kind, ValueKind::number);
     EXPECT_EQ(pickle.root->number, number);
     EXPECT_EQ(pickle.bytes, bytes.size() + 1);
   }
@@ -51,7 +51,7 @@ TEST(Pickle, CollectionsAlsoInCircles) {
       "b\x85"
       "eX\x04\0\0\0selfh\0u."sv;
   const Pickle pickle = read_pickle(bytes, "a.pth");
-  ASSERT_EQ(pickle.root->kind, Kind::dict);
+  ASSERT_EQ(pickle.root->kind, ValueKind::dict);
   ASSERT_EQ(pickle.root->items.size(), 4U);
   EXPECT_EQ(pickle.root->items[0]->text, "a");
   EXPECT_EQ(pickle.root->items[1]->items[1]->items[0]->text, "b");
@@ -60,7 +60,7 @@ TEST(Pickle, CollectionsAlsoInCircles) {
 
 TEST(Pickle, CallsAreNamedAndNotMade) {
   const Pickle pickle = read_pickle("cos\nsystem\nU\x04true\x85R.", "a.pth");
-  ASSERT_EQ(pickle.root->kind, Kind::call);
+  ASSERT_EQ(pickle.root->kind, ValueKind::call);
   EXPECT_TRUE(pickle.root->items[0]->is_global("os system"));
   EXPECT_EQ(pickle.root->items[1]->items[0]->text, "true");
 }
