@@ -14,6 +14,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/comm/call/rank_processes.h"
+#include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
 
 namespace muster {
@@ -113,8 +114,8 @@ void LateWatch::run() {
     if (stop_)
       return;
     look_at_host(lock);
-    if (newest_of_gpu_)
-      look_at_gpu(lock);
+    if (newest_of_gpu_ && !look_at_gpu(lock))
+      return;
   }
 }
 
@@ -137,13 +138,21 @@ void LateWatch::look_at_host(Lock& lock) {
 }
 
 // The lock is free while it asks the GPU and the store: nobody's next operation waits for that.
-void LateWatch::look_at_gpu(Lock& lock) {
+// False where nothing can be asked any more, as the process ends.
+bool LateWatch::look_at_gpu(Lock& lock) {
+  const GpuTurn turn;
+  if (!turn) {
+    keep_for_ever(std::move(newest_of_gpu_));
+    keep_for_ever(std::move(of_gpu_));
+    return false;
+  }
   const std::shared_ptr<Work::State> newest = newest_of_gpu_;
   lock.unlock();
   const bool over = is_over_on_gpu(newest);
   lock.lock();
   if (over && newest_of_gpu_ == newest)
     newest_of_gpu_.reset();
+  return true;
 }
 
 // Runs in the thread, without the lock.

@@ -56,7 +56,7 @@ class LateWatch {
   void start_thread();
   void run();
   void look_at_host(Lock& lock);
-  void look_at_gpu(Lock& lock);
+  bool look_at_gpu(Lock& lock);
   bool is_over_on_gpu(const std::shared_ptr<Work::State>& newest);
   void forget_of_gpu();
   void look_for_lost();

@@ -18,6 +18,10 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/outputs.h"
 
+namespace torch::nn {
+class Sequential;  // to ask whether a model is one
+}
+
 namespace muster {
 
 // Restores the previous setting at the end of its scope.

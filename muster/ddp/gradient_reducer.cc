@@ -100,7 +100,7 @@ void GradientReducer::State::build_reducer() {
   if (!trial)
     trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
   translate_failures("DistributedDataParallel", [&] {
-    parts = make_reducer(model.trained(), group, options, trial->cap(), as_views, divisor);
+    parts = make_reducer(model.trained(), group, options, trial->cap(), as_views);
   });
   trial->begin_buckets();
   ++buckets_made;

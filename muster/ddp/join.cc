@@ -94,11 +94,9 @@ int GradientReducer::State::meet_in_join(bool forward_reduces) {
                   .changed = change == ReplicatedModel::Change::some});
   if (join->options().stop_together && answer.active < group.size())
     throw StopTogether{};
-  const bool by_all = join->options().divide_by_initial_world_size;
-  *divisor = by_all ? group.size() : answer.active;
   if (forward_reduces) {
     parts.reducer->set_forward_pass_work_handle(c10::make_intrusive<CountOfRanks>(answer.active),
-                                                by_all);
+                                                join->options().divide_by_initial_world_size);
   }
   return answer.source;
 }
@@ -174,7 +172,6 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
     const UnevenInputs allowed = {};
     ~Inside() {
       state.join.reset();
-      *state.divisor = 0;
       state.parts.reducer->set_forward_pass_work_handle({}, true);
     }
   } inside{state, RanksShadow(state.group.size() > 1 && !options.stop_together)};
@@ -204,7 +201,6 @@ JoinResult GradientReducer::State::shadow(const JoinOptions& join_options) {
     }
     if (join_options.stop_together)
       return {.shadowed = 0, .stopped = true};
-    *divisor = group.size();  // of zeros, whatever the others divide by
     translate_failures(cat("DistributedDataParallel::join on rank ", group.job_rank()), [&] {
       shadow_forward(answer);
       if (answer.plan.reduces)

@@ -154,8 +154,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
                           ProcessGroup& group,
                           const DdpOptions& options,
                           const BucketCap& bucket_cap,
-                          bool gradient_as_bucket_view,
-                          const AverageDivisor& divisor) {
+                          bool gradient_as_bucket_view) {
   const auto cap = static_cast<int64_t>(bucket_cap.mib().value_or(25) * kMiB);
   const int64_t first_cap = bucket_cap.mib() ? cap : c10d::kDefaultFirstBucketBytes;
   const bool finds_unused = options.find_unused_parameters && !options.static_graph;
@@ -166,10 +165,9 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
   for (size_t i = 0; i < parameters.names.size(); ++i)
     names[i] = parameters.names[i];
   const BucketsInBackendMemory in_backend_memory(parameters, group);
-  const auto recorded = recorded_group(group);
   auto reducer = std::make_shared<c10d::Reducer>(parameters.tensors,
                                                  buckets,
-                                                 recorded,
+                                                 recorded_group(group),
                                                  parameters.sparse,
                                                  cap,
                                                  options.find_unused_parameters,
@@ -188,8 +186,6 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
     auto adapter = std::make_unique<HookAdapter>(options.hook, group, parameters);
     hook = adapter.get();
     reducer->register_comm_hook(std::move(adapter));
-  } else if (averages_in_nccl(group, parameters)) {
-    reducer->register_comm_hook(std::make_unique<NcclAverage>(recorded, divisor));
   }
   auto logger = std::make_shared<c10d::Logger>(reducer);
   reducer->set_logger(logger);

@@ -6,7 +6,6 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
-#include "muster/ddp/nccl_average.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -53,13 +52,11 @@ class BucketsInBackendMemory {
 // them, and the map of unused parameters, if they are looked for.
 Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused);
 
-// Uses `bucket_cap` instead of that of the options. `divisor` holds where NCCL averages
-// (nccl_average.h).
+// Uses `bucket_cap` instead of that of the options.
 ReducerParts make_reducer(const TrainedParameters& parameters,
                           ProcessGroup& group,
                           const DdpOptions& options,
                           const BucketCap& bucket_cap,
-                          bool gradient_as_bucket_view,
-                          const AverageDivisor& divisor);
+                          bool gradient_as_bucket_view);
 
 }  // namespace muster

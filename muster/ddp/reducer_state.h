@@ -2,7 +2,6 @@
 // (forwards), gradient_backward.cc (hooks of a backward) and join.cc (ranks without more inputs).
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -19,7 +18,6 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/live_reducers.h"
-#include "muster/ddp/nccl_average.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replicated_model.h"
@@ -92,7 +90,6 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   Clock::time_point backward_began;
   ComputeClock compute;
   std::optional<Span> waits_for_gradients;  // of other ranks, at a backward's end
-  const AverageDivisor divisor = std::make_shared<std::atomic<int>>(0);
   ReducerParts parts;
   BucketViews views;
   uint64_t buckets_made = 0;

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS = {
     "Start": ["docs/README.md", "README.md", "docs/tutorial.md", "docs/how/install.md", "docs/examples.md", "docs/glossary.md"],
     "How to": ["docs/how/gpus.md", "docs/python.md", "docs/python_examples.md", "docs/how/python.md", "docs/how/sweep.md", "docs/how/resume.md",
-               "docs/how/slurm.md", "docs/how/kubernetes.md"],
+               "docs/how/slurm.md", "docs/how/kubernetes.md", "docs/how/finetune.md"],
     "Coming from": ["docs/from/torchrun.md", "docs/from/mpirun.md", "docs/from/mp_spawn.md", "docs/from/horovod.md", "docs/patterns.md"],
     "Devices and jobs": ["docs/placement.md", "docs/options.md", "docs/gpus.md", "docs/tasks.md", "docs/clusters.md", "docs/faults.md", "docs/watching.md"],
     "Training": ["docs/programs/*.md", "docs/training.md", "docs/ddp.md", "docs/data.md", "docs/parallel/*.md", "examples/*/README.md"],

@@ -254,6 +254,7 @@ TEST(BestCheckpoint, OneWhoseWritingFailsLaterIsNot) {
       run_ranks(2, [&](ProcessGroup& group) {
         FullySharded divided(group);
         torch::nn::Linear net(torch::nn::LinearOptions(4, 4).bias(false));
+        torch::nn::init::ones_(net->weight);
         std::optional<FullyShardedModule<torch::nn::Linear>> model;
         Checkpoints checkpoints(group,
                                 {.folder = folder.path(), .best = kTop1, .background = true});

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/torch_compat.h"
 
@@ -86,7 +87,12 @@ void GpuEnds::run() {
     std::move(added_.begin(), added_.end(), std::back_inserter(pending));
     added_.clear();
     lock.unlock();
-    std::erase_if(pending, end_if_over);
+    {
+      const GpuTurn turn;
+      if (!turn)
+        return keep_for_ever(std::move(pending));
+      std::erase_if(pending, end_if_over);
+    }
     lock.lock();
   }
 }

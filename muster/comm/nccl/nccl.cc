@@ -16,6 +16,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
 #include "muster/comm/nccl/gpu_graph.h"
+#include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/plugin.h"
 
 namespace muster {
@@ -114,8 +115,10 @@ std::string use_cuda_device(c10::Device device) {
 
 void begin_gpu_thread(c10::Device device) noexcept {
   try {
-    if (device.is_cuda())
-      load_plugin().begin_thread(device.index());
+    if (!device.is_cuda())
+      return;
+    load_plugin().begin_thread(device.index());
+    end_turns_at_exit();
   } catch (const std::exception& error) {
     log(LogLevel::debug, cat("cuda: ", error.what()));
   }
