@@ -43,7 +43,7 @@ void leave() {
 
 TEST(GpuTurnDeathTest, NoneIsUnderWayOrGrantedWhenCudaGoes) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(end_while_a_thread_asks(), testing::ExitedWithCode(kHeld), "");
+  EXPECT_EXIT(end_while_a_thread_asks(), ::testing::ExitedWithCode(kHeld), "");
 }
 
 }  // namespace
