@@ -9,9 +9,9 @@
 #include "muster/cli/cluster_flags.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_sweep.h"
-#include "muster/launch/time_limit.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/slurm_nodes.h"
+#include "muster/launch/time_limit.h"
 
 // Tasks come from a spec file, from --sweep with a command, or from the folder of a run that goes
 // on. The settings are kept in the run's folder, so that a run that goes on has them again.

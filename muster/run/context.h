@@ -153,10 +153,10 @@ class Context {
   }
   // What is neither: the text is the compiler's whole answer.
   template <class Given>
-  requires(!GivesDataset<Given> &&
-           !GivesStream<Given>) int loader(const Given& /*given*/,
-                                           const DataLoaderOptions& /*options*/,
-                                           const SamplerOptions& /*sampling*/ = {}) {
+    requires(!GivesDataset<Given> && !GivesStream<Given>)
+  int loader(const Given& /*given*/,
+             const DataLoaderOptions& /*options*/,
+             const SamplerOptions& /*sampling*/ = {}) {
     static_assert(
         kNever<Given>,
         "ctx.loader takes a dataset (IsDataset: Example, size() const, and get(index, rng) "

@@ -35,9 +35,8 @@ TEST(CheckLaunch, NothingIsWrongWithTheDefaults) {
   EXPECT_EQ(refusal_of_launch([](LaunchOptions&) {}), "accepted");
   EXPECT_EQ(refusal_of_launch([](LaunchOptions& o) { o.wait = kWaitForever; }), "accepted");
   EXPECT_EQ(refusal_of_launch([](LaunchOptions& o) { o.plan = "plan.json"; }), "accepted");
-  EXPECT_EQ(refusal_of_launch([](LaunchOptions& o) {
-              o.extra_env = {{"MUSTER_BACKEND", "gloo"}, {"a", ""}};
-            }),
+  EXPECT_EQ(refusal_of_launch(
+                [](LaunchOptions& o) { o.extra_env = {{"MUSTER_BACKEND", "gloo"}, {"a", ""}}; }),
             "accepted");
 }
 
@@ -48,9 +47,7 @@ TEST(CheckLaunch, CountsTimesAndSignals) {
               StartsWith("--max-restarts: expected 0 or more, got -1"));
   EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) { o.cpu_slots = -2; }),
               StartsWith("--cpu-slots: "));
-  EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) {
-                o.local_ranks_filter = {0, -1};
-              }),
+  EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) { o.local_ranks_filter = {0, -1}; }),
               StartsWith("--local-ranks-filter: expected local ranks as in 0,1,2, got '-1'"));
   EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) { o.stopped_timeout = milliseconds(0); }),
               StartsWith("--stopped-timeout: expected a time above 0"));
@@ -69,27 +66,19 @@ TEST(CheckLaunch, CountsTimesAndSignals) {
               }),
               StartsWith("--wait: expected no --no-lease beside it"));
   for (const int number : {0, SIGKILL, SIGSTOP, 1000}) {
-    EXPECT_THAT(refusal_of_launch([&](LaunchOptions& o) {
-                  o.stop_signals = {SIGTERM, number};
-                }),
+    EXPECT_THAT(refusal_of_launch([&](LaunchOptions& o) { o.stop_signals = {SIGTERM, number}; }),
                 HasSubstr("--signals-to-handle: expected signals that a process can handle"));
   }
 }
 
 TEST(CheckLaunch, VariablesOfTheRanks) {
   for (const char* name : {"", "1A", "A B"}) {
-    EXPECT_THAT(refusal_of_launch([&](LaunchOptions& o) {
-                  o.extra_env = {{name, "x"}};
-                }),
+    EXPECT_THAT(refusal_of_launch([&](LaunchOptions& o) { o.extra_env = {{name, "x"}}; }),
                 HasSubstr("--env: expected NAME=VALUE with a name of letters"));
   }
-  EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) {
-                o.extra_env = {{"RANK", "7"}};
-              }),
+  EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) { o.extra_env = {{"RANK", "7"}}; }),
               HasSubstr("no variable that muster sets for each rank, got 'RANK'"));
-  EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) {
-                o.extra_env = {{"MUSTER_TRACE", "all"}};
-              }),
+  EXPECT_THAT(refusal_of_launch([](LaunchOptions& o) { o.extra_env = {{"MUSTER_TRACE", "all"}}; }),
               StartsWith("--trace: expected no value, 1, operators or 0, got 'all'"));
   const ScopedEnv trace("MUSTER_TRACE", "some");
   EXPECT_THAT(refusal_of_launch([](LaunchOptions&) {}), StartsWith("MUSTER_TRACE: "));
@@ -107,9 +96,7 @@ TEST(CheckLaunch, WhatAPlanHasDecidedIsRefusedBesideIt) {
       beside([](Request& r) { r.gpus = "0,1"; }),
       StartsWith("--plan: expected no --gpus beside it, got '0,1'; the plan says all that"));
   EXPECT_THAT(beside([](Request& r) { r.policy = "numa"; }), HasSubstr("no --policy"));
-  EXPECT_THAT(beside([](Request& r) {
-                r.map = {1, 0};
-              }),
+  EXPECT_THAT(beside([](Request& r) { r.map = {1, 0}; }),
               HasSubstr("no --map beside it, got '1,0'"));
   EXPECT_THAT(beside([](Request& r) {
                 r.choose = [](const Host&, int) {
@@ -120,9 +107,7 @@ TEST(CheckLaunch, WhatAPlanHasDecidedIsRefusedBesideIt) {
   EXPECT_THAT(beside([](Request& r) { r.scores = {{"0", 1.0}}; }), HasSubstr("got '1 score'"));
   EXPECT_THAT(beside([](Request& r) { r.rank_memory_bytes = {uint64_t{1} << 30}; }),
               HasSubstr("no --rank-memory beside it, got '1.0 GiB'"));
-  EXPECT_THAT(beside([](Request& r) {
-                r.mesh = {{"dp", 2}, {"tp", 4}};
-              }),
+  EXPECT_THAT(beside([](Request& r) { r.mesh = {{"dp", 2}, {"tp", 4}}; }),
               HasSubstr("no --mesh beside it, got 'dp=2,tp=4'"));
   EXPECT_THAT(beside([](Request& r) { r.hosts = {{.name = "a"}}; }), HasSubstr("no --hosts"));
   EXPECT_THAT(beside([](Request& r) { r.nproc_per_node = 3; }),

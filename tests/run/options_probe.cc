@@ -67,179 +67,52 @@ void add_variable(RunOptions& options, const std::string& text) {
 const std::map<std::string, Setter>& setters() {
   using S = const std::string&;
   static const std::map<std::string, Setter> all = {
-      {"nproc_per_node",
-       [](RunOptions& o, S text) {
-         o.nproc_per_node = std::stoi(text);
-       }},
-      {"cpu_only",
-       [](RunOptions& o, S) {
-         o.cpu_only = true;
-       }},
-      {"gpu_only",
-       [](RunOptions& o, S) {
-         o.gpu_only = true;
-       }},
-      {"gpus",
-       [](RunOptions& o, S text) {
-         o.gpus = text;
-       }},
-      {"gpus_per_rank",
-       [](RunOptions& o, S text) {
-         o.gpus_per_rank = std::stoi(text);
-       }},
-      {"policy",
-       [](RunOptions& o, S text) {
-         o.policy = text;
-       }},
-      {"map",
-       [](RunOptions& o, S text) {
-         o.map = numbers(text);
-       }},
-      {"choose",
-       [](RunOptions& o, S text) {
-         o.choose = choice(text);
-       }},
-      {"scores",
-       [](RunOptions& o, S text) {
-         o.scores = muster::read_scores(text);
-       }},
-      {"rank_memory",
-       [](RunOptions& o, S text) {
-         o.rank_memory = sizes(text);
-       }},
-      {"global_batch",
-       [](RunOptions& o, S text) {
-         o.global_batch = std::stoll(text);
-       }},
-      {"mesh",
-       [](RunOptions& o, S text) {
-         o.mesh = muster::parse_axes(text);
-       }},
-      {"surplus",
-       [](RunOptions& o, S text) {
-         o.surplus = muster::parse_surplus(text);
-       }},
-      {"visibility",
-       [](RunOptions& o, S text) {
-         o.visibility = muster::parse_visibility(text);
-       }},
+      {"nproc_per_node", [](RunOptions& o, S text) { o.nproc_per_node = std::stoi(text); }},
+      {"cpu_only", [](RunOptions& o, S) { o.cpu_only = true; }},
+      {"gpu_only", [](RunOptions& o, S) { o.gpu_only = true; }},
+      {"gpus", [](RunOptions& o, S text) { o.gpus = text; }},
+      {"gpus_per_rank", [](RunOptions& o, S text) { o.gpus_per_rank = std::stoi(text); }},
+      {"policy", [](RunOptions& o, S text) { o.policy = text; }},
+      {"map", [](RunOptions& o, S text) { o.map = numbers(text); }},
+      {"choose", [](RunOptions& o, S text) { o.choose = choice(text); }},
+      {"scores", [](RunOptions& o, S text) { o.scores = muster::read_scores(text); }},
+      {"rank_memory", [](RunOptions& o, S text) { o.rank_memory = sizes(text); }},
+      {"global_batch", [](RunOptions& o, S text) { o.global_batch = std::stoll(text); }},
+      {"mesh", [](RunOptions& o, S text) { o.mesh = muster::parse_axes(text); }},
+      {"surplus", [](RunOptions& o, S text) { o.surplus = muster::parse_surplus(text); }},
+      {"visibility", [](RunOptions& o, S text) { o.visibility = muster::parse_visibility(text); }},
       {"numa_binding",
-       [](RunOptions& o, S text) {
-         o.numa_binding = muster::parse_numa_binding(text);
-       }},
-      {"cpu_slots",
-       [](RunOptions& o, S text) {
-         o.cpu_slots = std::stoi(text);
-       }},
-      {"inventory",
-       [](RunOptions& o, S text) {
-         o.inventory = text;
-       }},
-      {"plan",
-       [](RunOptions& o, S text) {
-         o.plan = text;
-       }},
-      {"wait",
-       [](RunOptions& o, S text) {
-         o.wait = time(text);
-       }},
-      {"no_lease",
-       [](RunOptions& o, S) {
-         o.no_lease = true;
-       }},
-      {"no_gpu_check",
-       [](RunOptions& o, S) {
-         o.no_gpu_check = true;
-       }},
+       [](RunOptions& o, S text) { o.numa_binding = muster::parse_numa_binding(text); }},
+      {"cpu_slots", [](RunOptions& o, S text) { o.cpu_slots = std::stoi(text); }},
+      {"inventory", [](RunOptions& o, S text) { o.inventory = text; }},
+      {"plan", [](RunOptions& o, S text) { o.plan = text; }},
+      {"wait", [](RunOptions& o, S text) { o.wait = time(text); }},
+      {"no_lease", [](RunOptions& o, S) { o.no_lease = true; }},
+      {"no_gpu_check", [](RunOptions& o, S) { o.no_gpu_check = true; }},
       {"env", add_variable},
-      {"workdir",
-       [](RunOptions& o, S text) {
-         o.workdir = text;
-       }},
-      {"run_dir",
-       [](RunOptions& o, S text) {
-         o.run_dir = text;
-       }},
-      {"timeout",
-       [](RunOptions& o, S text) {
-         o.timeout = text;
-       }},
-      {"max_restarts",
-       [](RunOptions& o, S text) {
-         o.max_restarts = std::stoi(text);
-       }},
-      {"on_failure",
-       [](RunOptions& o, S text) {
-         o.on_failure = on_failure(text);
-       }},
-      {"collective_timeout",
-       [](RunOptions& o, S text) {
-         o.collective_timeout = time(text);
-       }},
-      {"stopped_timeout",
-       [](RunOptions& o, S text) {
-         o.stopped_timeout = time(text);
-       }},
-      {"shutdown_timeout",
-       [](RunOptions& o, S text) {
-         o.shutdown_timeout = time(text);
-       }},
-      {"signals_to_handle",
-       [](RunOptions& o, S text) {
-         o.signals_to_handle = numbers(text);
-       }},
-      {"dry_run",
-       [](RunOptions& o, S) {
-         o.dry_run = true;
-       }},
-      {"json",
-       [](RunOptions& o, S) {
-         o.json = true;
-       }},
-      {"quiet",
-       [](RunOptions& o, S) {
-         o.quiet = true;
-       }},
-      {"no_collapse",
-       [](RunOptions& o, S) {
-         o.no_collapse = true;
-       }},
-      {"trace",
-       [](RunOptions& o, S text) {
-         o.trace = text;
-       }},
-      {"redirects",
-       [](RunOptions& o, S text) {
-         o.redirects = text;
-       }},
-      {"tee",
-       [](RunOptions& o, S text) {
-         o.tee = text;
-       }},
-      {"log_dir",
-       [](RunOptions& o, S text) {
-         o.log_dir = text;
-       }},
-      {"local_ranks_filter",
-       [](RunOptions& o, S text) {
-         o.local_ranks_filter = numbers(text);
-       }},
+      {"workdir", [](RunOptions& o, S text) { o.workdir = text; }},
+      {"run_dir", [](RunOptions& o, S text) { o.run_dir = text; }},
+      {"timeout", [](RunOptions& o, S text) { o.timeout = text; }},
+      {"max_restarts", [](RunOptions& o, S text) { o.max_restarts = std::stoi(text); }},
+      {"on_failure", [](RunOptions& o, S text) { o.on_failure = on_failure(text); }},
+      {"collective_timeout", [](RunOptions& o, S text) { o.collective_timeout = time(text); }},
+      {"stopped_timeout", [](RunOptions& o, S text) { o.stopped_timeout = time(text); }},
+      {"shutdown_timeout", [](RunOptions& o, S text) { o.shutdown_timeout = time(text); }},
+      {"signals_to_handle", [](RunOptions& o, S text) { o.signals_to_handle = numbers(text); }},
+      {"dry_run", [](RunOptions& o, S) { o.dry_run = true; }},
+      {"json", [](RunOptions& o, S) { o.json = true; }},
+      {"quiet", [](RunOptions& o, S) { o.quiet = true; }},
+      {"no_collapse", [](RunOptions& o, S) { o.no_collapse = true; }},
+      {"trace", [](RunOptions& o, S text) { o.trace = text; }},
+      {"redirects", [](RunOptions& o, S text) { o.redirects = text; }},
+      {"tee", [](RunOptions& o, S text) { o.tee = text; }},
+      {"log_dir", [](RunOptions& o, S text) { o.log_dir = text; }},
+      {"local_ranks_filter", [](RunOptions& o, S text) { o.local_ranks_filter = numbers(text); }},
       {"log_line_prefix_template",
-       [](RunOptions& o, S text) {
-         o.log_line_prefix_template = text;
-       }},
-      {"backend",
-       [](RunOptions& o, S text) {
-         o.backend = text;
-       }},
-      {"nccl",
-       [](RunOptions& o, S) {
-         o.nccl.high_priority_stream = true;
-       }},
-      {"backtrace",
-       [](RunOptions& o, S) {
-         o.backtrace = false;
-       }},
+       [](RunOptions& o, S text) { o.log_line_prefix_template = text; }},
+      {"backend", [](RunOptions& o, S text) { o.backend = text; }},
+      {"nccl", [](RunOptions& o, S) { o.nccl.high_priority_stream = true; }},
+      {"backtrace", [](RunOptions& o, S) { o.backtrace = false; }},
   };
   return all;
 }

@@ -46,7 +46,8 @@ int train_then_test(int argc, char** argv) {
         throw std::runtime_error("as asked");
     };
   };
-  const int trained = muster::run({.nproc_per_node = 2}, argc, argv, say(argc > 2 ? argv[2] : "trains"));
+  const int trained =
+      muster::run({.nproc_per_node = 2}, argc, argv, say(argc > 2 ? argv[2] : "trains"));
   if (argc > 3)
     return muster::run({.nproc_per_node = 1}, argc, argv, say(argv[3]));
   return muster::run(

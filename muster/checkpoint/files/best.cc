@@ -60,7 +60,9 @@ OwnCheckpoints::OwnCheckpoints(const std::string& directory, const IsOwn& is_own
 }
 
 void OwnCheckpoints::add(const SavedFolder& folder, const IsOwn& is_own) {
-  const auto is_ours = [&](const Manifest& manifest) { return !is_own || is_own(manifest); };
+  const auto is_ours = [&](const Manifest& manifest) {
+    return !is_own || is_own(manifest);
+  };
   try {
     const Manifest manifest = read_manifest(folder.path);
     if (!is_ours(manifest))
