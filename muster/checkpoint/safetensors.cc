@@ -110,7 +110,7 @@ void check_bools(const std::string& path, const std::string& name, const at::Ten
   if (tensor.view(at::kByte).max().item<uint8_t>() <= 1)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected a valid file in '",
+              cat("weights: expected a valid file in '",
                   path,
                   "', got a BOOL tensor '",
                   name,

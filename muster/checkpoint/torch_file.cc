@@ -20,6 +20,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/pickle.h"
+#include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
 
 namespace muster {
@@ -121,9 +122,12 @@ class TensorsOfPickle {
     if (is_parameter)
       return add(item(arguments, 0), name, nested + 1);
     const bool has_type = function.is_global("torch._utils _rebuild_tensor_v3");
-    if (!has_type && !function.is_global("torch._utils _rebuild_tensor_v2"))
+    const bool is_tensor = has_type || function.is_global("torch._utils _rebuild_tensor_v2") ||
+                           function.is_global("torch._utils _rebuild_tensor");
+    if (!is_tensor)
       return;
     const PickledValue& id = item(item(arguments, 0), 0);
+    refuse_views(id, arguments, has_type ? 7 : 6, name);
     PickledTensor tensor{.key = item(id, 2).text,
                          .type = has_type ? type_named(item(arguments, 6)) : type_of_storage(id),
                          .offset = item(arguments, 1).number,
@@ -131,6 +135,23 @@ class TensorsOfPickle {
                          .strides = numbers(item(arguments, 3))};
     if (!tensors_.emplace(name, std::move(tensor)).second)
       refuse_torch_file(path_, "a unique name for each tensor", cat("'", name, "' twice"));
+  }
+
+  // What would change the values: conjugated or negated ones, and in older files a storage that is
+  // a part of another.
+  void refuse_views(const PickledValue& id,
+                    const PickledValue& arguments,
+                    size_t metadata,
+                    const std::string& name) const {
+    const auto says_something = [](const PickledValue& list, size_t at) {
+      return at < list.items.size() && list.items[at]->kind != Kind::none &&
+             !list.items[at]->items.empty();
+    };
+    if (says_something(arguments, metadata) || says_something(id, 5))
+      refuse_torch_file(path_,
+                        cat("plain values of '", name, "'"),
+                        "a view (conjugated, negated or of a part of a storage)",
+                        "save a copy of it: tensor.clone(), or resolve_conj()");
   }
 
   at::ScalarType type_named(const PickledValue& dtype) const {
@@ -208,7 +229,7 @@ class TorchFile : public WeightSource {
 
   at::Tensor read(const std::string& name) const override {
     const PickledTensor& tensor = pickled_.at(name);
-    const StorageBytes storage = storage_(tensor.key);
+    const StorageBytes& storage = storage_of(tensor);
     const uint64_t needed = *needed_elements(tensor);
     if (needed > storage.size / c10::elementSize(tensor.type))
       refuse_torch_file(path_,
@@ -217,32 +238,46 @@ class TorchFile : public WeightSource {
     const at::Tensor out = at::empty(tensor.sizes, tensor.type);
     if (needed == 0)
       return out;
-    out.copy_(at::from_blob(
+    const at::Tensor values = tensor.type == at::kBool ? out.view(at::kByte) : out;
+    values.copy_(at::from_blob(
         storage.begin,
         tensor.sizes,
         tensor.strides,
         tensor.offset,
         [](void* /*storage*/) {},
-        at::TensorOptions(tensor.type)));
+        at::TensorOptions(tensor.type == at::kBool ? at::kByte : tensor.type)));
+    check_bools(path_, name, out);
     return out;
   }
 
  private:
+  // Several tensors of one storage mostly follow each other.
+  const StorageBytes& storage_of(const PickledTensor& tensor) const {
+    if (last_key_ != tensor.key) {
+      last_ = storage_(tensor.key);
+      last_key_ = tensor.key;
+    }
+    return last_;
+  }
+
   std::string path_;
   std::map<std::string, PickledTensor> pickled_;
   ReadStorage storage_;
   TensorEntries entries_;
+  mutable std::optional<std::string> last_key_;
+  mutable StorageBytes last_;
 };
 
 using Archive = caffe2::serialize::PyTorchStreamReader;
 
-// LibTorch's errors about archives have pages of text; the first line says what is wrong.
+// LibTorch's errors about archives have pages of text; the first sentence says what is wrong.
 template <class Work>
 auto with_archive(const std::string& path, const Work& work) {
   try {
     return work();
   } catch (const c10::Error& error) {
-    refuse_torch_file(path, "a whole archive", split(error.what_without_backtrace(), '\n').front());
+    const std::string line = split(error.what_without_backtrace(), '\n').front();
+    refuse_torch_file(path, "a whole archive", line.substr(0, line.find(". ")));
   }
 }
 

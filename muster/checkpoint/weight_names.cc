@@ -93,8 +93,10 @@ std::optional<WeightPlace> place_by_rows(const WeightNames& names, const std::st
 
 void check_weight_names(const WeightNames& names) {
   for (const WeightRow& row : names.rows) {
-    const bool has_same_stars = row.model.empty() || number_of_stars(alternatives(row.file)[0]) ==
-                                                         number_of_stars(row.model);
+    const bool has_same_stars =
+        row.model.empty() || std::ranges::all_of(alternatives(row.file), [&](const auto& pattern) {
+          return number_of_stars(pattern) == number_of_stars(row.model);
+        });
     const bool has_plain_model = row.model.find_first_of("{}") == std::string::npos;
     if (!row.file.empty() && has_one_list(row.file) && has_plain_model && has_same_stars)
       continue;

@@ -323,8 +323,8 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
   const bool are_alike = std::ranges::all_of(
       hosts, [&](const HostSpec& host) { return host.nproc == hosts.front().nproc; });
   std::vector<int64_t> blocks;
-  if (are_alike && ranks && !flags.mesh.empty())
-    blocks = blocks_of_mesh(parse_axes(flags.mesh), *ranks);
+  if (are_alike && !flags.mesh.empty())
+    blocks = blocks_of_mesh(parse_axes(flags.mesh), ranks, std::ssize(hosts));
   std::vector<HostSpec> ordered;
   for (const size_t at : network_order(read_switch_file(flags.topology), names, blocks))
     ordered.push_back(hosts[at]);

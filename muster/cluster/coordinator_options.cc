@@ -51,8 +51,8 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .run_folder = options.run_id == "none" ? make_uuid() : options.run_id,
           .launch = make_uuid(),
           .switches = options.request.switches,
-          .host_blocks =
-              blocks_of_mesh(options.request.mesh, options.request.nproc_per_node.value_or(0))};
+          .host_blocks = blocks_of_mesh(
+              options.request.mesh, options.request.nproc_per_node, cluster.max_hosts)};
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// The first line that says something tells the form of the file. Slurm's lines name what is below a
-// switch, in any order; so the paths are made when all lines are known, from each host upwards.
+// Each line is of one of the two forms. Slurm's lines name what is below a switch, in any order; so
+// the paths are made when all lines are known, from each host upwards.
 #include "muster/cluster/switch_file.h"
 
 #include <algorithm>
@@ -47,8 +47,11 @@ class SwitchFile {
   }
 
   SwitchPaths paths() {
-    for (const auto& [host, above] : above_host_)
-      paths_[host] = path_to(above);
+    for (const auto& [host, above] : above_host_) {
+      line_ = lines_.at(above);
+      if (!paths_.emplace(host, path_to(above)).second)
+        fail("each host once", host);
+    }
     if (paths_.empty())
       fail("hosts, as in 'a1 spine/leaf1' or Slurm's 'SwitchName=leaf1 Nodes=a[1-4]'", "none");
     return std::move(paths_);
@@ -99,6 +102,7 @@ class SwitchFile {
       return;
     if (name.empty() || (nodes.empty() && switches.empty()))
       fail("a switch and what is below it, as in SwitchName=leaf1 Nodes=a[1-4]", line);
+    lines_[name] = line_;
     put_below(name, nodes, above_host_);
     put_below(name, switches, above_switch_);
   }
@@ -137,6 +141,7 @@ class SwitchFile {
   int line_ = 0;
   SwitchPaths paths_;
   std::map<std::string, std::string> above_host_, above_switch_;
+  std::map<std::string, int> lines_;  // of switches
 };
 
 }  // namespace

@@ -152,7 +152,7 @@ template <class Value>
 at::Tensor hue_here(const at::Tensor& image, float shift) {
   const bool is_even = image.stride(2) == image.size(3) * image.stride(3);
   if (!is_even || !image.is_non_overlapping_and_dense())
-    return hue_here<Value>(image.contiguous(), shift);
+    return hue_here<Value>(image.clone(at::MemoryFormat::Contiguous), shift);  // strides as well
   auto out = at::empty_strided(image.sizes(), image.strides(), image.options());
   turn_hues(planes_of(image.const_data_ptr<Value>(), image),
             planes_of(out.mutable_data_ptr<Value>(), out),

@@ -25,14 +25,9 @@ at::Tensor part_of(const at::Tensor& images, const Rectangle& part) {
 
 void check_value(const char* what, const at::Tensor& images, const std::vector<double>& value) {
   check_images(what, images);
-  const int64_t channels = images.size(-3);
-  const int64_t count = std::ssize(value);
-  if (count != 1 && count != channels)
-    refuse_transform(what, cat("1 value or ", channels, ", one a channel"), cat(count));
-  constexpr double kMost = std::numeric_limits<float>::max();
-  const bool bytes = is_bytes(images);
-  for (const double number : value)
-    check_within(what, "value", number, bytes ? 0 : -kMost, bytes ? 255 : kMost);
+  if (value.empty())
+    refuse_transform(what, "a value, or one a channel", "none");
+  check_fill(what, images, value);
 }
 
 void check_erasing(const at::Tensor& images, const RandomErasingOptions& options) {

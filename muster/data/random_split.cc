@@ -46,6 +46,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
   int64_t left = size - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   for (size_t i = 0; left > 0; ++i, --left)
     ++counts[i % counts.size()];
+  counts.back() += left;  // below 0 where fractions add to a little more than 1
   return counts;
 }
 

@@ -104,6 +104,7 @@ void GradientReducer::State::build_reducer() {
   });
   trial->begin_buckets();
   ++buckets_made;
+  ++reducers_made;
   views.begin(model.trained().tensors.size());
   views.lend(model.trained().tensors);
   static_graph_seen = false;
@@ -317,6 +318,14 @@ void GradientReducer::accumulate_on_this_stream() {
 
 uint64_t GradientReducer::num_buckets_made() const {
   return state_->buckets_made;
+}
+
+uint64_t GradientReducer::num_reducers_made() const {
+  return state_->reducers_made;
+}
+
+void GradientReducer::expect_buffers_to_differ() {
+  state_->synchronize_buffers = true;
 }
 void GradientReducer::set_reduce(bool reduces) {
   state_->reduces = reduces;

@@ -84,8 +84,13 @@ class GradientReducer {
   // parameter's accumulator to a stream. To be called between two steps, on all ranks.
   void accumulate_on_this_stream();
 
-  // How often gradients have got other memory.
+  // How often gradients have got other memory; and how often with a Reducer that begins anew.
   uint64_t num_buckets_made() const;
+  uint64_t num_reducers_made() const;
+
+  // The next forward broadcasts the buffers, as after a reduced step: a graph's replays are such
+  // steps, and call no forward.
+  void expect_buffers_to_differ();
 
   ProcessGroup& group();
   const Hook& hook() const;

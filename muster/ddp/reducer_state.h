@@ -93,6 +93,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   ReducerParts parts;
   BucketViews views;
   uint64_t buckets_made = 0;
+  uint64_t reducers_made = 0;
   std::optional<Traffic> of_backward;  // once the buckets are known
   GradientHooks hooks;
 

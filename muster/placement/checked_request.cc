@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -135,14 +136,16 @@ void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
 }
 
 // How many ranks each host gets, if that is the same number and can be told before any policy.
-int64_t ranks_of_each_host(const Inventory& inventory, const Request& request) {
+std::optional<int64_t> ranks_of_each_host(const Inventory& inventory, const Request& request) {
   if (request.nproc_per_node)
     return *request.nproc_per_node;
   const int64_t gpus = std::ssize(inventory.hosts.front().gpus);
   const bool all_alike = std::ranges::all_of(
       inventory.hosts, [&](const Host& h) { return std::ssize(h.gpus) == gpus; });
   const bool has_one_gpu_each = request.gpus.is_all() && request.gpus_per_rank == 1;
-  return all_alike && has_one_gpu_each && !request.cpu_only ? gpus : 0;
+  if (all_alike && has_one_gpu_each && !request.cpu_only)
+    return gpus;
+  return std::nullopt;
 }
 
 // All hosts of the inventory: as it lists them, or as the network has them.
@@ -151,7 +154,8 @@ std::vector<JobHost> all_hosts(const Inventory& inventory, const Request& reques
   names.reserve(inventory.hosts.size());
   for (const Host& host : inventory.hosts)
     names.push_back(host.name);
-  const auto blocks = blocks_of_mesh(request.mesh, ranks_of_each_host(inventory, request));
+  const auto blocks =
+      blocks_of_mesh(request.mesh, ranks_of_each_host(inventory, request), std::ssize(names));
   std::vector<JobHost> hosts;
   hosts.reserve(names.size());
   for (const size_t at : network_order(request.switches, names, blocks))

@@ -76,6 +76,14 @@ class Switch {
   std::map<std::string, size_t> numbers_;
 };
 
+// 0 where the mesh does not say it.
+int64_t ranks_by_mesh(const std::vector<MeshAxis>& axes, int64_t hosts) {
+  int64_t ranks = 1;
+  for (const MeshAxis& axis : axes)
+    ranks *= std::max(axis.size, 0);
+  return hosts > 0 && ranks % hosts == 0 ? ranks / hosts : 0;
+}
+
 }  // namespace
 
 std::vector<std::string> switches_of(const SwitchPaths& paths, const std::string& host) {
@@ -106,20 +114,23 @@ std::vector<size_t> network_order(const SwitchPaths& paths,
   return order;
 }
 
-std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes, int64_t ranks_of_host) {
+std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes,
+                                    std::optional<int64_t> ranks_of_host,
+                                    int64_t hosts) {
   std::vector<int64_t> blocks;
-  if (ranks_of_host < 1)
+  const int64_t each = ranks_of_host.value_or(ranks_by_mesh(axes, hosts));
+  if (each < 1)
     return blocks;
   int64_t ranks = 1;
   for (const MeshAxis& axis : axes | std::views::drop(1) | std::views::reverse) {
     if (axis.size < 1)
       break;
     ranks *= axis.size;
-    if (ranks <= ranks_of_host || ranks % ranks_of_host != 0)
+    if (ranks <= each || ranks % each != 0)
       continue;
-    const int64_t hosts = ranks / ranks_of_host;
-    if (blocks.empty() || (hosts > blocks.back() && hosts % blocks.back() == 0))
-      blocks.push_back(hosts);
+    const int64_t filled = ranks / each;
+    if (blocks.empty() || (filled > blocks.back() && filled % blocks.back() == 0))
+      blocks.push_back(filled);
   }
   return blocks;
 }

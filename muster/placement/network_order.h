@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,10 @@ std::vector<size_t> network_order(const SwitchPaths& paths,
 
 // The numbers of hosts that the ranks of the inner axes fill: for dp=4,pp=2,tp=16 with 8 ranks a
 // host, 2 for tp and 4 for pp and tp. Nothing for axes that stay within a host, for those that end
-// within one, and from an axis on whose size is not known (-1).
-std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes, int64_t ranks_of_host);
+// within one, and from an axis on whose size is not known (-1). Without `ranks_of_host`, the hosts
+// have as many ranks each as the mesh gives them.
+std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes,
+                                    std::optional<int64_t> ranks_of_host,
+                                    int64_t hosts);
 
 }  // namespace muster

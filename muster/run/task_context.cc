@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "muster/comm/init.h"
+#include "muster/data/own_loaders.h"
 #include "muster/run/context.h"
 #include "muster/run/task_entry.h"
 
@@ -20,11 +21,13 @@ Context& TaskContext::context() {
                                                         .device = parts_.device,
                                                         .group = group,
                                                         .stop = parts_.stop});
+    own_loaders_ = std::make_shared<OwnLoaders>([](const SamplerIdentity& /*alone*/) {});
   }
   return *context_;
 }
 
 void TaskContext::leave() {
+  own_loaders_.reset();
   if (context_)
     context_->process_group().shutdown();
 }

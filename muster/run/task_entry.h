@@ -22,6 +22,7 @@
 namespace muster {
 
 class Context;
+class OwnLoaders;
 
 enum class TaskMode {
   thread,   // in a thread of this process
@@ -83,6 +84,7 @@ class TaskContext {
  private:
   Parts parts_;
   std::shared_ptr<Context> context_;
+  std::shared_ptr<OwnLoaders> own_loaders_;  // the task stops as a job does
 };
 
 namespace detail {

@@ -277,9 +277,11 @@ at::Tensor GraphedStep::run_on_side(double weight,
   const bool warms_up = !graph_ && warm_ups_ < kWarmUpSteps;
   if (warms_up || way == Way::as_usual) {
     share_memory(users);  // the models'
+    const uint64_t reducers = num_reducers_made();
     at::Tensor loss = run_as_usual(weight, inputs, loss_of);
     share_memory(users);  // the optimizers', which the first step makes
-    warm_ups_ += warms_up ? 1 : 0;
+    const int64_t before = num_reducers_made() == reducers ? warm_ups_ : 0;
+    warm_ups_ = before + (warms_up ? 1 : 0);
     return loss;
   }
   if (!graph_)
@@ -339,6 +341,7 @@ void GraphedStep::fail_capture(const std::string& what) const {
 
 // Captures what TrainStep does on the GPU. The parts on the host are replay()'s.
 void GraphedStep::launch(const LossOfInputs& loss_of) {
+  expect_buffers_to_differ();  // also where an evaluation came before
   step_->begin();
   loss_ = step_->backward(1, /*last=*/true, [&] { return loss_of(inputs_); });
   if (!std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
@@ -371,8 +374,23 @@ at::Tensor GraphedStep::replay(const std::vector<at::Tensor>& inputs) {
     step_->grad_norm_ = grad_norm_.clone();
   step_->count_step();
   step_->late_.read(step_->loss_);
+  expect_buffers_to_differ();
   ++replays_;
   return step_->loss_;
+}
+
+// For an evaluation or a step without the graph, which come next or have come before.
+void GraphedStep::expect_buffers_to_differ() const {
+  for (const StepModel& model : models_)
+    if (model.reducer() != nullptr)
+      model.reducer()->expect_buffers_to_differ();
+}
+
+uint64_t GraphedStep::num_reducers_made() const {
+  uint64_t made = 0;
+  for (const StepModel& model : models_)
+    made += model.reducer() != nullptr ? model.reducer()->num_reducers_made() : 0;
+  return made;
 }
 
 void GraphedStep::forget_graph() {

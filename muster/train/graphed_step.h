@@ -147,6 +147,8 @@ class GraphedStep {
   void launch(const LossOfInputs& loss_of);
   at::Tensor replay(const std::vector<at::Tensor>& inputs);
   void forget_graph();
+  void expect_buffers_to_differ() const;
+  uint64_t num_reducers_made() const;
   void share_memory(const c10::Stream& stream) const;
   std::vector<uint64_t> description() const;
   std::string place() const { return step_->place(); }

@@ -179,7 +179,7 @@ void TrainStep::stop_at_nonfinite(const std::string& when) const {
   }
   std::string where = when.empty() ? "on another rank, or as their norm" : "none";
   if (!when.empty() && !has_gradients)
-    where = "gradients that are in a CUDA graph";
+    where = "gradients that are gone by now";
   if (!names.empty())
     where = cat(when.empty() ? "in " : "some in ", join_first(names, ", ", 3));
   const char* const next =

@@ -85,6 +85,26 @@ TEST_F(TorchFile, OfFloat8AndComplexNumbers) {
   EXPECT_EQ(open_torch_file(file("complex.pth"))->read("z").scalar_type(), torch::kComplexFloat);
 }
 
+TEST_F(TorchFile, TensorsFromBeforeVersion04AreRead) {
+  const std::string path = file("before04.old.pth");
+  expect_same(*open_torch_file(path), read_safetensors(file("before04.safetensors")).tensors, path);
+}
+
+TEST_F(TorchFile, ViewsThatChangeValuesAreRefused) {
+  for (const char* name : {"conj.pth", "neg.pth"})
+    EXPECT_THAT(message_of([&] { open_torch_file(file(name)); }), HasSubstr("resolve_conj()"))
+        << name;
+}
+
+TEST_F(TorchFile, ABooleanIsZeroOrOne) {
+  std::string bytes = test::get_file(file("flags.old.pth"));
+  EXPECT_EQ(open_torch_file(file("flags.old.pth"))->read("flags").sum().item<int64_t>(), 2);
+  bytes.back() = 2;
+  test::put_file(file("wrong_flags.pth"), bytes);
+  const auto source = open_torch_file(file("wrong_flags.pth"));
+  EXPECT_THAT(message_of([&] { source->read("flags"); }), HasSubstr("flags"));
+}
+
 TEST_F(TorchFile, WhatWouldNeverEndIsRefused) {
   EXPECT_THAT(message_of([&] { open_torch_file(file("again.pth")); }),
               HasSubstr("expected at most 10000000 values in at most 32 dictionaries"));

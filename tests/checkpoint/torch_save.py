@@ -51,3 +51,22 @@ for _ in range(31):
 torch.save({"t": torch.ones(1), "z": again}, f"{folder}/again.pth")
 torch.save([torch.ones(2)], f"{folder}/list.pth")
 torch.save({"z": torch.ones(2, dtype=torch.complex64)}, f"{folder}/complex.pth")
+pair = torch.tensor([1 + 2j, 3 + 4j])
+torch.save({"z": pair.conj()}, f"{folder}/conj.pth")
+torch.save({"n": pair.conj().imag}, f"{folder}/neg.pth")
+torch.save({"flags": torch.tensor([True, False, True])}, f"{folder}/flags.old.pth", _use_new_zipfile_serialization=False)
+
+
+class Before04:
+    """As PyTorch wrote a tensor until 0.4."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __reduce_ex__(self, protocol):
+        storage = self.tensor.storage()
+        return torch._utils._rebuild_tensor, (storage, 0, tuple(self.tensor.shape), self.tensor.stride())
+
+
+torch.save({"w": Before04(base)}, f"{folder}/before04.old.pth", _use_new_zipfile_serialization=False)
+save_file({"w": base}, f"{folder}/before04.safetensors")

@@ -61,6 +61,8 @@ TEST(WeightNames, RowsThatCannotBeMeantAreRefused) {
   for (const WeightRow& row : {WeightRow{"", "a"},
                                WeightRow{"h.*.a", "a"},
                                WeightRow{"h.a", "a.*"},
+                               WeightRow{"{*,a}.b", "*.b"},
+                               WeightRow{"{a,*}.b", "a.b"},
                                WeightRow{"{a,b}.{c,d}", "a"},
                                WeightRow{"}a{", "a"},
                                WeightRow{"a}", "a"},

@@ -64,7 +64,9 @@ TEST(SwitchFile, WhatIsNoNetworkIsRefused) {
   EXPECT_THAT(refusal_of_network("SwitchName=s Nodes=a\nSwitchName=t Nodes=a\n"),
               HasSubstr("f:2: expected each host and switch below one switch, got 'a'"));
   EXPECT_THAT(refusal_of_network("SwitchName=s Switches=t\nSwitchName=t Switches=s Nodes=a\n"),
-              HasSubstr("not below themselves"));
+              HasSubstr("f:2: expected switches that are not below themselves"));
+  EXPECT_THAT(refusal_of_network("a s/l\nSwitchName=t Nodes=a\n"),
+              HasSubstr("f:2: expected each host once, got 'a'"));
   EXPECT_THAT(refusal_of_network("SwitchName=s\n"), HasSubstr("a switch and what is below it"));
   EXPECT_THAT(refusal_of_network("Nodes=a\n"), HasSubstr("a switch and what is below it"));
   EXPECT_THAT(refusal_of_network("SwitchName=s Nodes=a[1-\n"), HasSubstr("names as in a[1-3,5],b"));

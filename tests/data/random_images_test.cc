@@ -186,6 +186,17 @@ TEST(RandomImages, ChangeAlikeWithOneGenerator) {
   EXPECT_FALSE(torch::equal(turned[0], image));
 }
 
+// Whatever strides a size of 1 has.
+TEST(RandomImages, HueOfOneRowOrColumn) {
+  const auto row = torch::rand({3, 1, 5});
+  const auto column = torch::rand({3, 5, 1});
+  const auto turned = transform::adjust_hue(row, 0.1);
+  EXPECT_TRUE(torch::equal(transform::adjust_hue(column.transpose(1, 2), 0.1),
+                           transform::adjust_hue(column.transpose(1, 2).clone(), 0.1)));
+  EXPECT_TRUE(
+      torch::equal(transform::adjust_hue(row.transpose(1, 2), 0.1), turned.transpose(1, 2)));
+}
+
 // Factors are even over their range, and the order of changes is by chance.
 TEST(RandomImages, JitterWithinTheirRanges) {
   const auto image = torch::full({3, 4, 4}, 0.25);

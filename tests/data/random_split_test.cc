@@ -125,6 +125,7 @@ TEST(RandomSplit, FoldsKeepTheMixtureOfClasses) {
 
 TEST(RandomSplit, TakesFractionsInFloat) {
   EXPECT_EQ(random_split(test::numbered(10), {0.8F, 0.2F})[0].size(), 8);
+  EXPECT_THAT(SplitLengths(0.8F, 0.2F).of(100'000'000), ElementsAre(80'000'001, 19'999'999));
 }
 
 TEST(RandomSplit, RefusesPartsThatDoNotFit) {

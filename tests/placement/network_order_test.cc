@@ -93,8 +93,8 @@ TEST(NetworkOrder, BlocksOfAMeshStayBelowOneSwitch) {
 }
 
 TEST(NetworkOrder, BlocksOfAMesh) {
-  const auto blocks = [](const char* mesh, int64_t ranks) {
-    return blocks_of_mesh(parse_axes(mesh), ranks);
+  const auto blocks = [](const char* mesh, std::optional<int64_t> ranks, int64_t hosts = 16) {
+    return blocks_of_mesh(parse_axes(mesh), ranks, hosts);
   };
   EXPECT_THAT(blocks("dp=4,pp=2,tp=16", 8), ElementsAre(2, 4));
   EXPECT_THAT(blocks("dp=4,tp=8", 8), IsEmpty());
@@ -102,7 +102,9 @@ TEST(NetworkOrder, BlocksOfAMesh) {
   EXPECT_THAT(blocks("dp=2,pp=-1,tp=16", 8), ElementsAre(2));
   EXPECT_THAT(blocks("dp=2,tp=12", 8), IsEmpty()) << "a group ends within a host";
   EXPECT_THAT(blocks("dp=2,pp=2,tp=12", 8), ElementsAre(3));
-  EXPECT_THAT(blocks("tp=16", 0), IsEmpty()) << "nobody knows how many ranks a host has";
+  EXPECT_THAT(blocks("dp=3,tp=4", {}, 6), ElementsAre(2)) << "two ranks a host";
+  EXPECT_THAT(blocks("dp=3,tp=4", {}, 5), IsEmpty()) << "the mesh does not fit the hosts";
+  EXPECT_THAT(blocks("dp=-1,tp=16", {}), IsEmpty()) << "nobody knows how many ranks a host has";
 }
 
 // Every order of up to six hosts below up to three switches, with blocks of 2 and of 2 and 4.

@@ -18,6 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/data/dataset.h"
 #include "muster/run/context.h"
 
 namespace muster::testing {
@@ -120,6 +121,30 @@ TEST_F(TaskSetTest, AStopReachesTheContextOfATask) {
   });
   EXPECT_THAT(error_of_run(tasks), HasSubstr("broken"));
   EXPECT_TRUE(asked.result());
+}
+
+// As in a job: the rest of the epoch is not lost.
+TEST_F(TaskSetTest, AnEpochThatATaskLeavesAsItStopsIsGoneOnWith) {
+  TaskSet tasks({.fail_fast = true});
+  std::barrier both_run(2);
+  const auto left = tasks.add("long", {}, [&](Context& ctx) {
+    auto loader =
+        ctx.loader(TensorDataset(torch::arange(12), torch::arange(12)), {.batch_size = 2});
+    both_run.arrive_and_wait();
+    for (const auto& batch : loader) {
+      while (!ctx.stop_requested())
+        std::this_thread::yield();
+      if (batch.size() == 2 && ctx.should_stop())
+        break;
+    }
+    return cat(loader.position().epoch, " ", loader.position().consumed);
+  });
+  tasks.add("bad", {}, [&](TaskContext&) {
+    both_run.arrive_and_wait();
+    throw std::runtime_error("broken");
+  });
+  EXPECT_THAT(error_of_run(tasks), HasSubstr("broken"));
+  EXPECT_EQ(left.result(), "0 2");
 }
 
 TEST_F(TaskSetTest, AFunctionNeedNotBeCopyableAndTheHandleOutlivesTheSet) {

@@ -46,6 +46,30 @@ TEST(CheckpointsSteps, GoOnAfterTheRestoredStep) {
   EXPECT_TRUE(std::filesystem::exists(folder / "step-6"));
 }
 
+// A second phase of a training begins where the first one ended, whenever the job was stopped.
+TEST(CheckpointsSteps, OfASecondLoopFollowThoseOfTheFirst) {
+  for (const int64_t dies_after : {100, 3, 6}) {
+    const test::TempFolder folder;
+    std::vector<int64_t> taken;
+    for (int run = 0; run < 2; ++run) {
+      run_ranks(1, [&](ProcessGroup& group) {
+        const torch::nn::Linear net(1, 1);
+        Checkpoints checkpoints(group, {.folder = folder.path(), .every = 1, .resume = true});
+        checkpoints.add("model", net);
+        checkpoints.restore();
+        for (const int64_t until : {4, 8}) {
+          for (const int64_t step : checkpoints.steps(until)) {
+            if (run == 0 && step > dies_after)
+              return;
+            taken.push_back(step);
+          }
+        }
+      });
+    }
+    EXPECT_THAT(taken, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8)) << dies_after;
+  }
+}
+
 TEST(CheckpointsSteps, EndWithTheStepInWhichTheJobIsToStop) {
   const test::TempFolder folder;
   run_ranks(2, [&](ProcessGroup& group) {

@@ -16,6 +16,8 @@ namespace {
 
 using Kind = PickledValue::Kind;
 
+constexpr size_t kLongestGlobal = 1000;
+
 class Unpickler {
  public:
   Unpickler(std::string_view bytes, const std::string& file) : bytes_(bytes), file_(file) {}
@@ -280,6 +282,8 @@ class Unpickler {
   }
 
   bool push_global(const std::string& module, const std::string& name) {
+    if (module.size() + name.size() > kLongestGlobal)
+      refuse("a longer name than any function has");
     return push({.kind = Kind::global, .text = cat(module, " ", name)});
   }
 
@@ -289,6 +293,9 @@ class Unpickler {
       return push({.kind = Kind::call, .items = items});
     PickledValue dict{.kind = Kind::dict};
     if (!items[1]->items.empty()) {
+      copied_ += items[1]->items[0]->items.size();
+      if (copied_ > bytes_.size())
+        refuse("more pairs than it has bytes");
       for (const PickledValue* pair : items[1]->items[0]->items)
         if (pair->items.size() == 2)
           dict.items.insert(dict.items.end(), pair->items.begin(), pair->items.end());
@@ -299,6 +306,7 @@ class Unpickler {
   std::string_view bytes_;
   const std::string& file_;
   size_t at_ = 0;
+  size_t copied_ = 0;  // pairs of dictionaries: a list that is made once may be copied often
   Pickle pickle_;
   std::vector<PickledValue*> stack_;
   std::map<uint64_t, PickledValue*> memo_;

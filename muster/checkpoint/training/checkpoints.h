@@ -231,7 +231,8 @@ class Checkpoints {
 
    private:
     friend class Checkpoints;
-    StepIterator(Checkpoints& of, int64_t until) : of_(&of), step_(of.step() + 1), until_(until) {}
+    StepIterator(Checkpoints& of, int64_t until)
+        : of_(&of), step_(of.last_step_ + 1), until_(until) {}
 
     Checkpoints* of_;
     int64_t step_;
@@ -240,8 +241,8 @@ class Checkpoints {
   };
 
   // The numbers of the steps of a training without a loader, as of reinforcement learning: from the
-  // one after the restored step to `until`. Each step ends with save_or_stop(). If the job is to
-  // stop, the loop is over early, and Context::stops() is true.
+  // one after the last step, taken here or restored, to `until`. Each step ends with
+  // save_or_stop(). If the job is to stop, the loop is over early, and Context::stops() is true.
   auto steps(int64_t until) & {
     struct Steps {
       Checkpoints& of;

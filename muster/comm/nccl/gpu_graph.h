@@ -33,7 +33,8 @@ std::unique_ptr<GpuGraph> make_gpu_graph();
 // get what another part gives its stream. It lives as long as the process. Throws: as above.
 c10::Stream new_gpu_stream(c10::Device device);
 
-// Whether a thread of this process captures one now.
+// Whether a thread of this process captures one now. With LibTorch 2.11 a call over NCCL of another
+// thread then counts as captured too: its barrier does not wait. Let no other thread use the group.
 bool is_a_graph_captured();
 
 // Says so, while it lives.

@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 namespace {
 
+using namespace std::string_literals;
 using namespace std::string_view_literals;
 using ValueKind = PickledValue::Kind;
 using ::testing::HasSubstr;
@@ -73,6 +75,21 @@ TEST(Pickle, WhatIsCutOrUnknownIsRefused) {
   EXPECT_THAT(refusal("cos"), HasSubstr("a line without an end"));
   EXPECT_THAT(refusal("X\xff\xff\xff\xffz"), HasSubstr("its end"));
   EXPECT_THAT(refusal("i."), HasSubstr("instruction 105"));
+}
+
+// A small file could ask for any amount of memory.
+TEST(Pickle, WhatCopiesOneValueAgainAndAgainIsRefused) {
+  const std::string long_text = cat("X\x10\x27"s, "\0\0"s, std::string(10'000, 'a'), "q\0"s);
+  EXPECT_THAT(refusal(cat(long_text, "h\0h\0\x93."s)), HasSubstr("a longer name"));
+  std::string dicts = "ccollections\nOrderedDict\nq\0](q\1"s;
+  for (int i = 0; i < 100; ++i)
+    dicts += "K\1K\1\x86"s;
+  dicts += "e\x85q\2"s;
+  EXPECT_EQ(refusal(cat(dicts, "h\0h\2R."s)), "read");
+  std::string many = dicts;
+  for (int i = 0; i < 100; ++i)
+    many += "h\0h\2R"s;
+  EXPECT_THAT(refusal(cat(many, "."s)), HasSubstr("more pairs than it has bytes"));
 }
 
 }  // namespace
