@@ -1,5 +1,5 @@
-// Loads weights into a model by name, from a safetensors file, a folder as model hubs have it, or a
-// checkpoint.
+// Loads weights into a model by name, from a safetensors file, one of Python's torch.save, a folder
+// as model hubs have it, or a checkpoint.
 //
 //   muster::load_weights(*net, "llama/", {.name = [](std::string name) {
 //     return name.substr(6);

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/Storage.h>
 
 #include <algorithm>
@@ -112,13 +113,14 @@ UseOfBatchMemory::~UseOfBatchMemory() {
   t_batch_memory = before_;
 }
 
-bool uses_batch_memory() {
-  return t_batch_memory != nullptr;
+bool has_batch_memory_for(const at::Tensor& source) {
+  return t_batch_memory != nullptr && !c10::GradMode::is_enabled() && source.is_cpu() &&
+         source.layout() == at::kStrided && !source.is_quantized();
 }
 
 at::Tensor batch_tensor(const at::TensorOptions& options) {
   auto tensor = at::empty({0}, options);
-  if (uses_batch_memory() && tensor.is_cpu() && !options.pinned_memory())
+  if (t_batch_memory != nullptr && tensor.is_cpu() && !options.pinned_memory())
     tensor.set_(c10::Storage(c10::Storage::use_byte_size_t(),
                              0,
                              MemoryOfThisThread::get().allocate(0),

@@ -52,8 +52,9 @@ class UseOfBatchMemory {
   BatchMemory* before_;
 };
 
-// Whether this thread makes a batch out of such memory.
-bool uses_batch_memory();
+// Whether a loader has memory for what this thread makes of such a tensor. Gradients need an
+// operation's own result.
+bool has_batch_memory_for(const at::Tensor& source);
 
 // Without elements, for an operation that is told to write its result there: it takes memory of the
 // loader for which this thread makes a batch. Page-locked memory is LibTorch's, which keeps it too.

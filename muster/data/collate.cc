@@ -12,7 +12,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/GradMode.h>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -78,11 +77,9 @@ at::TensorOptions batch_options(const at::Tensor& example) {
   return example.options().pinned_memory(t_pinned && can_be);
 }
 
-// Whether a loader says where its batch is to lie. Gradients need an operation's own result.
+// Whether a loader says where its batch is to lie.
 bool has_place(const at::Tensor& example) {
-  const bool is_loaders = uses_batch_memory() && !c10::GradMode::is_enabled() && example.is_cpu() &&
-                          example.layout() == at::kStrided;
-  return batch_options(example).pinned_memory() || (is_loaders && !example.is_quantized());
+  return has_batch_memory_for(example) || batch_options(example).pinned_memory();
 }
 
 // LibTorch gives the empty tensor the size and the strides that it would give a result of its own,

@@ -4,7 +4,6 @@
 #include "muster/data/dataset.h"
 
 #include <ATen/ops/index_select.h>
-#include <c10/core/GradMode.h>
 
 #include <utility>
 
@@ -19,9 +18,8 @@ namespace {
 // The rows are gathered straight into page-locked memory where that is asked for, which saves a
 // copy on the way to a GPU, or into memory that the loader's batches have had before.
 at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned) {
-  const bool for_loader = uses_batch_memory() && !c10::GradMode::is_enabled() &&
-                          source.layout() == at::kStrided && !source.is_quantized();
-  if (!(pinned || for_loader) || !source.is_cpu())
+  const bool is_placed = has_batch_memory_for(source) || (pinned && source.is_cpu());
+  if (!is_placed)
     return source.index_select(0, rows.to(source.device()));
   auto shape = source.sizes().vec();
   shape[0] = rows.size(0);

@@ -394,9 +394,12 @@ uint64_t GraphedStep::num_reducers_made() const {
 }
 
 void GraphedStep::forget_graph() {
-  log(LogLevel::info,
+  ++graphs_forgotten_;
+  log(graphs_forgotten_ == 1 ? LogLevel::info : LogLevel::warn,
       cat("GraphedStep: a model or optimizer has other memory, options or modes than the captured "
-          "step, so the steps begin anew",
+          "step, so the steps begin anew (",
+          graphs_forgotten_,
+          " so far)",
           place()));
   graph_.reset();
   numbers_.clear();

@@ -164,6 +164,7 @@ class GraphedStep {
   std::vector<at::Tensor> first_;  // the shapes and types of the first batch
   int64_t warm_ups_ = 0;
   int64_t replays_ = 0;
+  int64_t graphs_forgotten_ = 0;
   bool told_of_fewer_ = false;
   bool broken_ = false;  // by a capture that failed
 
