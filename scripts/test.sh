@@ -7,5 +7,5 @@ build=${1:?usage: test.sh BUILD_FOLDER}
 # first run in a folder it has the seconds that they took on two cores.
 costs=$build/Testing/Temporary/CTestCostData.txt
 [ -e "$costs" ] || { mkdir -p "${costs%/*}" && cp tests/costs.txt "$costs"; }
-# Two more than there are cores: many tests wait for a time limit or for a process's end.
-exec ctest --test-dir "$build" --output-on-failure --parallel $(($(nproc) + 2)) --label-exclude long
+# Four more than there are cores: many tests wait for a time limit or for a process's end.
+exec ctest --test-dir "$build" --output-on-failure --parallel $(($(nproc) + 4)) --label-exclude long

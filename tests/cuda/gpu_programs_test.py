@@ -16,11 +16,12 @@ for folder in ("cluster", "support"):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / folder))
 from fake_gpus import two_gpus
 from hosts import wait_for
-from long import some_of
+from long import long, some_of
 
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
 DATA = pathlib.Path(os.environ["MUSTER_SOURCE"]) / "data"
 FAKE = "--fake" in sys.argv
+long_on_fake_gpus = long if FAKE else lambda case: case
 SHARED = ("--gpus", "0", "--surplus", "share", "--nproc-per-node")  # ranks of one GPU: shared memory
 ONE = ("--gpus", "0")  # one rank: NCCL
 # Two ranks over NCCL: on two fake GPUs; on one true GPU, where each says that it is on a host of its own.
@@ -103,6 +104,7 @@ class OnGpus(unittest.TestCase):
 
     WAYS = ((4, ""), (4, "--shard zero1"), (4, "--shard full"), (8, "--mesh tp=2"), (8, "--mesh pp=2"))
 
+    @long_on_fake_gpus
     def test_a_gpt_divided_over_ranks_that_share_a_gpu_has_the_losses_of_one(self):
         self.check_divided((*SHARED, "2"), some_of(self.WAYS, 2, 3, 4) if FAKE else self.WAYS)
 
@@ -195,6 +197,7 @@ class OnGpus(unittest.TestCase):
         self.assertIn("rank 2 failed first: killed by SIGKILL", said)
         self.assertRegex(self.probe(ONE, "dies", code=1), "rank 0 .*killed by SIGKILL")
 
+    @long_on_fake_gpus
     def test_a_rank_that_does_not_come_is_named(self):
         said = self.probe((*SHARED, "3"), "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
         self.assertRegex(said, r"all_reduce.* waited .* for rank\(s\) 2")

@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from program_case import BUILD, MUSTER, ProgramTest
 from published import publish, tensors_of
-from long import some_of
+from long import long, some_of
 
 RESNET = f"{BUILD}/bin/resnet"
 SMALL = ("--width", "6", "--batch-size", "64", "--ema", "0.9")
@@ -45,6 +45,7 @@ class ResNetTest(ProgramTest):
         done = self.start(MUSTER, "run", "-n", "3", RESNET, *SMALL, "--epochs", "1")
         self.assert_fails(done, "--batch-size: expected a multiple of 3 ranks, got 64")
 
+    @long
     def test_precisions(self):
         for precision in some_of(("fp32", "fp16"), 1):  # bf16 is what the others have
             with self.subTest(precision=precision):

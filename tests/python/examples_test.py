@@ -6,6 +6,9 @@ import unittest
 
 from package import ROOT, TORCH_PYTHON, PackageCase
 
+sys.path.insert(0, str(ROOT / "tests/support"))
+from long import long  # noqa: E402
+
 EXAMPLES = ROOT / "examples/python"
 WITHOUT_TORCH = {"a_gpu_each", "by_function", "chosen_devices"}
 MOST_LINES = 40
@@ -62,13 +65,16 @@ class Peers(PackageCase):
                                 for peer, (_, name) in peers_bench.PEERS.items()})
 
 
+IN_THE_DEFAULT_RUN = WITHOUT_TORCH | {"by_rank", "by_score", "ddp", "several_hosts"}
+
+
 def add_cases():
     for name in SAYS:
         def case(self, name=name):
             if name not in WITHOUT_TORCH and not TORCH_PYTHON:
                 self.skipTest("no Python that imports torch")
             self.run_example(name)
-        setattr(Examples, f"test_{name}", case)
+        setattr(Examples, f"test_{name}", case if name in IN_THE_DEFAULT_RUN else long(case))
 
 
 add_cases()

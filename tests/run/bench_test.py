@@ -23,6 +23,7 @@ class Bench(ProgramTest):
         self.assertIn("measured before", again.stderr)
         self.assertIn("measuring", self.bench("--cpu", "--again", "--dtype", "bfloat16").stderr)
 
+    @long
     def test_json_is_what_scores_takes(self):
         done = self.bench("--cpu", "--json")
         self.assertGreater(json.loads(done.stdout)["cpu"], 0)

@@ -12,7 +12,7 @@ import unittest
 
 from elastic_test import ELASTIC_DIVIDED_PROBE, ELASTIC_PROBE, Elastic
 from program_case import MUSTER, processes_of
-from long import some_of
+from long import long, some_of
 
 # A host that is only slow is not given up: connections tell of those that die.
 PATIENT = "keep_alive_interval=60,keep_alive_max_attempt=10"
@@ -156,6 +156,7 @@ class Hosts(OnHosts):
         self.assertEqual(done.codes, [137, 137], done.stdout + done.stderr)
         self.assertIn("rank 3 failed first: killed by SIGKILL", done.stderr)
 
+    @long
     def test_a_bug_on_a_rank_does_not_loop(self):
         done = self.train("--throw", "3@3/*")
         self.assertEqual(done.codes, [1, 1], done.stdout + done.stderr)

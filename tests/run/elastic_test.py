@@ -122,6 +122,7 @@ class InPlace(Elastic):
             with self.subTest(kill=kill, background=background):
                 self.check(calm, (kill,), {rank}, "--every", "2", *background)
 
+    @long
     def test_every_sample_is_trained_on_once(self):
         def samples(*kills, **env):
             folder = self.samples_folder()
@@ -147,12 +148,14 @@ class InPlace(Elastic):
         self.assertIn("a model that is divided over ranks is not kept in memory", done.stderr)
         self.assertRegex(done.stderr, "resume: .*/step-[36]\n", "the last one may not have been written by then")
 
+    @long
     def test_a_rank_that_does_not_come_back_is_replaced_too(self):
         calm = self.calm()
         done = self.check(calm, ("2@4",), {1, 2}, "--hang", "1@4", restarts=2, flags=("--collective-timeout", "3"))
         self.assertIn("rank 1 has not come back to the others within 3.0s; ending it", done.stderr)
         self.assertIn("rank 1: ended by muster (SIGKILL): it had not come back to the others within 3.0s; a replacement is started", done.stderr)
 
+    @long
     def test_a_rank_that_saves_for_long_is_waited_for(self):
         calm = self.calm()
         done = self.check(calm, ("1@4:keep",), {1}, "--slow", "0@4", flags=("--collective-timeout", "3"))

@@ -9,7 +9,7 @@ import time
 import unittest
 
 from program_case import DIGITS, MUSTER, PROBE, TRAIN, ProgramTest
-from long import some_of
+from long import long, some_of
 
 
 class Train(ProgramTest):
@@ -27,6 +27,7 @@ class Train(ProgramTest):
                 self.assertEqual([line["epoch"] for line in lines], list(range(1, 13)))
                 self.assertIn("epoch 12/12 [####################]", done.stderr)
 
+    @long
     def test_accumulation_and_the_default_length(self):
         done = self.run_muster("--nproc-per-node", "2", TRAIN, "--accumulate", "2", "--batch-size", "8")
         self.assertGreaterEqual(self.accuracy(done), 0.97)

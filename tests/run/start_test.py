@@ -99,6 +99,7 @@ class Start(ProgramTest):
             file.write(text)
         return path
 
+    @long
     def test_more_ranks_than_gpus_under_torchrun(self):
         two = self.fleet('[[host]]\nname = "a"\ngpus = "2xA100-80GB"\n')
         self.assert_fails(self.torchrun(3, MUSTER_INVENTORY=two), "expected a GPU for local rank 2, got 2 visible GPUs", "MUSTER_SURPLUS=cpu, drop or share")
