@@ -431,7 +431,7 @@ std::vector<Rows> batches_of(muster::Context& ctx, int64_t rows, int64_t width, 
   return batches;
 }
 
-// The losses of all steps, and the parameters then. With `saved_after`, five steps later the model
+// The losses of all steps and of two evaluations, and the parameters then. With `saved_after`, five steps later the model
 // and the optimizer are set back to what they were then.
 struct Trained {
   at::Tensor losses, parameters;
@@ -480,6 +480,13 @@ Trained trained_by(muster::Context& ctx,
           step(batch, [&](const Rows& now) { return model(at::Tensor(now)).square().mean(); }));
     }
     losses.push_back(step.grad_norm().clone());
+    // Before the capture and between replays, with the running statistics of all steps until then.
+    if (step.steps() == muster::GraphedStep::kWarmUpSteps || step.steps() == 20) {
+      const torch::NoGradGuard no_grad;
+      net->eval();
+      losses.push_back(model(at::Tensor(batches[0])).square().mean());
+      net->train();
+    }
   }
   std::vector<at::Tensor> all;
   for (const auto& tensor : net->parameters())

@@ -152,7 +152,7 @@ class OnGpus(unittest.TestCase):
         said = self.probe(where, "graphed small")
         for rank in range(ranks):
             for optimizer in ("AdamW", "Adam", "SGD"):
-                self.assertRegex(said, f"graphed {optimizer}, rank {rank}: 17 replays; of 60 losses and norms 0 differ, of [0-9]+ parameters and averages 0")
+                self.assertRegex(said, f"graphed {optimizer}, rank {rank}: 17 replays; of 62 losses and norms 0 differ, of [0-9]+ parameters and averages 0")
         self.assertIn("graphed small holds", said)
         shutil.rmtree(f"{self.folder}/run")
         said = self.probe(where, "graphed faults")
