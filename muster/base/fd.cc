@@ -3,6 +3,7 @@
 #include "muster/base/fd.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,6 +66,15 @@ Pipe open_pipe(int flags) {
 
 ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 
+namespace {
+
+void wait_for_room(int fd) {
+  pollfd room = {.fd = fd, .events = POLLOUT, .revents = 0};
+  ::poll(&room, 1, -1);
+}
+
+}  // namespace
+
 // An end of the reader is an error of its own only for what is printed.
 void write_all(int fd, const std::string& bytes, const std::string& path) {
   for (size_t done = 0; done < bytes.size();) {
@@ -74,6 +84,8 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
       done += n;
     } else if (errno == EPIPE && is_output) {
       throw ReaderGone();
+    } else if (errno == EAGAIN) {
+      wait_for_room(fd);  // others have made the pipe non-blocking
     } else if (errno != EINTR) {
       fail_errno(path.empty() ? "write" : cat("cannot write '", path, "'"), errno);
     }

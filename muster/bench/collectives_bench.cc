@@ -19,6 +19,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_results.h"
 #include "muster/comm/init.h"
@@ -341,7 +342,7 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
     leave_results(to_json(rows, options));
   if (ctx.is_main() && !options.svg.empty()) {
     const std::string title = cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype);
-    write_file(options.svg, draw_times(rows, title));
+    write_named_file(options.svg, draw_times(rows, title));
   }
   check_results(rows, options.op);
 }

@@ -141,9 +141,15 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   }
 }
 
+// Whether hosts are listed that are to be reached. With --inventory, --hosts chooses among the hosts
+// of the file, and none is reached.
+bool lists_hosts(const RunFlags& flags) {
+  return (!flags.hosts.empty() || !flags.hostfile.empty()) && flags.inventory.empty();
+}
+
 // Whether this command starts the other hosts' agents itself.
 bool is_remote(const RunFlags& flags) {
-  return to_remote_options(flags).has_value();
+  return lists_hosts(flags) || !flags.host_discovery.empty();
 }
 
 // Whether the command line says how many hosts there are. A cluster's variables then do not count.
@@ -343,11 +349,9 @@ std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
 
 // The hosts are found by this command, so each host must not have a command of its own.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
-  // With --inventory, --hosts chooses among the hosts of the file, and none is reached.
-  const bool simulated = !flags.inventory.empty();
-  const bool listed = (!flags.hosts.empty() || !flags.hostfile.empty()) && !simulated;
-  if (!listed && flags.host_discovery.empty())
+  if (!is_remote(flags))
     return std::nullopt;
+  const bool listed = lists_hosts(flags);
   if (listed && !flags.host_discovery.empty())
     throw bad_flag("--host-discovery",
                    "no --hosts or --hostfile beside it",

@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/devices_text.h"
@@ -133,7 +134,7 @@ void draw(const DevicesOptions& options) {
   std::optional<Plan> plan;
   if (!options.plan.empty())
     plan = plan_from_json(read_small_file(options.plan), options.plan);
-  write_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
+  write_named_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
 }
 
 // A picture goes to its file, and a watched machine to the terminal until Ctrl-C.

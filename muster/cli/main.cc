@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@
 #include "muster/cli/agent.h"
 #include "muster/cli/bench.h"
 #include "muster/cli/checkpoint.h"
+#include "muster/cli/command_help.h"
 #include "muster/cli/completion.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
@@ -34,6 +36,7 @@
 #include "muster/cli/tasks.h"
 #include "muster/cli/top.h"
 #include "muster/cli/unknown_flag.h"
+#include "muster/cli/value_flags.h"
 #include "muster/launch/launch.h"
 #include "muster/supervise/first_process.h"
 
@@ -115,6 +118,24 @@ muster::CommandHelp whole_program() {
   for (const Command& command : kCommands)
     command.add(app, none, &unused);
   return muster::describe_command(app);
+}
+
+// `muster help checkpoint show` is `muster checkpoint show --help`. What follows the command's name
+// is left out: it may be a program, which would start.
+Arguments asked_for_help(const Arguments& words) {
+  Arguments args(words.begin(), words.begin() + (words.empty() ? 0 : 1));
+  const muster::CommandHelp program = whole_program();
+  const std::vector<muster::CommandHelp>* commands = &program.commands;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const auto found = std::ranges::find(*commands, words[i], &muster::CommandHelp::name);
+    if (found == commands->end())
+      break;
+    if (i > 0)
+      args.push_back(words[i]);
+    commands = &found->commands;
+  }
+  args.emplace_back("--help");
+  return args;
 }
 
 // Returns nullptr for a name that is no command.
@@ -208,6 +229,7 @@ int parse_and_run(CLI::App& app,
     }
     for (const Command& command : commands)
       command.add(app, args, &exit_code);
+    muster::refuse_empty_values(app);
     args.insert(args.begin(), name.begin(), name.end());
     // CLI11 takes the arguments from the back.
     app.parse(Arguments(args.rbegin(), args.rend()));
@@ -243,11 +265,8 @@ int main(int argc, char** argv) {
                "muster");
   set_up(app);
 
-  // `muster help run` is `muster run --help`.
-  if (!args.empty() && args[0] == "help") {
-    args.erase(args.begin());
-    args.emplace_back("--help");
-  }
+  if (!args.empty() && args[0] == "help")
+    args = asked_for_help({args.begin() + 1, args.end()});
   if (args.empty()) {
     return complain("muster",
                     "expected a command (" + command_list() + "), got none; see muster help",

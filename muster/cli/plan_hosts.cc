@@ -1,10 +1,13 @@
 #include "muster/cli/plan_hosts.h"
 
+#include <chrono>
 #include <future>
 #include <string>
 #include <vector>
 
 #include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
@@ -30,21 +33,47 @@ bool is_here(const HostSpec& host) {
   }
 }
 
+// A host that does not answer for so long is an error; each of the others is said to be waited for.
+constexpr int kAnswerWithinSeconds = 60;
+constexpr std::chrono::seconds kSayWhoIsWaitedFor{5};
+
+[[noreturn]] void fail_without_answer(const HostSpec& host,
+                                      const std::string& got,
+                                      const std::string& next) {
+  throw Error(ErrorCode::unavailable,
+              cat("host ",
+                  host.name,
+                  ": expected an answer of `muster devices --json` there within ",
+                  kAnswerWithinSeconds,
+                  " s, got ",
+                  got,
+                  "; ",
+                  next));
+}
+
 // Runs the command and returns its output. Throws: unavailable if it fails; ssh, or the muster
 // there, has then said why. `ssh` is empty for this host.
 std::string answer_of(const HostSpec& host, const std::string& command, const std::string& ssh) {
   try {
-    return output_of_shell(command, host.name);
+    return output_of_shell(cat("timeout ", kAnswerWithinSeconds, " ", command), host.name);
   } catch (const Error&) {
-    const std::string next =
+    const std::string by_hand =
         ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");
-    throw Error(ErrorCode::unavailable,
-                cat("host ",
-                    host.name,
-                    ": expected an answer of `muster devices --json` there, got none; check that ",
-                    next,
-                    " works, or name the program with --remote-muster"));
+    fail_without_answer(
+        host,
+        "none",
+        cat("check that ", by_hand, " works, or name the program with --remote-muster"));
   }
+}
+
+// The start files of a shell may print something before the document, whose first line is "{".
+std::string document_in(const std::string& answer, const HostSpec& host) {
+  const size_t begin = answer.starts_with("{\n") ? 0 : answer.find("\n{\n");
+  if (begin == std::string::npos)
+    fail_without_answer(host,
+                        cat("'", printable(answer.substr(0, 80)), "'"),
+                        "see what the start files of the shell there print");
+  return answer.substr(begin);
 }
 
 // Returns what the host has, under the name that the job gives it.
@@ -63,7 +92,7 @@ Host ask_host(const HostSpec& host,
     argv = ssh_command(remote.ssh, host.name, argv);
   const std::string command = shell_command(argv) + " </dev/null";
   const std::string answer = answer_of(host, command, here ? "" : join(remote.ssh, " "));
-  Host found = parse_inventory(answer, host.name).hosts.at(0);
+  Host found = parse_inventory(document_in(answer, host), host.name).hosts.at(0);
   found.name = without_user(host.name);
   return found;
 }
@@ -86,8 +115,11 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   }
   Inventory inventory;
   inventory.source = "the hosts";
-  for (std::future<Host>& answer : answers)
-    inventory.hosts.push_back(answer.get());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].wait_for(kSayWhoIsWaitedFor) == std::future_status::timeout)
+      log(LogLevel::info, cat("waiting for the answer of host ", hosts[i].name));
+    inventory.hosts.push_back(answers[i].get());
+  }
   show_dry_run(inventory, place(inventory, options), options);
   return 0;
 }

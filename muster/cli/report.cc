@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_activity.h"
@@ -73,7 +74,7 @@ void merge_trace_in(const std::string& folder) {
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
   const std::string path = options.out.empty() ? folder + "/report.html" : options.out;
   try {
-    write_file(path, html);
+    write_named_file(path, html);
   } catch (const Error& error) {
     fail_usage(cat("--out: expected a file that can be written, got '",
                    printable(path),

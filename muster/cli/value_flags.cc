@@ -2,6 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <array>
+
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -51,6 +54,24 @@ CLI::Option* repeated_flag(CLI::App* command,
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+// CLI11 takes no empty variable of the environment, so only what was typed or is in a file is seen.
+void refuse_empty_values(CLI::App& app) {
+  constexpr std::array kMayBeEmpty = {"--rdzv-conf",
+                                      "--rdzv-endpoint",
+                                      "--local-ranks-filter",
+                                      "--log-line-prefix-template"};
+  for (CLI::Option* option : app.get_options()) {
+    const bool takes_value = option->get_type_size() > 0 && !option->get_positional();
+    const auto is_named = [&](const char* name) {
+      return option->check_name(name);
+    };
+    if (takes_value && std::ranges::none_of(kMayBeEmpty, is_named))
+      option->check(not_empty("a value"));
+  }
+  for (CLI::App* command : app.get_subcommands({}))
+    refuse_empty_values(*command);
 }
 
 // Called after a group of flags was added: the flags that have no title yet are that group's.

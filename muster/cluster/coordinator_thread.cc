@@ -99,6 +99,11 @@ std::optional<Order> CoordinatorThread::result() const {
   return result_;
 }
 
+bool CoordinatorThread::has_joined(const std::string& host) const {
+  const std::lock_guard lock(mutex_);
+  return joined_.contains(host);
+}
+
 void CoordinatorThread::run() {
   try {
     serve();
@@ -136,6 +141,10 @@ std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
     const Report report = report_from_text(*text);
     log(LogLevel::debug, cat("report ", number, ": ", to_string(report.kind), " of ", report.from));
     history_.note(number, report, now);
+    if (report.kind == Report::Kind::join && report.facts) {
+      const std::lock_guard lock(mutex_);
+      joined_.insert(report.facts->host.name);
+    }
     return coordinator_.on_report(report, now);
   } catch (const Error& error) {
     log(LogLevel::error, cat("coordinator: ", error.message()));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,6 +48,9 @@ class CoordinatorThread {
   // The order to finish, when it has been given.
   std::optional<Order> result() const;
 
+  // Whether a host of this name has ever joined.
+  bool has_joined(const std::string& host) const;
+
  private:
   void run();
   void serve();
@@ -72,6 +76,7 @@ class CoordinatorThread {
   Clock::time_point next_watch_;
   mutable std::mutex mutex_;
   std::optional<Order> result_;
+  std::set<std::string> joined_;  // the hosts' names
   std::atomic<bool> stop_{false};
   std::atomic<bool> done_{false};
   std::atomic<bool> all_left_{false};

@@ -133,6 +133,19 @@ class RemoteJob {
     }
   }
 
+  // A host behind a jump host, say, has a name that only ssh knows.
+  static std::string own_address_towards(const std::string& name, const std::string& address) {
+    try {
+      return address_towards(address);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  cat(error.message(),
+                      "; if only ssh knows '",
+                      printable(name),
+                      "', give this host's address there with --local-addr"));
+    }
+  }
+
   // The address under which the others reach this host: on the route to the first of them.
   void find_out_where_they_are() {
     for (const HostSpec& host : remote_.hosts) {
@@ -140,8 +153,8 @@ class RemoteJob {
       addresses_[host.name] = address;
       if (address.empty() || !own_address_.empty())
         continue;
-      own_address_ =
-          cluster_.local_address.empty() ? address_towards(address) : cluster_.local_address;
+      own_address_ = cluster_.local_address.empty() ? own_address_towards(host.name, address)
+                                                    : cluster_.local_address;
     }
     if (own_address_.empty())
       own_address_ = cluster_.local_address;
@@ -234,13 +247,21 @@ class RemoteJob {
     Agent& agent = *agents_.at(exit.id);
     agent.running = false;
     agent.feed.reset();
-    if (!exit.failed() || coordinator_->result() || processes_.stop_requested() != 0)
+    const bool has_left = !exit.failed() && coordinator_->has_joined(without_user(agent.host.name));
+    if (has_left || coordinator_->result() || processes_.stop_requested() != 0)
       return;
     const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
                                              : cat("exit code ", exit.exit_code);
-    const bool by_ssh = !agent.address.empty() && exit.exit_code == 255;
-    const std::string what =
+    const bool by_ssh = !agent.address.empty() && (exit.exit_code == 255 || !exit.failed());
+    std::string what =
         cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
+    if (!exit.failed()) {
+      what += cat(" before the agent there had joined; check that `",
+                  join(remote_.ssh, " "),
+                  " ",
+                  agent.host.name,
+                  " echo hello` prints hello");
+    }
     const auto others = std::ranges::count_if(agents_, [](const auto& a) { return a->running; });
     const bool enough_may_be_there = others >= cluster_.min_hosts || !remote_.discovery.empty();
     if (cluster_.elastic() && enough_may_be_there) {

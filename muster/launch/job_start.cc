@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/named_file.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/placement/picture/draw_svg.h"
@@ -76,7 +77,7 @@ void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOpti
   const std::string model = options.about_model ? options.about_model(inventory, plan) : "";
   write_all(STDOUT_FILENO, options.json ? plan_to_json(plan, model) : plan_table(plan) + model);
   if (!options.svg.empty())
-    write_file(options.svg, draw_svg(inventory, &plan));
+    write_named_file(options.svg, draw_svg(inventory, &plan));
 }
 
 // Each device is in the note once, though several ranks may share it.

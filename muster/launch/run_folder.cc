@@ -67,8 +67,12 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   std::error_code error;
   const fs::path latest = runs / kLatest;
   const auto kind = fs::symlink_status(latest, error).type();
-  if (kind != fs::file_type::not_found && kind != fs::file_type::symlink)
+  if (kind != fs::file_type::not_found && kind != fs::file_type::symlink) {
+    log(LogLevel::warn,
+        cat(latest.string(), " is no link to the newest run, which is ", name.string(),
+            "; remove it, and the next run makes the link"));
     return;
+  }
   const fs::path aside = runs / cat(".", kLatest, "-", make_uuid());
   fs::create_symlink(name, aside, error);
   if (!error)

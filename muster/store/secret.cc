@@ -144,7 +144,15 @@ Fd open_private_file(const std::string& path) {
   if (!fd.valid())
     fail_errno(cat("secret: cannot open '", path, "'"), errno);
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
-  if (S_ISREG(info.st_mode) && (is_for_its_owner(info) || is_for_a_group_by_root(info)))
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("secret: expected '",
+                    path,
+                    "' to be a file, got ",
+                    S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe",
+                    "; name the file of the secret"));
+  }
+  if (is_for_its_owner(info) || is_for_a_group_by_root(info))
     return fd;
   throw Error(ErrorCode::failed_precondition,
               cat("secret: expected '",

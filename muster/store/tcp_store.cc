@@ -130,7 +130,8 @@ void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
                     ", got: ",
                     theirs,
                     options.secret.empty() ? " (none)" : "",
-                    "; pass the same job's MUSTER_SECRET_FD or MUSTER_SECRET_FILE"));
+                    "; give the job's secret with --secret-file, MUSTER_SECRET_FILE or "
+                    "MUSTER_SECRET_FD"));
   }
   writer_.emplace(make_session_key(Side::client, facts));
   reader_.emplace(make_session_key(Side::server, facts));

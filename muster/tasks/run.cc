@@ -345,7 +345,7 @@ int tasks::run(const TasksOptions& options) {
     return say(why_task_waits(options.explain, run, machines, schedule, options.json));
   if (options.dry_run)
     return say(first_starts(run, machines, schedule, options.json));
-  check_result_files(options.files);
+  check_result_files(options.files, options.spec);
   return start_run(options, run, machines, schedule);
 }
 

@@ -133,6 +133,10 @@ TasksRun new_run(const TasksOptions& options) {
     fail_usage(cat("--run-dir: expected a folder without a run, got '",
                    printable(options.run_dir),
                    "', which has a journal; resume it with --resume, or give another"));
+  if (!run.run_dir.empty() && std::filesystem::exists(run.run_dir + "/run.json"))
+    fail_usage(cat("--run-dir: expected a folder without a run, got '",
+                   printable(options.run_dir),
+                   "', which has the run of a job (run.json); give another"));
   return run;
 }
 

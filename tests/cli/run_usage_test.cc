@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "muster/base/strings.h"
 #include "muster_program.h"
@@ -198,6 +199,38 @@ TEST(Run, PortTakenIsNamed) {
   const Ran ran = muster({"run", "--master-port", cat(port), "true"}, folder);
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr(cat("got ", port, ", which is in use by process ", ::getpid())));
+}
+
+TEST(Run, HelpStartsNothing) {
+  const ScratchFolder folder;
+  const Ran help = muster({"help", "run", "-n", "1", "sh", "-c", "touch started"}, folder);
+  EXPECT_EQ(help.code, 0) << help.err;
+  EXPECT_THAT(help.out, HasSubstr("Usage: muster run"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/started"));
+  EXPECT_THAT(muster({"help", "checkpoint", "show", "x"}, folder).out, HasSubstr("PATH"));
+}
+
+// "$HOSTS" of a variable that was not set is not a job on this host.
+TEST(Run, AnEmptyValueIsRefused) {
+  const ScratchFolder folder;
+  for (const char* const flag :
+       {"--hosts", "--plan", "-n", "--node-rank", "--mesh", "--scores", "--rank-memory",
+        "--map-command", "--master-addr", "--rdzv-id", "--local-addr", "--max-restarts", "--role"}) {
+    const Ran ran = muster({"run", "-q", flag, "", "touch", "started"}, folder);
+    EXPECT_EQ(ran.code, 2) << flag;
+    EXPECT_THAT(ran.err, HasSubstr("got ''")) << flag;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/started"));
+  const Ran as_torchrun = muster({"run", "-q", "--rdzv-conf", "", "--local-ranks-filter", "", "true"},
+                                 folder);
+  EXPECT_EQ(as_torchrun.code, 0) << as_torchrun.err;
+}
+
+TEST(Run, APictureGoesThroughAPipe) {
+  const ScratchFolder folder;
+  const Ran ran = muster({"plan", "--svg", "/dev/stderr"}, folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("<svg"));
 }
 
 }  // namespace

@@ -365,5 +365,31 @@ TEST_F(TasksSubmit, ASecondOneKeepsTheBooksOfTheFirst) {
   EXPECT_EQ(read_file(folder_.path() + "/called"), calls);
 }
 
+TEST(TasksUsage, AResultFileIsNeitherTheOtherNorTheSpec) {
+  const ScratchFolder folder;
+  const std::string spec = task_table("one", "touch started");
+  folder.write("s.toml", spec);
+  const auto refused = [&](std::vector<std::string> flags, const std::string& why) {
+    flags.insert(flags.begin(), {"tasks", "s.toml", "--run-dir", "run"});
+    const Ran ran = muster(flags, folder);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(why));
+  };
+  refused({"--csv", "same", "--html", "./same"}, "--csv names it too");
+  refused({"--csv", "s.toml"}, "the tasks are read from it");
+  EXPECT_EQ(read_file(folder.path() + "/s.toml"), spec);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/started"));
+}
+
+TEST(TasksUsage, AFolderWithTheRunOfAJobIsRefused) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "true"));
+  ASSERT_EQ(muster({"run", "-q", "-n", "1", "--run-dir", "run", "true"}, folder).code, 0);
+  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
+  EXPECT_EQ(ran.code, 2) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("which has the run of a job (run.json); give another"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run/tasks.json"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -64,6 +65,15 @@ void sync_path(const std::string& path) {
     return;
   if (!file.valid() || ::fsync(file.get()) != 0)
     fail_errno(cat("journal: cannot write '", path, "' to the disk"), errno);
+}
+
+// Returns 0, or the errno that says why the records are not on the disk. A file that somebody has
+// removed takes them along.
+int bring_to_disk(const Fd& file) {
+  struct stat status = {};
+  if (::fdatasync(file.get()) != 0 || ::fstat(file.get(), &status) != 0)
+    return errno;
+  return status.st_nlink == 0 ? ENOENT : 0;
 }
 
 // Locks the file. False when another run has it for longer than one that has just been killed
@@ -315,7 +325,7 @@ void Journal::keep_syncing() {
     hurry_ = false;
     lock.unlock();
     const auto started = Clock::now();
-    const int failed = ::fdatasync(file_.get()) == 0 ? 0 : errno;
+    const int failed = bring_to_disk(file_);
     lock.lock();
     sync_errno_ = failed;
     if (failed == 0)

@@ -1,74 +1,42 @@
 #include "muster/tasks/report/result_files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
-#include "muster/base/error.h"
-#include "muster/base/fd.h"
-#include "muster/base/patient_write.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/tasks/report/results.h"
 #include "muster/tasks/report/timeline.h"
 
-// A file is replaced by a whole new one, so that a reader never sees half of it. Devices and pipes
-// cannot be replaced, and are written as they are.
-
 namespace muster {
 
 namespace {
 
-bool is_device_or_pipe(const std::string& path) {
-  struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
-}
-
-void write_result_file(const std::string& path, const std::string& text) {
-  if (!is_device_or_pipe(path))
-    return write_file(path, text);
-  const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!fd.valid())
-    fail_errno(cat("cannot open '", path, "'"), errno);
-  write_all(fd.get(), text, path);
-}
-
-// Returns 0, or the errno that says why the file could not be written. A file is made anew beside
-// it and renamed, so that must be possible.
-int why_not_writable(const std::string& path) {
-  if (std::filesystem::is_directory(path))
-    return EISDIR;
-  if (is_device_or_pipe(path))
-    return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
-  const std::string aside = name_aside(path);
-  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd.valid())
-    return errno;
-  ::unlink(aside.c_str());
-  return 0;
+[[noreturn]] void refuse(const char* flag, const std::string& path, const std::string& why) {
+  fail_usage(cat(flag,
+                 ": expected a file that can be written, got '",
+                 printable(path),
+                 "': ",
+                 why,
+                 "; give another"));
 }
 
 }  // namespace
 
-// A run of hours is not to end with a file that cannot be written.
-void check_result_files(const ResultFiles& files) {
+// A run of hours is not to end with a file that cannot be written, nor with one over another.
+void check_result_files(const ResultFiles& files, const std::string& spec) {
   for (const auto& [flag, path] :
        {std::pair("--csv", files.csv), std::pair("--html", files.html)}) {
-    const int problem = path.empty() ? 0 : why_not_writable(path);
-    if (problem == 0)
+    if (path.empty())
       continue;
-    fail_usage(cat(flag,
-                   ": expected a file that can be written, got '",
-                   printable(path),
-                   "': ",
-                   std::strerror(problem),
-                   "; give another"));
+    if (const int problem = why_not_writable(path); problem != 0)
+      refuse(flag, path, std::strerror(problem));
+    if (!spec.empty() && is_same_file(path, spec))
+      refuse(flag, path, "the tasks are read from it");
   }
+  if (!files.csv.empty() && !files.html.empty() && is_same_file(files.csv, files.html))
+    refuse("--html", files.html, "--csv names it too");
 }
 
 void write_result_files(const ResultFiles& files,
@@ -77,9 +45,9 @@ void write_result_files(const ResultFiles& files,
                         const Inventory& inventory,
                         const std::string& title) {
   if (!files.csv.empty())
-    write_result_file(files.csv, results_csv(tasks, results));
+    write_named_file(files.csv, results_csv(tasks, results));
   if (!files.html.empty())
-    write_result_file(files.html, timeline_html(tasks, results, inventory, title));
+    write_named_file(files.html, timeline_html(tasks, results, inventory, title));
 }
 
 }  // namespace muster

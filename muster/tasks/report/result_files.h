@@ -16,10 +16,11 @@ struct ResultFiles {
   std::string html = {};  // timeline_html
 };
 
-// Whether they can be written; what is there stays as it is. Throws: invalid_argument.
-void check_result_files(const ResultFiles& files);
+// Whether they can be written, and are neither each other nor `spec`, the file of the tasks (empty:
+// none); what is there stays as it is. Throws: invalid_argument.
+void check_result_files(const ResultFiles& files, const std::string& spec);
 
-// A device or a pipe is written as it is; a file is replaced by a whole one. Throws: io.
+// Throws: io.
 void write_result_files(const ResultFiles& files,
                         const std::vector<Task>& tasks,
                         const std::vector<TaskResult>& results,

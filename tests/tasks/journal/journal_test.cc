@@ -324,5 +324,17 @@ TEST(TaskFile, GivesTheSameTasksBack) {
   EXPECT_THROW(task_file_of(to_text(file) + "{\"name\": 3}\n", "test"), Error);
 }
 
+// What is written into a file that nobody can open any more is lost at the run's end.
+TEST(Journal, AFileThatSomebodyHasRemovedIsAnError) {
+  const ScratchFolder folder;
+  Journal journal(folder.path());
+  journal.begin_at(0);
+  journal.head({"id", "hash", "mark"}, kTasks.size());
+  journal.sync();
+  std::filesystem::remove(journal_path(folder.path()));
+  journal.mark("mark", 1);
+  EXPECT_THROW(journal.sync(), Error);
+}
+
 }  // namespace
 }  // namespace muster::tasks_test

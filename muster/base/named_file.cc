@@ -1,0 +1,72 @@
+#include "muster/base/named_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// A device or a pipe that were replaced by a file would be gone for everybody.
+bool is_written_in_place(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISDIR(status.st_mode))
+    return false;
+  return !S_ISREG(status.st_mode) || path.starts_with("/dev/");
+}
+
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the kernel's
+  std::filesystem::path found = path;
+  std::error_code none;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(found, none); ++i)
+    found = found.parent_path() / std::filesystem::read_symlink(found, none);
+  return found.string();
+}
+
+}  // namespace
+
+void write_named_file(const std::string& path, const std::string& bytes) {
+  if (!is_written_in_place(path))
+    return write_file(behind_links(path), bytes);
+  const Fd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY));
+  if (!fd.valid())
+    fail_errno(cat("cannot open '", path, "'"), errno);
+  write_all(fd.get(), bytes, path);
+}
+
+// A file is made anew beside the old one and renamed, so that must be possible.
+int why_not_writable(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
+    return EISDIR;
+  if (is_written_in_place(path))
+    return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
+  const std::string aside = name_aside(behind_links(path));
+  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!fd.valid())
+    return errno;
+  ::unlink(aside.c_str());
+  return 0;
+}
+
+bool is_same_file(const std::string& one, const std::string& other) {
+  std::error_code none;
+  if (std::filesystem::equivalent(one, other, none))
+    return !is_written_in_place(one);
+  const auto whole = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(behind_links(path), none);
+  };
+  return whole(one) == whole(other);
+}
+
+}  // namespace muster

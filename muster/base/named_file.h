@@ -1,0 +1,19 @@
+// Files that a user names, for a picture, a page or a table. They need not be plain files.
+#pragma once
+
+#include <string>
+
+namespace muster {
+
+// Writes a file that the user has named, as a shell's `>` does: a file is replaced as by
+// write_file(), also behind a link; a device, a pipe and what lies in /dev is written to. Throws: io
+// naming the path.
+void write_named_file(const std::string& path, const std::string& bytes);
+
+// Returns 0, or the errno that says why write_named_file() could not write there.
+int why_not_writable(const std::string& path);
+
+// Whether both name the same file, or would.
+bool is_same_file(const std::string& one, const std::string& other);
+
+}  // namespace muster

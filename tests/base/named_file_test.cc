@@ -1,0 +1,65 @@
+#include "muster/base/named_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <thread>
+
+#include "muster/base/fd.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+TEST(NamedFile, APipeIsWrittenToAndStays) {
+  const ScratchFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(why_not_writable(pipe), 0);
+  std::string read;
+  std::thread reader([&] { read = read_file(pipe); });
+  write_named_file(pipe, "picture");
+  reader.join();
+  EXPECT_EQ(read, "picture");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
+TEST(NamedFile, ADeviceIsWrittenToAndStays) {
+  write_named_file("/dev/null", "picture");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(NamedFile, WhatIsBehindALinkIsReplaced) {
+  const ScratchFolder folder;
+  const std::filesystem::path here = folder.path();
+  std::filesystem::create_directory(here / "there");
+  folder.write("there/file", "old");
+  std::filesystem::create_symlink("there/file", here / "link");
+  std::filesystem::create_symlink("there/new", here / "to_nothing_yet");
+  write_named_file(here / "link", "new");
+  write_named_file(here / "to_nothing_yet", "made");
+  EXPECT_TRUE(std::filesystem::is_symlink(here / "link"));
+  EXPECT_EQ(read_file(here / "there/file"), "new");
+  EXPECT_EQ(read_file(here / "there/new"), "made");
+  EXPECT_EQ(why_not_writable(here / "link"), 0);
+  EXPECT_EQ(why_not_writable(here / "there"), EISDIR);
+  EXPECT_EQ(why_not_writable(here / "nowhere/file"), ENOENT);
+}
+
+TEST(NamedFile, TwoNamesOfOneFileAreFound) {
+  const ScratchFolder folder;
+  const std::string here = folder.path();
+  folder.write("one", "");
+  std::filesystem::create_symlink("one", here + "/link");
+  EXPECT_TRUE(is_same_file(here + "/one", here + "/link"));
+  EXPECT_TRUE(is_same_file(here + "/new", here + "/./new"));
+  EXPECT_FALSE(is_same_file(here + "/one", here + "/other"));
+  EXPECT_FALSE(is_same_file("/dev/null", "/dev/null"));
+}
+
+}  // namespace
+}  // namespace muster
