@@ -61,8 +61,10 @@ int why_not_writable(const std::string& path) {
 
 bool is_same_file(const std::string& one, const std::string& other) {
   std::error_code none;
+  if (is_written_in_place(one))
+    return false;
   if (std::filesystem::equivalent(one, other, none))
-    return !is_written_in_place(one);
+    return true;
   const auto whole = [&](const std::string& path) {
     return std::filesystem::weakly_canonical(behind_links(path), none);
   };

@@ -333,6 +333,10 @@ void GradientReducer::set_reduce(bool reduces) {
 bool GradientReducer::reduces() const {
   return state_->reduces;
 }
+bool GradientReducer::has_local_gradients() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->accumulated;
+}
 double GradientReducer::compute_seconds() const {
   return state_->compute.last();
 }

@@ -72,6 +72,10 @@ class GradientReducer {
   void set_reduce(bool reduces);
   bool reduces() const;
 
+  // Whether backwards have left gradients that no reduction has made equal on all ranks yet: those
+  // of no_sync.
+  bool has_local_gradients() const;
+
   // How long this rank computed in the last reduced step, from its first forward to the end of its
   // last backward, without waiting for other ranks; 0 before the first step. Units: seconds of host
   // time, which says little about a GPU.

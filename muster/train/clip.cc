@@ -48,11 +48,22 @@ void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& p
           "use clip_grad_norm of the sharded object (FullySharded, ShardedOptimizer)"));
 }
 
+// The ranks of a divided layer would clip what they have alike by different norms.
+void refuse_layer_parts(const char* call, const std::vector<at::Tensor>& parameters) {
+  if (std::ranges::none_of(parameters, is_layer_part))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat(call,
+                  ": expected whole parameters, got those of divided layers, of which each rank "
+                  "has a part; use parallel_grad_norm, then clip_grads_with_norm"));
+}
+
 }  // namespace
 
 at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
   expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
   refuse_divided_gradients("grad_norm", parameters);
+  refuse_layer_parts("grad_norm", parameters);
   const at::NoGradGuard no_grad;
   return norm_of(gradient_values(parameters), norm_type);
 }
@@ -75,6 +86,7 @@ at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
                           double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
   refuse_divided_gradients("clip_grad_norm", parameters);
+  refuse_layer_parts("clip_grad_norm", parameters);
   const at::NoGradGuard no_grad;
   at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
   clip_grads_with_norm(parameters, max_norm, norm);

@@ -5,6 +5,7 @@
 #include "muster/train/step.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
@@ -60,6 +61,15 @@ std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>
   return found;
 }
 
+// Whether the optimizers still have these parameters and no others.
+bool has_the_same(const std::vector<at::Tensor>& parameters,
+                  const Several<torch::optim::Optimizer>& optimizers) {
+  return std::ranges::equal(
+      parameters,
+      parameters_of_all(optimizers),
+      [](const at::Tensor& one, const at::Tensor& other) { return one.is_same(other); });
+}
+
 // Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& frozen) {
   std::set<const c10::TensorImpl*> seen;
@@ -92,6 +102,35 @@ bool is_ignored(const StepModels& models, const at::Tensor& parameter) {
   return std::ranges::any_of(models, [&](const StepModel& model) {
     return model.reducer() != nullptr && model.reducer()->ignores(parameter);
   });
+}
+
+// Whether the model has gradients that no reduction has made equal on all ranks. Inside of the
+// program's own no_sync() that is meant.
+bool keeps_gradients_of_this_rank(const StepModel& model) {
+  GradientReducer* const reducer = model.reducer();
+  if (reducer == nullptr || reducer->group().size() == 1)
+    return false;
+  if (!reducer->reduces() || !reducer->has_local_gradients())
+    return false;
+  return std::ranges::any_of(model.module().parameters(), [&](const at::Tensor& parameter) {
+    return parameter.grad().defined() && !reducer->ignores(parameter);
+  });
+}
+
+// Refuses a schedule that would change another step's rates as often as this one steps.
+void check_schedules(const Several<Schedule>& schedules,
+                     const Several<torch::optim::Optimizer>& optimizers) {
+  for (Schedule* const schedule : schedules) {
+    const bool is_of_these =
+        std::ranges::any_of(optimizers, [&](const torch::optim::Optimizer* optimizer) {
+          return optimizer == &schedule->optimizer();
+        });
+    if (is_of_these)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected schedules of its own optimizers, got one of another; give "
+                "each TrainStep the schedules of what it steps");
+  }
 }
 
 // Says why a tensor is no loss, for a message.
@@ -130,6 +169,25 @@ void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOpt
   if (!options.group)
     throw Error(ErrorCode::invalid_argument,
                 cat(expected, "a group", got, "pass .group, that of the parts"));
+}
+
+// Ranks of a divided layer have other parts of it, and all else alike.
+void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
+  if (std::ranges::none_of(parameters, is_layer_part))
+    return;
+  if (options.clip_norm) {
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected no clip_norm, got parameters of divided layers, whose ranks "
+                "would clip by different norms; set .clip to a call of parallel_grad_norm and "
+                "clip_grads_with_norm");
+  }
+  const bool scales = options.precision != nullptr && options.precision->scales();
+  if (scales && !options.group) {
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected a group with fp16 and divided layers, got none, so that "
+                "ranks would disagree on which steps to skip; pass .group, that of all ranks with "
+                "parts of the layers, such as mesh.all()");
+  }
 }
 
 // OnNonfinite::go_back needs its function, and the function needs that option.
@@ -180,32 +238,40 @@ TrainStep::TrainStep(StepModels models,
     : models_(std::move(models)),
       optimizers_(std::move(optimizers)),
       options_(options),
-      group_(options.group ? options.group : group_of(models_)),
-      parameters_(parameters_of_all(optimizers_)) {
-  for (const at::Tensor& parameter : parameters_) {
-    auto& list = is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_;
-    list.push_back(parameter);
-  }
+      group_(options.group ? options.group : group_of(models_)) {
   if (optimizers_.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "train step: expected at least one optimizer, got none; pass the model's");
   }
   check_steps_alone(optimizers_);
+  check_schedules(options_.schedule, optimizers_);
   device_steps_ = device_steps_of(optimizers_);
-  all_are_averaged_ = own_parameters_.empty() && are_all_wrapped(models_, parameters_);
-  check_each_once(models_, optimizers_);
-  check_not_frozen(parameters_, options.frozen);
-  check_trains_models(models_, optimizers_);
   check_way_back(options_);
-  check_divided(parameters_, options);
   if (options.clip && options.clip_norm) {
     throw Error(ErrorCode::invalid_argument,
                 cat("train step: expected clip or clip_norm, got both, and clip_norm ",
                     *options.clip_norm,
                     "; leave out clip_norm: clip has its own"));
   }
+  take_parameters();
+}
+
+void TrainStep::take_parameters() {
+  parameters_ = parameters_of_all(optimizers_);
+  own_parameters_.clear();
+  shared_parameters_.clear();
+  for (const at::Tensor& parameter : parameters_) {
+    auto& list = is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_;
+    list.push_back(parameter);
+  }
+  all_are_averaged_ = own_parameters_.empty() && are_all_wrapped(models_, parameters_);
+  check_each_once(models_, optimizers_);
+  check_not_frozen(parameters_, options_.frozen);
+  check_trains_models(models_, optimizers_);
+  check_divided(parameters_, options_);
+  check_layer_parts(parameters_, options_);
   const int ranks = std::max(job_ranks(), group_ ? group_->size() : 1);
-  if (!options.unreduced)
+  if (!options_.unreduced)
     check_reduced(models_, parameters_, ranks);
 }
 
@@ -232,6 +298,9 @@ at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tens
 // Other backwards may have left gradients: a GAN's generator step goes through its discriminator.
 void TrainStep::begin() {
   check_outside_of_join();
+  // A model that is unfrozen layer by layer is handed to the optimizer so (add_param_group).
+  if (!has_the_same(parameters_, optimizers_))
+    take_parameters();
   for (const at::Tensor& parameter : parameters_)
     parameter.mutable_grad().reset();
   in_step_ = true;
@@ -282,7 +351,25 @@ at::Tensor TrainStep::backward(double weight,
   return loss.detach();
 }
 
+// A model that only earlier micro-batches of the step have used kept their gradients for the last.
+void TrainStep::check_all_reduced() const {
+  size_t number = 0;
+  for (const StepModel& model : models_) {
+    ++number;
+    if (!keeps_gradients_of_this_rank(model))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("train step: expected the last micro-batch to go through every model that an "
+                    "earlier one went through, got none through model ",
+                    number,
+                    ", whose gradients would stay those of this rank",
+                    place(),
+                    "; use it in the last micro-batch too, or give it a TrainStep of its own"));
+  }
+}
+
 void TrainStep::finish() {
+  check_all_reduced();
   tell_of_earlier_steps();
   is_late_ = decides_late();
   if (!is_late_)
@@ -329,6 +416,7 @@ void TrainStep::step_optimizers() {
     for (torch::optim::Optimizer* const optimizer : optimizers_)
       optimizer->step();
   }
+  at::autocast::clear_cache();  // a guard around the loop would go on with the weights of before
 }
 
 void TrainStep::count_step() {

@@ -90,12 +90,12 @@ concept GivesLoss = std::convertible_to<Function, std::function<at::Tensor()>>;
 
 class TrainStep {
  public:
-  // All arguments must outlive this object.
-  // Throws: invalid_argument without an optimizer, for an optimizer without parameters of the
-  // models or with those of a frozen one, for a parameter that the optimizers have twice, in a job
-  // of several ranks for one that no wrapped or sharded model has (unless `unreduced`), for clip
-  // together with clip_norm, for go_back without its function, and for sharded gradients with
-  // clip_norm or without a group.
+  // All arguments must outlive this object. An optimizer may get more parameters between steps.
+  // Throws: invalid_argument without an optimizer, for a schedule of another optimizer, for an
+  // optimizer without parameters of the models or with those of a frozen one, for a parameter that
+  // the optimizers have twice, in a job of several ranks for one that no wrapped or sharded model
+  // has (unless `unreduced`), for clip together with clip_norm, for go_back without its function,
+  // and for sharded gradients with clip_norm or without a group.
   TrainStep(StepModels models,
             Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
@@ -113,7 +113,8 @@ class TrainStep {
   // not wait with on_nonfinite ignore, nor with stop if all optimizers are of muster::optim and the
   // loss and all parameters are on one GPU; a loss scale (fp16) makes it wait in any case. Throws:
   // failed_precondition for non-finite gradients (stop), for gradients changed by others between
-  // micro-batches, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a
+  // micro-batches, for a model that an earlier micro-batch of the step went through and the last
+  // did not, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a
   // loss scale); whatever loss_of and backward throw.
   template <IsBatch Batch, GivesLoss Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
@@ -157,9 +158,11 @@ class TrainStep {
     friend bool operator==(const Mark&, const Mark&) = default;
   };
 
+  void take_parameters();
   void begin();
   void check_untouched() const;
   at::Tensor backward(double weight, bool last, const std::function<at::Tensor()>& loss_of);
+  void check_all_reduced() const;
   void finish();
   bool clip_and_check();
   at::Tensor nonfinite_values() const;

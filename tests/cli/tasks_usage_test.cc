@@ -365,7 +365,7 @@ TEST_F(TasksSubmit, ASecondOneKeepsTheBooksOfTheFirst) {
   EXPECT_EQ(read_file(folder_.path() + "/called"), calls);
 }
 
-TEST(TasksUsage, AResultFileIsNeitherTheOtherNorTheSpec) {
+TEST(TasksFiles, AResultFileIsNeitherTheOtherNorTheSpec) {
   const ScratchFolder folder;
   const std::string spec = task_table("one", "touch started");
   folder.write("s.toml", spec);
@@ -381,7 +381,7 @@ TEST(TasksUsage, AResultFileIsNeitherTheOtherNorTheSpec) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/started"));
 }
 
-TEST(TasksUsage, AFolderWithTheRunOfAJobIsRefused) {
+TEST(TasksFiles, AFolderWithTheRunOfAJobIsRefused) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("one", "true"));
   ASSERT_EQ(muster({"run", "-q", "-n", "1", "--run-dir", "run", "true"}, folder).code, 0);

@@ -260,5 +260,33 @@ TEST(TrainStepOverRanks, CheckpointsHaveWhatHooksRemember) {
   }
 }
 
+// The gradients of a model's micro-batch would be each rank's own.
+TEST(TrainStepOverRanks, AModelThatTheLastMicroBatchLeavesOutIsNamed) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto first = seeded_layers(1), second = seeded_layers(2);
+    DistributedDataParallel a(first, group), b(second, group);
+    torch::optim::SGD optimizer_a(a.parameters(), 0.1), optimizer_b(b.parameters(), 0.1);
+    TrainStep step({a, b}, {&optimizer_a, &optimizer_b});
+    const auto loss_of = [&](bool with_b) {
+      const auto data = fixed_data(4, static_cast<uint64_t>(group.rank()));
+      const at::Tensor loss = a(data).square().mean();
+      return with_b ? loss + b(data).square().mean() : loss;
+    };
+    step.run(0.5, false, [&] { return loss_of(true); });
+    const std::string said = [&] {
+      try {
+        step.run(0.5, true, [&] { return loss_of(false); });
+      } catch (const Error& error) {
+        return error.message();
+      }
+      return std::string();
+    }();
+    EXPECT_THAT(said, HasSubstr("got none through model 2"));
+    step.run(0.5, false, [&] { return loss_of(false); });
+    step.run(0.5, true, [&] { return loss_of(true); });
+    EXPECT_EQ(step.steps(), 1);
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

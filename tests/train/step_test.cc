@@ -367,5 +367,80 @@ TEST(TrainStep, TwoStepsWithOneScaleAreAnError) {
               HasSubstr("give each TrainStep a Precision of its own"));
 }
 
+// As the loop that clears and clips through its optimizer.
+TEST(TrainStep, ParametersThatTheOptimizerGetsLaterAreItsToo) {
+  const auto data = fixed_data(32);
+  const auto unfreeze = [](TwoLayers& net, torch::optim::SGD& optimizer) {
+    for (at::Tensor& parameter : net->fc1->parameters())
+      parameter.requires_grad_(true);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(net->fc1->parameters()));
+  };
+  const auto head_alone = [] {
+    auto net = seeded_layers();
+    for (at::Tensor& parameter : net->fc1->parameters())
+      parameter.requires_grad_(false);
+    return net;
+  };
+  const auto plain = [&] {
+    auto net = head_alone();
+    torch::optim::SGD optimizer(net->fc2->parameters(), 0.1);
+    for (int step = 0; step < 10; ++step) {
+      if (step == 4)
+        unfreeze(net, optimizer);
+      optimizer.zero_grad();
+      net(data).square().mean().backward();
+      clip_grad_norm(step < 4 ? net->fc2->parameters() : net->parameters(), 0.05);
+      optimizer.step();
+    }
+    return weights_of(*net);
+  }();
+  auto net = head_alone();
+  torch::optim::SGD optimizer(net->fc2->parameters(), 0.1);
+  TrainStep step(net, optimizer, {.clip_norm = 0.05});
+  for (int i = 0; i < 10; ++i) {
+    if (i == 4)
+      unfreeze(net, optimizer);
+    step(OneBatch{}, [&] { return net(data).square().mean(); });
+  }
+  const auto weights = weights_of(*net);
+  for (size_t i = 0; i < weights.size(); ++i)
+    EXPECT_NEAR(weights[i], plain[i], kDoubleRounding);
+}
+
+TEST(TrainStep, AScheduleOfAnotherOptimizerIsRefused) {
+  auto net = seeded_layers(), other = seeded_layers();
+  torch::optim::SGD optimizer(net->parameters(), 0.1), others(other->parameters(), 0.1);
+  Schedule schedule(others, rate::constant());
+  EXPECT_THROW(TrainStep(net, optimizer, {.schedule = &schedule}), Error);
+}
+
+// Weights that were cast before a step would be those of later ones as well.
+TEST(TrainStep, AGuardOfAutocastAroundTheLoopKeepsNoOldWeights) {
+  const auto train = [](bool guarded) {
+    torch::manual_seed(1);
+    torch::nn::Linear net(4, 4);
+    Precision precision(at::kCPU, "bf16");
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    TrainStep step(net, optimizer, {.precision = &precision});
+    const auto data = fixed_data(8).to(torch::kFloat);
+    const auto steps = [&] {
+      std::vector<double> losses;
+      for (int i = 0; i < 5; ++i) {
+        losses.push_back(step(OneBatch{}, [&] {
+                           return torch::linear(data, net->weight).square().mean();
+                         }).item<double>());
+      }
+      return losses;
+    };
+    if (!guarded)
+      return steps();
+    const auto guard = precision.autocast();
+    return steps();
+  };
+  const auto losses = train(true);
+  EXPECT_EQ(losses, train(false));
+  EXPECT_LT(losses.back(), losses.front());
+}
+
 }  // namespace
 }  // namespace muster::testing

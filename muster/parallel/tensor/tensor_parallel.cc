@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -106,6 +108,8 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
   bias = register_parameter("bias",
                             own_outputs(whole->bias, stacks, rows),
                             whole->bias.defined() && whole->bias.requires_grad());
+  if (group_.size() > 1)
+    mark_layer_parts(bias.defined() ? std::vector{weight, bias} : std::vector{weight});
 }
 
 // All ranks call it together where the tokens are sharded, since it gathers them.
@@ -163,6 +167,8 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
   bias = register_parameter("bias",
                             whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
                             whole->bias.defined() && whole->bias.requires_grad());
+  if (group_.size() > 1)
+    mark_layer_parts({weight});
 }
 
 // The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of

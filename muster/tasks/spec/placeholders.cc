@@ -52,7 +52,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
   }
   throw TaskTextError(cat("expected a parameter ({",
                           join(parameters, "}, {"),
-                          "}), got ",
+                          "}) or '{{' for a brace, got ",
                           got,
                           did_you_mean(name, parameters)),
                       at);

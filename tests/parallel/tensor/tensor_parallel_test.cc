@@ -9,6 +9,7 @@
 #include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/parallel/tensor/sequence_parallel.h"
 #include "muster/train/clip.h"
+#include "muster/train/step.h"
 #include "tests/parallel/tensor/models.h"
 #include "tests/support/ranks.h"
 
@@ -203,6 +204,33 @@ TEST_P(TensorParallelTest, DropoutHasOtherMasksOnEachRankAndTheSameAgain) {
     const at::Tensor all = gather_from_group(first.unsqueeze(0), group, 0);
     for (int64_t r = 1; r < group.size(); ++r)
       EXPECT_FALSE(all[0].equal(all[r]));
+  });
+}
+
+// What the ranks have alike would be clipped by another norm on each.
+TEST_P(TensorParallelTest, ANormOfPartsAloneIsRefused) {
+  run([](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    torch::nn::Sequential model(column_parallel(whole.up, group), row_parallel(whole.down, group));
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    Precision half(at::kCPU, "fp16");
+    const auto refuses = [](const auto& call) {
+      try {
+        call();
+      } catch (const Error& error) {
+        return error.message().find("divided layers") != std::string::npos;
+      }
+      return false;
+    };
+    const bool divided = group.size() > 1;
+    EXPECT_EQ(refuses([&] { grad_norm(model->parameters()); }), divided);
+    EXPECT_EQ(refuses([&] { clip_grad_norm(model->parameters(), 1); }), divided);
+    EXPECT_EQ(refuses([&] { TrainStep(model, optimizer, {.clip_norm = 1, .unreduced = true}); }),
+              divided);
+    EXPECT_EQ(
+        refuses([&] { TrainStep(model, optimizer, {.precision = &half, .unreduced = true}); }),
+        divided);
+    TrainStep(model, optimizer, {.precision = &half, .group = group, .unreduced = true});
   });
 }
 

@@ -226,7 +226,8 @@ TEST(Spec, WrongNamesAndArgv) {
 TEST(Spec, AnUnknownPlaceholderIsShownUnderItsBrace) {
   EXPECT_EQ(
       spec_error("[[task]]\nname = 'a{lr}'\nargv = ['x', \"--lr={rl}\"]\neach = { lr = [1] }\n"),
-      "t.toml:3:20: expected a parameter ({lr}), got '{rl}'; did you mean 'lr'?\n"
+      "t.toml:3:20: expected a parameter ({lr}) or '{{' for a brace, got '{rl}'; did you mean "
+      "'lr'?\n"
       "  argv = ['x', \"--lr={rl}\"]\n"
       "                     ^");
   EXPECT_THAT(spec_error(one_task("dir = 'ää{'")),

@@ -124,12 +124,12 @@ TEST(Sweep, ParametersThatNothingUsesAreWarnedOf) {
 }
 
 TEST(Sweep, AnUnknownPlaceholderOfTheCommand) {
-  EXPECT_EQ(
-      sweep_error({"seed=1", "lr=1"}, {"./train", "ä{sed}"}),
-      "command: ä{sed}: expected a parameter ({seed}, {lr}), got '{sed}'; did you mean 'seed'? "
-      "(at character 3)\n"
-      "  command: ä{sed}\n"
-      "            ^");
+  EXPECT_EQ(sweep_error({"seed=1", "lr=1"}, {"./train", "ä{sed}"}),
+            "command: ä{sed}: expected a parameter ({seed}, {lr}) or '{{' for a brace, got "
+            "'{sed}'; did you mean 'seed'? "
+            "(at character 3)\n"
+            "  command: ä{sed}\n"
+            "            ^");
 }
 
 TEST(Sweep, LeadingZerosAreKept) {
