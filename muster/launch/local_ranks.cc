@@ -274,17 +274,21 @@ class LocalRanks {
     return is_stopped || (rules_.is_awaited && rules_.is_awaited());
   }
 
-  // The watchers begin when all ranks run. Throws: SpawnError, io; no process is left then.
+  // The watchers begin when all ranks run. Many ranks take seconds to start, and a job that is
+  // stopped meanwhile starts no more of them. Throws: SpawnError, io; no process is left then.
   void start_all() {
     starts_.make_log_folder(specs_);
     try {
-      for (int slot = 0; const RankSpec& spec : specs_)
+      for (int slot = 0; const RankSpec& spec : specs_) {
+        if (processes_.stop_requested() != 0)
+          break;
         starts_.start(slot++, spec);
+        ++running_;
+      }
     } catch (const Error&) {
       processes_.kill_all();
       throw;
     }
-    running_ = specs_.size();
     early_end_.emplace(processes_, starts_, specs_.size(), rules_.early_end_after);
     stopped_.emplace(processes_, starts_, specs_.size(), rules_.stopped_for);
     if (rules_.replacing != nullptr) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <malloc.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -512,6 +513,17 @@ TEST(RunLocalRanks, SoDoesTheTimeLimit) {
 TEST(RunLocalRanks, SaysNothingOfTheKindOfFailuresOrEarlier) {
   EXPECT_THAT(said("false", 3, milliseconds(0)), Not(HasSubstr("on\n")));
   EXPECT_EQ(said("true", 0, milliseconds(60'000)), "");
+}
+
+TEST(LocalRanks, AJobThatIsStoppedWhileItStartsStartsNoMoreRanks) {
+  const ScratchFolder folder;
+  ProcessSet processes;
+  const auto specs = shells({"touch first; sleep 100", "touch second; sleep 100"}, folder);
+  ::raise(SIGTERM);  // the set's handler keeps it
+  const GroupResult result = run_local_ranks(processes, specs, {}, {});
+  EXPECT_EQ(result.stopped_by, SIGTERM);
+  EXPECT_TRUE(result.exits.empty());
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/first"));
 }
 
 }  // namespace
