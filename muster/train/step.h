@@ -107,23 +107,26 @@ class TrainStep {
 
   // Runs one micro-batch: `loss_of()` returns its mean loss, and at a step's last batch the
   // optimizers step. Gradients are cleared at the start of a step. Returns the loss, detached,
-  // without the batch's weight. After an error the next batch starts a new step. Collective: as the
-  // models' forward and backward, plus one small all_reduce per step (on_nonfinite), unless the
-  // models' own averages make all gradients equal. Blocking: for the GPU, once per step. It does
-  // not wait with on_nonfinite ignore, nor with stop if all optimizers are of muster::optim and the
-  // loss and all parameters are on one GPU; a loss scale (fp16) makes it wait in any case. Throws:
-  // failed_precondition for non-finite gradients (stop), for gradients changed by others between
-  // micro-batches, for a model that an earlier micro-batch of the step went through and the last
-  // did not, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a
-  // loss scale); whatever loss_of and backward throw.
+  // without the batch's weight. After an error the next batch starts a new step.
+  // Collective: as the models' forward and backward, plus one small all_reduce per step
+  // (on_nonfinite), unless the models' own averages make all gradients equal. Then the hosts
+  // exchange some bytes in the first step and in every hundredth.
+  // Blocking: for the GPU, once per step. It does not wait with on_nonfinite ignore, nor with stop
+  // if all optimizers are of muster::optim and the loss and all parameters are on one GPU; a loss
+  // scale (fp16) makes it wait in any case.
+  // Throws: failed_precondition for non-finite gradients (stop), for gradients changed by others
+  // between micro-batches, for a model that an earlier micro-batch of the step went through and the
+  // last did not, for learning rates that differ between ranks, and inside join() while ranks
+  // shadow (unless on_nonfinite is ignore, without a loss scale); whatever loss_of and backward
+  // throw.
   template <IsBatch Batch, GivesLoss Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
   }
   // What is no batch or no loss: the text is the compiler's whole answer.
   template <class Batch, class Function>
-    requires(!IsBatch<Batch> || !GivesLoss<Function>)
-  at::Tensor operator()(const Batch& /*batch*/, Function&& /*loss_of*/) {
+  requires(!IsBatch<Batch> || !GivesLoss<Function>) at::Tensor operator()(const Batch& /*batch*/,
+                                                                          Function&& /*loss_of*/) {
     static_assert(
         kNever<Batch, Function>,
         "TrainStep takes a batch with weight and last, and a function that returns the "
@@ -163,6 +166,7 @@ class TrainStep {
   void check_untouched() const;
   at::Tensor backward(double weight, bool last, const std::function<at::Tensor()>& loss_of);
   void check_all_reduced() const;
+  void compare_rates();
   void finish();
   bool clip_and_check();
   at::Tensor nonfinite_values() const;
@@ -199,6 +203,7 @@ class TrainStep {
   bool is_late_ = false;                          // this step is decided on the GPU
   mutable LateFindings late_;                     // steps whose findings the host has not read
   bool in_step_ = false;
+  int64_t finished_ = 0;  // steps of this object, left out or not
   int64_t scale_updates_ = 0;
   mutable int64_t steps_ = 0;
   int64_t skipped_ = 0;

@@ -12,6 +12,7 @@
 #include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/train/gradients.h"
+#include "muster/train/step.h"
 
 namespace muster {
 
@@ -118,6 +119,73 @@ void check_reduced(const StepModels& models, const std::vector<at::Tensor>& para
                     ", which no wrapped model has; wrap its model in DistributedDataParallel and "
                     "pass that, or set "
                     ".unreduced if another part averages, or each rank is to train alone"));
+  }
+}
+
+// Refuses options that would look at one rank's part of sharded gradients: its norm is not theirs,
+// and whether they are finite is for all ranks to say.
+void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
+  if (std::ranges::none_of(parameters, has_divided_gradient))
+    return;
+  const char* const expected = "train step: expected ";
+  const char* const got = ", got sharded gradients, of which each rank has a part; ";
+  if (options.clip_norm) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(expected,
+                    "no clip_norm",
+                    got,
+                    "set .clip to what calls the sharded object's clip_grad_norm"));
+  }
+  if (!options.group)
+    throw Error(ErrorCode::invalid_argument,
+                cat(expected, "a group", got, "pass .group, that of the parts"));
+}
+
+// Ranks of a divided layer have other parts of it, and all else alike.
+void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
+  if (std::ranges::none_of(parameters, is_layer_part))
+    return;
+  if (options.clip_norm) {
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected no clip_norm, got parameters of divided layers, whose ranks "
+                "would clip by different norms; set .clip to a call of parallel_grad_norm and "
+                "clip_grads_with_norm");
+  }
+  const bool scales = options.precision != nullptr && options.precision->scales();
+  if (scales && !options.group) {
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected a group with fp16 and divided layers, got none, so that "
+                "ranks would disagree on which steps to skip; pass .group, that of all ranks with "
+                "parts of the layers, such as mesh.all()");
+  }
+}
+
+// OnNonfinite::go_back needs its function, and the function needs that option.
+void check_way_back(const TrainStepOptions& options) {
+  const bool goes_back = options.on_nonfinite == OnNonfinite::go_back;
+  const bool has_function = options.go_back != nullptr;
+  if (goes_back == has_function)
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
+          has_function ? "it with another .on_nonfinite" : "none",
+          "; give [&] { checkpoints.go_back(10); }"));
+}
+
+// Refuses a schedule that would change another step's rates as often as this one steps.
+void check_schedules(const Several<Schedule>& schedules,
+                     const Several<torch::optim::Optimizer>& optimizers) {
+  for (Schedule* const schedule : schedules) {
+    const bool is_of_these =
+        std::ranges::any_of(optimizers, [&](const torch::optim::Optimizer* optimizer) {
+          return optimizer == &schedule->optimizer();
+        });
+    if (is_of_these)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected schedules of its own optimizers, got one of another; give "
+                "each TrainStep the schedules of what it steps");
   }
 }
 

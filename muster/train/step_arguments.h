@@ -1,5 +1,6 @@
 // The arguments of a TrainStep must fit together: its optimizers train its models, each weight
-// once, and somebody averages the gradients over the ranks. Used only by step.cc.
+// once, its options suit them, and somebody averages the gradients over the ranks. Used only by
+// step.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,10 +8,13 @@
 
 #include <vector>
 
+#include "muster/train/schedule.h"
 #include "muster/train/several.h"
 #include "muster/train/step_model.h"
 
 namespace muster {
+
+struct TrainStepOptions;
 
 // Throws: invalid_argument for a weight that the optimizers have twice, and would step on twice.
 void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers);
@@ -25,5 +29,17 @@ bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& pa
 // Throws: invalid_argument in a job of several `ranks` for a parameter whose gradient no wrapped or
 // sharded model reduces.
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks);
+
+// Throws: invalid_argument for options that would look at this rank's part of sharded gradients or
+// of divided layers.
+void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options);
+void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options);
+
+// Throws: invalid_argument for OnNonfinite::go_back without its function, or the other way round.
+void check_way_back(const TrainStepOptions& options);
+
+// Throws: invalid_argument for a schedule of another optimizer.
+void check_schedules(const Several<Schedule>& schedules,
+                     const Several<torch::optim::Optimizer>& optimizers);
 
 }  // namespace muster

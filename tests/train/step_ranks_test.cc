@@ -288,5 +288,29 @@ TEST(TrainStepOverRanks, AModelThatTheLastMicroBatchLeavesOutIsNamed) {
   });
 }
 
+// As a Plateau of each rank's own loss makes them.
+TEST(TrainStepOverRanks, RatesThatDifferAreNamedOnAllRanks) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto net = seeded_layers();
+    DistributedDataParallel model(net, group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    TrainStep step(model, optimizer);
+    const auto train = [&] {
+      step(OneBatch{}, [&] { return model(fixed_data(2)).square().mean(); });
+    };
+    for (int i = 0; i < 100; ++i)
+      train();
+    optimizer.param_groups()[0].options().set_lr(group.rank() == 0 ? 0.1 : 0.05);
+    std::string said;
+    try {
+      train();
+    } catch (const Error& error) {
+      said = error.message();
+    }
+    EXPECT_THAT(said, HasSubstr("got 0.1 on rank 0 and 0.05 on rank 1"));
+    EXPECT_EQ(step.steps(), 100);
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -1,0 +1,44 @@
+#include "muster/train/same_rates.h"
+
+#include <cstddef>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+std::string rates_of(const Several<torch::optim::Optimizer>& optimizers) {
+  std::vector<std::string> rates;
+  for (torch::optim::Optimizer* const optimizer : optimizers) {
+    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
+      rates.push_back(cat(group.options().get_lr()));
+  }
+  return join(rates, ", ");
+}
+
+}  // namespace
+
+void expect_same_rates(ProcessGroup& group,
+                       const Several<torch::optim::Optimizer>& optimizers,
+                       const std::string& place) {
+  const std::vector<std::string> all = group.all_gather_bytes(rates_of(optimizers), "rates");
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0])
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("train step: expected the same learning rates on all ranks, got ",
+                    all[0],
+                    " on rank 0 and ",
+                    all[rank],
+                    " on rank ",
+                    rank,
+                    place,
+                    "; let schedules follow the step, or a value that all ranks have alike "
+                    "(mean_over_ranks)"));
+  }
+}
+
+}  // namespace muster
