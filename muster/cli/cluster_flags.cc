@@ -141,8 +141,8 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   }
 }
 
-// Whether hosts are listed that are to be reached. With --inventory, --hosts chooses among the hosts
-// of the file, and none is reached.
+// Whether hosts are listed that are to be reached. With --inventory, --hosts chooses among the
+// hosts of the file, and none is reached.
 bool lists_hosts(const RunFlags& flags) {
   return (!flags.hosts.empty() || !flags.hostfile.empty()) && flags.inventory.empty();
 }

@@ -58,10 +58,8 @@ CLI::Option* repeated_flag(CLI::App* command,
 
 // CLI11 takes no empty variable of the environment, so only what was typed or is in a file is seen.
 void refuse_empty_values(CLI::App& app) {
-  constexpr std::array kMayBeEmpty = {"--rdzv-conf",
-                                      "--rdzv-endpoint",
-                                      "--local-ranks-filter",
-                                      "--log-line-prefix-template"};
+  constexpr std::array kMayBeEmpty = {
+      "--rdzv-conf", "--rdzv-endpoint", "--local-ranks-filter", "--log-line-prefix-template"};
   for (CLI::Option* option : app.get_options()) {
     const bool takes_value = option->get_type_size() > 0 && !option->get_positional();
     const auto is_named = [&](const char* name) {

@@ -42,7 +42,8 @@ CLI::Option* repeated_flag(CLI::App* command,
                            const std::string& type,
                            const std::string& help);
 
-// Every flag that takes a value refuses an empty one, but those whose default torchrun writes as ''.
+// Every flag that takes a value refuses an empty one, but those whose default torchrun writes as
+// ''.
 void refuse_empty_values(CLI::App& app);
 
 // The flags that have no title yet get this one in --help.

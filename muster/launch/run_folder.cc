@@ -69,7 +69,9 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   const auto kind = fs::symlink_status(latest, error).type();
   if (kind != fs::file_type::not_found && kind != fs::file_type::symlink) {
     log(LogLevel::warn,
-        cat(latest.string(), " is no link to the newest run, which is ", name.string(),
+        cat(latest.string(),
+            " is no link to the newest run, which is ",
+            name.string(),
             "; remove it, and the next run makes the link"));
     return;
   }

@@ -213,16 +213,26 @@ TEST(Run, HelpStartsNothing) {
 // "$HOSTS" of a variable that was not set is not a job on this host.
 TEST(Run, AnEmptyValueIsRefused) {
   const ScratchFolder folder;
-  for (const char* const flag :
-       {"--hosts", "--plan", "-n", "--node-rank", "--mesh", "--scores", "--rank-memory",
-        "--map-command", "--master-addr", "--rdzv-id", "--local-addr", "--max-restarts", "--role"}) {
+  for (const char* const flag : {"--hosts",
+                                 "--plan",
+                                 "-n",
+                                 "--node-rank",
+                                 "--mesh",
+                                 "--scores",
+                                 "--rank-memory",
+                                 "--map-command",
+                                 "--master-addr",
+                                 "--rdzv-id",
+                                 "--local-addr",
+                                 "--max-restarts",
+                                 "--role"}) {
     const Ran ran = muster({"run", "-q", flag, "", "touch", "started"}, folder);
     EXPECT_EQ(ran.code, 2) << flag;
     EXPECT_THAT(ran.err, HasSubstr("got ''")) << flag;
   }
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/started"));
-  const Ran as_torchrun = muster({"run", "-q", "--rdzv-conf", "", "--local-ranks-filter", "", "true"},
-                                 folder);
+  const Ran as_torchrun =
+      muster({"run", "-q", "--rdzv-conf", "", "--local-ranks-filter", "", "true"}, folder);
   EXPECT_EQ(as_torchrun.code, 0) << as_torchrun.err;
 }
 

@@ -431,8 +431,8 @@ std::vector<Rows> batches_of(muster::Context& ctx, int64_t rows, int64_t width, 
   return batches;
 }
 
-// The losses of all steps and of two evaluations, and the parameters then. With `saved_after`, five steps later the model
-// and the optimizer are set back to what they were then.
+// The losses of all steps and of two evaluations, and the parameters then. With `saved_after`, five
+// steps later the model and the optimizer are set back to what they were then.
 struct Trained {
   at::Tensor losses, parameters;
   int64_t replays = 0;
