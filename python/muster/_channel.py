@@ -14,6 +14,8 @@ import threading
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Callable, Dict, Optional
 
+from muster._forks import owned_by_this_process
+
 ADDRESS = "MUSTER_CALL"  # where a started process finds its call
 KEY = "MUSTER_CALL_KEY"
 
@@ -37,6 +39,7 @@ class Channel:
             self._folder = tempfile.mkdtemp(prefix="muster-call-")
             self._address = os.path.join(self._folder, "s")
             self._listener = Listener(self._address, family="AF_UNIX", backlog=1024, authkey=self._key)
+        owned_by_this_process(self)
         threading.Thread(target=self._accept, name="muster-channel", daemon=True).start()
 
     def environment(self) -> dict[str, str]:
@@ -63,6 +66,8 @@ class Channel:
 
     def close(self) -> None:
         """No more processes are let in."""
+        if self._closed:
+            return
         self._closed = True
         try:  # accept() notices no close
             if self._folder is None:
@@ -77,6 +82,11 @@ class Channel:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def let_go(self) -> None:
+        """The folder is the parent's."""
+        self._closed = True
+        self._listener.close()
+
 
 def connect(hello: Dict[str, Any]) -> Connection:
     """In a started process: to whoever has started it."""
@@ -86,3 +96,21 @@ def connect(hello: Dict[str, Any]) -> Connection:
     connection = Client((host, int(port)) if port.isdigit() and host else address, authkey=key)
     connection.send(hello)
     return connection
+
+
+def send_call(connection: Connection, packed: bytes, attempt: int) -> None:
+    """To a started process. A warm worker has many calls, and the attempt is each call's own."""
+    connection.send_bytes(str(attempt).encode())
+    connection.send_bytes(packed)
+
+
+def next_call(connection: Connection) -> bytes:
+    """In a started process: the next one; none when there is no more."""
+    try:
+        attempt = connection.recv_bytes()
+        if not attempt:
+            return b""
+        os.environ["MUSTER_ATTEMPT"] = attempt.decode()
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return b""

@@ -1,7 +1,6 @@
 """A function and its arguments as bytes, for a process that is not there yet."""
 from __future__ import annotations
 
-import io
 import multiprocessing.spawn
 import os
 import pickle
@@ -133,8 +132,8 @@ def unpack_exception(packed: Optional[bytes]) -> Optional[BaseException]:
     if packed is None:
         return None
     try:
-        error = pickle.load(io.BytesIO(packed))
-    except Exception:
+        error = pickle.loads(packed)
+    except BaseException:  # a class's own __setstate__ may raise anything
         return None
     return error if isinstance(error, BaseException) else None
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import IO, Any, Dict, List, Optional, Sequence
 
+from muster._forks import owned_by_this_process
 from muster._program import program
 
 END_WITH = "MUSTER_END_WITH"  # a descriptor: when its other end is closed, the program ends its job
@@ -22,7 +23,9 @@ class JobProcess:
         self._threads: List[threading.Thread] = []
         theirs, ours = os.pipe()
         self._ours: Optional[int] = ours
+        owned_by_this_process(self)  # a copy that a child keeps open would keep the job alive
         try:
+            _flush()  # what was printed before comes before what the ranks print
             self._process = subprocess.Popen(
                 [program(), *arguments], env={**environment, END_WITH: str(theirs)}, pass_fds=(theirs,), stdin=subprocess.DEVNULL,
                 stdout=_target(sys.stdout, sys.__stdout__), stderr=_target_of_errors(),
@@ -43,36 +46,52 @@ class JobProcess:
         self._threads.append(thread)
 
     def _copy(self, pipe: IO[bytes], target: Any) -> None:
-        for line in pipe:
-            text = line.decode("utf-8", "replace")
-            if target is sys.stderr:
-                self.said.append(text.rstrip("\n"))
-                del self.said[:-_MOST_KEPT]
-            target.write(text)
-            target.flush()
+        """To its end, whatever becomes of the target: a pipe that nobody reads would stop the job."""
+        with pipe:
+            for line in pipe:
+                text = line.decode("utf-8", "replace")
+                if target is sys.stderr:
+                    self.said.append(text.rstrip("\n"))
+                    del self.said[:-_MOST_KEPT]
+                try:
+                    target.write(text)
+                    target.flush()
+                except Exception:  # it is closed, or None, or has no flush
+                    continue
 
     def wait(self) -> int:
         """Its exit code. A KeyboardInterrupt asks it to stop, a second one ends it at once; both are raised when it has
-        ended."""
-        interrupted = False
+        ended. So is any other exception of a signal's handler, which asks it to stop too."""
+        raised: Optional[BaseException] = None
         while True:
             try:
                 code = self._process.wait()
                 break
-            except KeyboardInterrupt:
-                interrupted = True
-                self._process.send_signal(signal.SIGINT)
+            except BaseException as error:
+                raised = raised or error
+                self._process.send_signal(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
         for thread in self._threads:
             thread.join()
         self._close()
-        if interrupted:
-            raise KeyboardInterrupt
+        if raised is not None:
+            raise raised
         return code
+
+    def let_go(self) -> None:
+        self._close()
 
     def _close(self) -> None:
         if self._ours is not None:
             os.close(self._ours)
             self._ours = None
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # it is closed, or None
 
 
 def _target(stream: Any, original: Any) -> Optional[int]:

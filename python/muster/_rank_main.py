@@ -9,27 +9,31 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from muster._channel import connect
+from muster._channel import connect, next_call
 from muster._function import call_packed, pack_exception, pack_result
 from muster.context import STOPPED, current
 
 
 def main() -> int:
     rank = int(os.environ.get("RANK", "0"))
+    log = os.environ.pop("MUSTER_CALL_LOG", "")
+    if log:
+        _print_into(log)
     connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": os.environ.pop("MUSTER_CALL_ID", ""),
                           "run_dir": os.environ.get("MUSTER_RUN_DIR"), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
     code = 0
-    while packed := _next_call(connection):
+    while packed := next_call(connection):
         code = _make_call(connection, packed, rank)
     return _leave() if code == 0 else code
 
 
-def _next_call(connection: Connection) -> bytes:
-    """A rank has one call, a warm worker of an Executor one after the other; none when there is no more."""
-    try:
-        return connection.recv_bytes()
-    except (EOFError, OSError):
-        return b""
+def _print_into(path: str) -> None:
+    """A warm worker's result goes another way than what it prints, so it writes that itself: the log is complete before."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def _make_call(connection: Connection, packed: bytes, rank: int) -> int:
@@ -40,10 +44,19 @@ def _make_call(connection: Connection, packed: bytes, rank: int) -> int:
     except BaseException as error:
         _tell_failure(connection, error)
         return 1
+    _flush()
     connection.send({"kind": "returned"})
     connection.send_bytes(result)
     connection.recv()  # it has been read
     return 0
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # the function has closed or replaced it
 
 
 def _tell_failure(connection: Connection, error: BaseException) -> None:
@@ -55,6 +68,7 @@ def _tell_failure(connection: Connection, error: BaseException) -> None:
     if not os.environ.get("MUSTER_CARD"):
         sys.stderr.write(told)
         sys.stderr.flush()
+    _flush()
     try:
         connection.send({"kind": "raised", "traceback": told, "exception": pack_exception(error)})
         connection.recv()

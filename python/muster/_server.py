@@ -10,8 +10,9 @@ import os
 import subprocess
 import threading
 import uuid
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from muster._forks import owned_by_this_process
 from muster._program import program
 from muster._version import __version__
 from muster.errors import Unavailable
@@ -26,10 +27,12 @@ class TaskServer:
     def __init__(self, run_dir: str, grace_seconds: float, lease: bool) -> None:
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._process = subprocess.Popen([program(), "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self._process = subprocess.Popen([program(), "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
                                          start_new_session=True)
         assert self._process.stdin and self._process.stdout
-        self._in, self._out = self._process.stdin, self._process.stdout
+        self._in, self._out = self._process.stdin, open(self._process.stdout.fileno(), "rb", closefd=False)
+        self._reader: Optional[threading.Thread] = None
+        owned_by_this_process(self)  # the server ends when every copy of its standard input is closed
         self._say({"muster": "hello", "version": __version__, "name": "this host", "folder": "", "environment": [], "gpus": True,
                    "links": True, "cpu_topology": False, "held": True, "run_id": str(uuid.uuid4())})
         first = self._read_or_fail()
@@ -49,7 +52,8 @@ class TaskServer:
 
     def follow(self, on_message: Callable[[Dict[str, Any]], None]) -> None:
         """From now on messages are handed over."""
-        threading.Thread(target=self._follow, args=(on_message,), name="muster-tasks", daemon=True).start()
+        self._reader = threading.Thread(target=self._follow, args=(on_message,), name="muster-tasks", daemon=True)
+        self._reader.start()
         threading.Thread(target=self._keep_alive, name="muster-alive", daemon=True).start()
 
     def start(self, number: int, name: str, argv: Sequence[str], environment: Dict[str, str], ranks: int, attempt: int,
@@ -67,19 +71,27 @@ class TaskServer:
     def close(self) -> None:
         """Ends whatever still runs."""
         self._over.set()
-        with self._lock:
-            try:
-                self._in.close()
-            except OSError:
-                pass
+        self._close_input()
         self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+        self._out.close()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+    def let_go(self) -> None:
+        self._in.close()
+
+    def _close_input(self) -> None:
+        with self._lock:
+            self._in.close()
 
     def _say(self, message: Dict[str, Any]) -> None:
-        line = json.dumps(message) + "\n"
+        left = memoryview((json.dumps(message) + "\n").encode())
         with self._lock:
             try:
-                self._in.write(line.encode())
-                self._in.flush()
+                while left:
+                    left = left[self._in.write(left):]
             except (OSError, ValueError):
                 pass  # it has gone; the reader tells
 
@@ -93,8 +105,13 @@ class TaskServer:
 
     def _follow(self, on_message: Callable[[Dict[str, Any]], None]) -> None:
         while True:
-            message = self._read()
-            on_message(message)
+            try:
+                message = self._read()
+                on_message(message)
+            except BaseException as error:  # nobody else would tell the tasks' futures
+                self._close_input()
+                message = {"muster": "gone", "why": f"its reader has failed: {error!r}"}
+                on_message(message)
             if message["muster"] in ("gone", "cannot"):
                 self._over.set()
                 return

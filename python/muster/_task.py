@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import numbers
 import re
 import threading
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Dict, List, Optional, Union
 
 from muster._places import Need, Share
@@ -13,6 +15,7 @@ from muster.errors import InvalidArgument
 _LONGEST_PAUSE = 60.0
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_TIME = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])"
 
 
 class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
@@ -43,7 +46,9 @@ class Task:
     future: TaskFuture = field(default_factory=TaskFuture)
     share: Share = field(default_factory=Share)
     attempt: int = 0
-    not_before: float = 0.0
+    is_ready: bool = False  # waits for devices alone
+    is_claimed: bool = False
+    earlier_left: int = 0  # those of `after` that have not ended
     failures: int = 0
     answer: Optional[Dict[str, Any]] = None
     ended_by_us: str = ""
@@ -53,17 +58,13 @@ class Task:
         """Whether any process on one device will do."""
         return self.ranks == 1 and self.need == Need() and self.time_limit is None
 
-    def is_ready(self, now: float) -> bool:
-        return now >= self.not_before and all(earlier.done() for earlier in self.after)
-
-    def failed_before(self) -> Optional[str]:
-        """Why a task that this one comes after did not succeed; None while all may still."""
-        for earlier in self.after:
-            if earlier.cancelled():
-                return "it was cancelled"
-            if earlier.done() and earlier.exception() is not None:
-                return str(earlier.exception())
-        return None
+    def claim(self) -> bool:
+        """Has the future run, or tells those that wait for it that it was cancelled; then it returns False. A second call does
+        nothing. The executor holds its lock."""
+        if self.is_claimed:
+            return not self.future.cancelled()
+        self.is_claimed = True
+        return self.future.set_running_or_notify_cancel()
 
     def begin(self, share: Share) -> None:
         self.share = share
@@ -77,9 +78,8 @@ class Task:
         self.failures += 1
         return min(2.0 ** (self.failures - 1), _LONGEST_PAUSE)
 
-    def prepare_another(self, not_before: float, costs: bool) -> None:
+    def prepare_another(self, costs: bool) -> None:
         self.attempt += 1
-        self.not_before = not_before
         if not costs:
             self.failures = 0
 
@@ -98,17 +98,46 @@ def bytes_of(memory: Union[None, int, str]) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def seconds_of(time_limit: Union[None, float, str]) -> Optional[float]:
+def seconds_of(time_limit: Union[None, float, str, timedelta]) -> Optional[float]:
     """A time in seconds.
 
-    >>> seconds_of("2h"), seconds_of(1.5)
-    (7200.0, 1.5)
+    >>> seconds_of("2h"), seconds_of("1h30m"), seconds_of(1.5)
+    (7200.0, 5400.0, 1.5)
     """
-    if time_limit is None or isinstance(time_limit, (int, float)):
-        return time_limit
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", time_limit)
-    unit = (match[2] or "s") if match else ""
-    if not match or unit not in _SECONDS:
+    if time_limit is None:
+        return None
+    seconds = _seconds_of(time_limit)
+    if seconds is None or not 0 < seconds <= threading.TIMEOUT_MAX:
         raise InvalidArgument(f"time_limit: expected a time such as 90m, got {time_limit!r}; correct it")
-    return float(match[1]) * _SECONDS[unit]
+    return seconds
 
+
+def _seconds_of(time_limit: object) -> Optional[float]:
+    """None: it is no time."""
+    if isinstance(time_limit, timedelta):
+        return time_limit.total_seconds()
+    if isinstance(time_limit, numbers.Real) and not isinstance(time_limit, bool):
+        return float(time_limit)
+    if not isinstance(time_limit, str):
+        return None
+    if re.fullmatch(r"\s*\d+(?:\.\d+)?\s*", time_limit):
+        return float(time_limit)
+    if not re.fullmatch(rf"\s*(?:{_TIME}\s*)+", time_limit):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_TIME, time_limit))
+
+
+def failure_of(earlier: "concurrent.futures.Future[Any]") -> Optional[str]:
+    """Why a future that has ended did not succeed; None: it did."""
+    if earlier.cancelled():
+        return "it was cancelled"
+    error = earlier.exception()
+    return None if error is None else text_of(error)
+
+
+def text_of(error: BaseException) -> str:
+    """Its message, also where its own __str__ raises."""
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be made"

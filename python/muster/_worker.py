@@ -57,9 +57,11 @@ def tell(task: Task, answer: Dict[str, Any]) -> None:
     """Gives the task's future what its function returned or raised."""
     if answer["kind"] == "returned":
         try:
-            task.future.set_result(pickle.loads(answer["result"]))
-        except Exception as unreadable:  # of a class's own __setstate__, say
+            result = pickle.loads(answer["result"])
+        except BaseException as unreadable:  # a class's own __setstate__ may raise anything
             task.future.set_exception(unreadable)
+            return
+        task.future.set_result(result)
         return
     raised = unpack_exception(answer["exception"]) or _as_failure(task, answer["traceback"])
     raised.__cause__ = RemoteTraceback(answer["traceback"])

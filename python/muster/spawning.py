@@ -5,18 +5,17 @@ import os
 import pickle
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence as SequenceType
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
-from muster._channel import ADDRESS, KEY, Channel
+from muster._channel import ADDRESS, KEY, Channel, send_call
 from muster._flags import DeviceName, gpus_text, scores_table
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception
 from muster._job_process import JobProcess
-from muster._python_path import python_path
+from muster._python_path import python_path, rank_command
 from muster._run_flags import run_flags
 from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import RanksFailed, card_of, failure_of, logs_of
@@ -120,7 +119,7 @@ class _Job:
 
     def _arguments(self, across: bool) -> List[str]:
         passed_on = [word for name in (ADDRESS, KEY, "PYTHONPATH") for word in ("--env", name)] if across else []
-        return ["run", *run_flags(self._keywords, self._folder), *passed_on, "--no-python", sys.executable, "-m", "muster._rank_main"]
+        return ["run", *run_flags(self._keywords, self._folder), *passed_on, "--no-python", *rank_command()]
 
     def _on_hello(self, hello: Dict[str, Any], connection: Connection) -> None:
         """A rank asks for its call, and later tells what came of it. A later attempt replaces an earlier one."""
@@ -130,7 +129,7 @@ class _Job:
             self._run_dir = hello["run_dir"] or self._run_dir
             self._returned.pop(rank, None)
             self._raised.pop(rank, None)
-        connection.send_bytes(self._packed)
+        send_call(connection, self._packed, hello["attempt"])
         answer = connection.recv()
         if answer["kind"] == "returned":
             result = connection.recv_bytes()

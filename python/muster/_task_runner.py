@@ -1,0 +1,393 @@
+"""Starts the tasks of an Executor on their devices, and completes their futures."""
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import os
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+from muster._channel import Channel, send_call
+from muster._completions import Completions
+from muster._forks import owned_by_this_process
+from muster._log_file import append_to_log, remove_if_empty
+from muster._places import Need, Share, places_of
+from muster._python_path import python_path, rank_command
+from muster._server import TaskServer, text_bytes
+from muster._task import Task, failure_of
+from muster._waiting import Waiting
+from muster._worker import Worker, answer_of, tell
+from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
+from muster.failed import TaskFailed
+
+CALL = "MUSTER_CALL_ID"
+LOG = "MUSTER_CALL_LOG"  # a warm worker writes there itself
+_STOPPED = 75  # the task has saved, and asks to be started again
+_GRACE_SECONDS = 30.0
+
+
+class TaskRunner:
+    """The processes behind one Executor, from its first task to its end. Its methods may be called by any thread."""
+
+    def __init__(self, run_dir: str, wanted: Optional[Sequence[str]], cpu_slots: Optional[int], warm: bool, lease: bool) -> None:
+        self.run_dir = run_dir
+        self._warm = warm
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._completions = Completions(self._notify)
+        self._waiting = Waiting()
+        self._running: Dict[int, Task] = {}
+        self._workers: Dict[int, Worker] = {}
+        self._number = 0
+        self._closing = False
+        self._is_parents = False  # in a child that was forked
+        self._gone = ""
+        self._channel = Channel(self._on_hello)
+        try:
+            self._server = TaskServer(self.run_dir, _GRACE_SECONDS, lease)
+        except BaseException:
+            self._channel.close()
+            raise
+        self._places = places_of(self._server.inventory, wanted, cpu_slots)
+        for held in self._server.held:
+            self._places.set_held(held["gpu"], held["units"])
+        self._server.follow(self._on_message)
+        owned_by_this_process(self)
+
+    # --- what the executor uses ---
+
+    def refuse_where_it_has_ended(self) -> None:
+        """Raises where no task can be added."""
+        if self._is_parents:
+            raise FailedPrecondition("muster.Executor.submit: expected an executor of this process, got one of the process that this one was "
+                                     "forked from; make another")
+        if self._closing:
+            raise FailedPrecondition("muster.Executor.submit: expected an executor in use, got one that was shut down; make another")
+        if self._gone:
+            raise Unavailable(f"muster.Executor.submit: expected an executor in use, got one that has ended: {self._gone}; make another")
+
+    def refuse_what_never_fits(self, need: Need, memory: Union[None, int, str]) -> None:
+        """Raises where the task would wait for ever."""
+        fitting = self._places.num_that_fit(need)
+        if fitting < need.devices:
+            raise InvalidArgument(f"muster.Executor.submit: expected at most {fitting} devices{f' with {memory} free' if need.memory else ''}, "
+                                  f"got {need.devices}; ask for fewer, or give the executor more (gpus, cpu_slots)")
+
+    def add(self, make: Callable[[int], Task], after: Sequence["concurrent.futures.Future[Any]"]) -> Task:
+        """Takes a task, which `make` makes for its number."""
+        with self._lock:
+            self.refuse_where_it_has_ended()
+            self._number += 1
+            task = make(self._number)
+            task.earlier_left = len(after)
+            self._waiting.add(task, ready=not after)
+        task.future.add_done_callback(functools.partial(self._on_cancelled, task))
+        for earlier in after:
+            earlier.add_done_callback(functools.partial(self._on_earlier, task))
+        self._schedule()
+        return task
+
+    def take_no_more(self, cancel_waiting: bool) -> None:
+        """No task is added from now on. Those that have begun end as they do."""
+        if self._is_parents:
+            return
+        with self._lock:
+            self._closing = True
+            cancelled = self._waiting.take(lambda task: not task.is_claimed) if cancel_waiting else []
+        for task in cancelled:
+            task.future.cancel()
+        self._schedule()
+
+    def end_tasks(self) -> None:
+        """Cancels what waits, and ends what runs."""
+        if self._is_parents:
+            return
+        with self._lock:
+            waiting = self._waiting.take(lambda task: True)
+            for task in self._running.values():
+                self._end(task.number, task)
+            for worker in self._workers.values():
+                self._end(worker.number, worker.task)
+        for task in waiting:
+            if not task.future.cancel():  # it was to start again
+                self._fail(task, "failed: it was ended with the others")
+        self._schedule()
+
+    def is_in_callback(self) -> bool:
+        """Whether this thread is in a callback of a task's future, which would wait for itself."""
+        return self._completions.is_completing()
+
+    def wait_and_close(self) -> None:
+        """Returns when all tasks have ended, and their processes."""
+        if self._is_parents:
+            return
+        with self._changed:
+            self._changed.wait_for(self._is_idle)
+        self._server.close()
+        self._channel.close()
+        try:
+            os.rmdir(self.run_dir)  # where nothing was printed
+        except OSError:
+            pass
+
+    def let_go(self) -> None:
+        self._is_parents = True
+
+    def _end(self, number: int, task: Optional[Task]) -> None:
+        if task is not None:
+            task.ended_by_us = "it was ended with the others"
+            task.retries = 0
+        self._server.end(number, _GRACE_SECONDS)
+
+    def _is_idle(self) -> bool:
+        return not (self._waiting or self._running or self._workers or self._completions)
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._changed.notify_all()
+
+    # --- scheduling, under the lock ---
+
+    def _schedule(self) -> None:
+        """Starts what can start, in order. A task that must wait for devices keeps those behind it waiting."""
+        with self._lock:
+            while (task := self._waiting.first()) is not None and self._try_to_start(task):
+                pass
+            if self._closing and not self._waiting and not self._running:
+                self._end_workers(lambda worker: True)
+            self._changed.notify_all()
+        self._completions.run()
+
+    def _on_earlier(self, task: Task, earlier: "concurrent.futures.Future[Any]") -> None:
+        """A future has ended that this task comes after."""
+        failed = failure_of(earlier)
+        with self._lock:
+            task.earlier_left -= 1
+            if failed is None and task.earlier_left == 0:
+                self._waiting.make_ready(task)
+            elif failed is not None and self._waiting.remove(task):
+                self._fail(task, f"was skipped: it comes after one that failed ({failed})")
+        self._schedule()
+
+    def _on_cancelled(self, task: Task, future: "concurrent.futures.Future[Any]") -> None:
+        if not future.cancelled():
+            return
+        with self._lock:
+            self._waiting.remove(task)
+            task.claim()
+            task.packed = b""
+        self._schedule()
+
+    def _fail(self, task: Task, how: str) -> None:
+        """Its future is completed by the next _schedule."""
+        failed = TaskFailed(f"task '{task.name}' {how}", devices=task.future.devices, log=task.future.log)
+        self._complete(task, lambda: task.future.set_exception(failed))
+
+    def _complete(self, task: Task, complete: Callable[[], object]) -> None:
+        with self._lock:
+            if task.claim():
+                task.packed = b""
+                self._completions.add(complete)
+
+    def _try_to_start(self, task: Task) -> bool:
+        if self._warm and task.is_plain():
+            return self._try_a_worker(task)
+        share = Share() if task.need.devices == 0 else self._places.take(task.need)
+        if share is None:
+            self._end_workers(lambda worker: worker.task is None)  # the devices of idle ones come free
+            return False
+        self._begin(task, share)
+        return True
+
+    def _begin(self, task: Task, share: Share) -> None:
+        self._waiting.remove(task)
+        try:
+            if not task.claim():
+                self._places.give_back(share)
+                return
+            task.begin(share)
+            self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log))
+        except Exception as error:
+            self._places.give_back(share)
+            self._fail(task, f"could not be started: {error!r}")
+            return
+        self._running[task.number] = task
+        if task.time_limit is not None:
+            task.timer = _after(task.time_limit, functools.partial(self._on_time_limit, task, task.attempt))
+
+    def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str, **more: str) -> None:
+        environment = {**self._channel.environment(), CALL: str(number), "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1",
+                       "PYTHONFAULTHANDLER": os.environ.get("PYTHONFAULTHANDLER", "1"), **more}
+        uuids = [place.uuid for place in share.places if place.uuid]
+        self._server.start(number, name, rank_command(), environment, ranks, attempt, uuids, share.units if uuids else 0, share.memory, log)
+
+    # --- warm workers ---
+
+    def _try_a_worker(self, task: Task) -> bool:
+        for worker in self._workers.values():
+            if worker.task is None and worker.is_ready():
+                self._waiting.remove(task)
+                if task.claim():
+                    task.begin(worker.share)
+                    task.future.log = worker.log
+                    worker.give(task)
+                return True
+        if any(worker.task is None for worker in self._workers.values()):
+            return False  # one is on its way
+        share = self._places.take(task.need)
+        if share is not None:
+            self._number += 1
+            log = os.path.join(self.run_dir, f"worker-{self._number}.log")
+            worker = Worker(self._number, share, log)
+            self._workers[worker.number] = worker
+            self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log, **{LOG: log})
+        return False
+
+    def _end_workers(self, which: Callable[[Worker], bool]) -> None:
+        for worker in self._workers.values():
+            if which(worker):
+                worker.end()
+
+    # --- what comes from processes ---
+
+    def _on_hello(self, hello: Dict[str, Any], connection: Connection) -> None:
+        number = int(hello["call"])
+        with self._lock:
+            worker = self._workers.get(number)
+            task = self._running.get(number)
+        if worker is not None:
+            self._serve_worker(worker, connection)
+        elif task is not None:
+            send_call(connection, task.packed, task.attempt)
+            answer = answer_of(connection)
+            if hello["rank"] == 0 or answer["kind"] == "raised":
+                with self._lock:
+                    task.answer = answer
+
+    def _serve_worker(self, worker: Worker, connection: Connection) -> None:
+        """A warm worker takes one call after the other, until there is none for it."""
+        with self._lock:
+            worker.connected = True
+        self._schedule()
+        while True:
+            task = worker.next_task()
+            if task is None:
+                connection.send_bytes(b"")
+                return
+            send_call(connection, task.packed, task.attempt)
+            answer = answer_of(connection)
+            with self._lock:
+                if self._workers.get(worker.number) is not worker:
+                    return  # it has ended meanwhile, which is told
+                worker.task = None
+                self._judge_answer(task, answer)
+            self._schedule()
+
+    def _on_message(self, message: Dict[str, Any]) -> None:
+        kind = message["muster"]
+        if kind == "output":
+            with self._lock:
+                log = self._log_of(message["id"])
+            if log is not None:
+                append_to_log(log, text_bytes(message["bytes"]))
+        elif kind == "ended":
+            self._on_end(message)
+        elif kind == "held":
+            with self._lock:
+                self._places.set_held(message["gpu"], message["units"])
+            self._schedule()
+        elif kind in ("gone", "cannot"):
+            self._on_gone(message.get("why", "the program muster has ended"))
+
+    def _log_of(self, number: int) -> Optional[str]:
+        if number in self._running:
+            return self._running[number].future.log
+        return self._workers[number].log if number in self._workers else None
+
+    def _on_end(self, message: Dict[str, Any]) -> None:
+        with self._lock:
+            worker = self._workers.pop(message["id"], None)
+            task = self._running.pop(message["id"], None) if worker is None else self._task_of(worker)
+            share = worker.share if worker is not None else task.share if task is not None else None
+            if share is not None:
+                self._places.give_back(share)
+            if task is not None:
+                self._judge(task, message)
+        if worker is not None:
+            remove_if_empty(worker.log)
+        self._schedule()
+
+    def _task_of(self, worker: Worker) -> Optional[Task]:
+        """The task that a worker had when it ended. One that could not even start fails the task that it was started for."""
+        if worker.task is not None or worker.connected:
+            return worker.task
+        task = self._waiting.first_of(Task.is_plain)
+        if task is None or not self._waiting.remove(task) or not task.claim():
+            return None
+        task.begin(worker.share)
+        task.future.log = worker.log
+        return task
+
+    def _judge(self, task: Task, message: Dict[str, Any]) -> None:
+        """Decides what the end of a process is for its task: the result, another start, or a failure."""
+        if task.timer is not None:
+            task.timer.cancel()
+        if message.get("refused") or message.get("starved"):  # it has not begun
+            self._start_again(task, 0.5, costs=False)
+        elif message["exit_code"] == 0 and message["signal"] == 0 and task.answer is not None and task.answer["kind"] == "returned":
+            self._judge_answer(task, task.answer)
+        elif message["exit_code"] == _STOPPED and not task.ended_by_us:
+            self._start_again(task, 0.0, costs=False)
+        elif task.retries == 0 and task.answer is not None and task.answer["kind"] == "raised" and not task.ended_by_us:
+            self._judge_answer(task, task.answer)
+        elif task.retries > 0:
+            self._retry(task)
+        else:
+            failed = TaskFailed.of(task, message)
+            self._complete(task, lambda: task.future.set_exception(failed))
+
+    def _judge_answer(self, task: Task, answer: Dict[str, Any]) -> None:
+        if answer["kind"] == "raised" and task.retries > 0:
+            self._retry(task)
+        else:
+            self._complete(task, functools.partial(tell, task, answer))
+
+    def _retry(self, task: Task) -> None:
+        task.retries -= 1
+        self._start_again(task, task.next_pause(), costs=True)
+
+    def _start_again(self, task: Task, pause: float, costs: bool) -> None:
+        task.prepare_another(costs)
+        self._waiting.add(task, ready=False)
+        _after(pause, functools.partial(self._on_pause_over, task))
+
+    def _on_pause_over(self, task: Task) -> None:
+        with self._lock:
+            self._waiting.make_ready(task)
+        self._schedule()
+
+    def _on_time_limit(self, task: Task, attempt: int) -> None:
+        with self._lock:
+            if self._running.get(task.number) is task and task.attempt == attempt:
+                task.ended_by_us = f"its time limit of {task.time_limit:g} s was over"
+                self._server.end(task.number, _GRACE_SECONDS)
+
+    def _on_gone(self, why: str) -> None:
+        """The program behind this executor has ended, and all of its tasks with it."""
+        with self._lock:
+            self._gone = why
+            lost = [*self._running.values(), *(worker.task for worker in self._workers.values() if worker.task),
+                    *self._waiting.take(lambda task: True)]
+            self._running.clear()
+            self._workers.clear()
+            for task in lost:
+                self._fail(task, f"was lost: {why}")
+        self._schedule()
+
+
+def _after(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
