@@ -37,21 +37,22 @@ def request_of(gpus: Optional[float], memory: Union[None, int, str], ranks: int,
 
 def whole_number(where: str, what: str, value: Any, least: int) -> int:
     """The value as an int."""
-    if not _is_whole(value) or value < least:
+    if not _is_whole(value, least):
         raise InvalidArgument(f"{where}: expected {what} of {least} or more, got {value!r}; correct it")
     return operator.index(value)
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether it is an int, also one of numpy."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+def _is_whole(value: Any, least: int) -> bool:
+    """Whether it is an int of at least that, also one of numpy."""
+    return hasattr(value, "__index__") and not isinstance(value, bool) and operator.index(value) >= least
 
 
 def _need(gpus: Optional[float], memory: Union[None, int, str], ranks: int) -> Need:
-    asked = ranks if gpus is None else gpus
-    if not _is_whole(ranks) or ranks < 1 or not _is_number_of_gpus(asked):
+    is_right = _is_whole(ranks, 1) and (gpus is None or _is_number_of_gpus(gpus))
+    if not is_right:
         raise InvalidArgument(f"muster.Executor.submit: expected a whole number of GPUs or a fraction of one, and ranks of 1 or more, "
                               f"got gpus={gpus!r}, ranks={ranks!r}; correct them")
+    asked = operator.index(ranks) if gpus is None else gpus
     units = WHOLE if asked >= 1 else max(1, round(float(asked) * WHOLE))
     return Need(devices=max(1, int(asked)) if asked else 0, units=units, memory=bytes_of(memory))
 

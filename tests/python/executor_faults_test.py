@@ -1,0 +1,272 @@
+"""muster.Executor where something goes wrong: callers, tasks, processes and signals."""
+import signal
+import subprocess
+import sys
+import unittest
+
+from package import PackageCase
+from spawn_test import script
+
+
+class Futures(PackageCase):
+    def test_those_who_wait_are_told_of_a_cancelled_one(self):
+        self.must_print(script("""
+            import concurrent.futures as cf
+            def hold():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    first = pool.submit(hold)
+                    second = pool.submit(hold, after=[first])
+                    third = pool.submit(hold, after=[second])
+                    print(second.cancel(), second.cancel(), len(cf.wait([second, third]).done), next(cf.as_completed([second])) is second)
+                    print(third.exception())
+                    fourth = pool.submit(hold, after=[first])
+                    fifth = pool.submit(hold, after=[fourth])
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    cf.wait([fourth, fifth])
+                    pathlib.Path("go").touch()
+                    print(fourth.cancelled(), fifth.done(), first.result())
+            """), "True True 2 True\ntask 'hold' was skipped: it comes after one that failed (it was cancelled)\nTrue True None\n")
+
+    def test_a_chain_is_skipped_and_callbacks_may_submit(self):
+        code, out, err = self.run_script(script("""
+            import threading
+            def fail(): raise ValueError("no")
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    last = first = pool.submit(fail)
+                    more = []
+                    first.add_done_callback(lambda _: more.append(pool.submit(one)))
+                    for _ in range(1500):
+                        last = pool.submit(one, after=[last])
+                    called = threading.Event()
+                    last.add_done_callback(lambda _: (more.append(pool.submit(one)), called.set()))
+                    called.wait()
+                    print(type(last.exception()).__name__)
+                print([future.result() for future in more])
+                try:
+                    pool.submit(one)
+                except muster.FailedPrecondition as error:
+                    print(error)
+            """))
+        self.assertEqual((code, out, err), (0, "TaskFailed\n[1, 1]\nmuster.Executor.submit: expected an executor in use, got one that was shut down; make another\n", ""))
+
+    def test_many_wait_at_little_cost(self):
+        self.must_print(script("""
+            def hold():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    first = pool.submit(hold)
+                    costs = []
+                    for _ in range(2):
+                        begin = time.process_time()
+                        waiting = [pool.submit(hold) for _ in range(2000)]
+                        costs.append(time.process_time() - begin)
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    pathlib.Path("go").touch()
+                print(costs[1] < 2 * costs[0])  # those that wait already cost nothing
+            """), "True\n")
+
+    def test_what_cannot_be_read_is_told(self):
+        self.must_print(script("""
+            class Bad:
+                def __setstate__(self, state): sys.exit(3)
+            def bad():
+                result = Bad()
+                result.x = 1
+                return result
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(repr(pool.submit(bad).exception()), pool.submit(one).result())
+            """), "SystemExit(3) 1\n")
+
+
+class Values(PackageCase):
+    def test_each_is_checked_before_anything_waits(self):
+        code, out, err = self.run_script(script("""
+            import concurrent.futures, datetime
+            class Two:
+                def __index__(self): return 2
+            def ranks(): return muster.world_size()
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    done = concurrent.futures.Future()
+                    done.set_result(1)
+                    for how in ({"ranks": 2.0}, {"ranks": True}, {"gpus": "1"}, {"gpus": float("nan")}, {"after": ["x"]}, {"after": done},
+                                {"retries": None}, {"retries": "1"}, {"retries": -1}, {"time_limit": -5}, {"time_limit": 0},
+                                {"time_limit": float("nan")}, {"time_limit": 1e12}, {"name": 5}):
+                        try:
+                            pool.submit(ranks, **how)
+                            print("no error", how)
+                        except muster.InvalidArgument as error:
+                            if "expected" not in str(error): print(how, error)
+                    future = pool.submit(ranks, ranks=Two(), after=[done], time_limit=datetime.timedelta(hours=1), name="n" * 300)
+                    print(future.result(), len(os.path.basename(future.log)) < 120)
+                    print(pool.submit(ranks, time_limit="1h30m", retries=Two()).result())
+                for slots in ("2", 2.5):
+                    try:
+                        muster.Executor(cpu_slots=slots)
+                    except muster.InvalidArgument as error:
+                        print(error)
+            """))
+        self.assertEqual((code, out), (0, "2 True\n1\nmuster.Executor: expected cpu_slots of 1 or more, got '2'; correct it\n"
+                                          "muster.Executor: expected cpu_slots of 1 or more, got 2.5; correct it\n"), err)
+
+    def test_a_task_that_cannot_be_started_fails_alone(self):
+        self.must_print(script("""
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, run_dir="runs") as pool:
+                    here = os.getcwd()
+                    os.mkdir("gone")
+                    os.chdir("gone")
+                    os.rmdir("../gone")
+                    lost = pool._runner.add(lambda number: muster.executor.Task(number, "one", b"", muster._request.Need()), []).future
+                    print("task 'one' could not be started: FileNotFoundError" in str(lost.exception()))
+                    os.chdir(here)
+                    print(pool.submit(one).result())
+            """), "True\n1\n")
+
+    def test_two_of_a_second_have_folders_of_their_own(self):
+        self.must_print(script("""
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as a, muster.Executor(cpu_slots=1) as b:
+                    print(a.submit(one).log != b.submit(one).log)
+            """), "True\n")
+
+
+class Processes(PackageCase):
+    def test_a_full_disk_costs_the_log_alone(self):
+        code, out, err = self.run_script(script("""
+            import resource
+            def say(): print("x" * 4096, flush=True)
+            if __name__ == "__main__":
+                pool = muster.Executor(cpu_slots=1)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+                with pool:
+                    print(pool.submit(say).result(), pool.submit(say).result())
+            """))
+        self.assertEqual((code, out), (0, "None None\n"), err)
+        self.assertEqual(err.count("expected a log that can be written, got: [Errno 27] File too large"), 1, err)
+
+    def test_a_warm_worker_that_cannot_start_fails_a_task(self):
+        self.must_print(script("""
+            def one(): return 1
+            if __name__ == "__main__":
+                sys.executable = "/bin/false"
+                with muster.Executor(warm=True, cpu_slots=1) as pool:
+                    failed = pool.submit(one).exception()
+                    print(str(failed).splitlines()[0], failed.exit_code, failed.log.endswith("worker-2.log"))
+            """), "task 'one' failed: exit code 1 1 True\n")
+
+    def test_a_warm_task_starts_again_and_its_log_is_complete(self):
+        self.must_print(script("""
+            def flaky():
+                sys.stdout.write("attempt %d;" % muster.attempt())
+                if muster.attempt() == 0: raise ValueError("not yet")
+                return os.getpid()
+            if __name__ == "__main__":
+                with muster.Executor(warm=True, cpu_slots=1) as pool:
+                    future = pool.submit(flaky, retries=1)
+                    result = future.result()
+                    text = open(future.log).read()
+                    print("attempt 0;" in text and text.endswith("attempt 1;"), future.attempts, result == pool.submit(os.getpid).result())
+            """), "True 2 True\n")
+
+    def test_an_interpreters_flags_are_its_childrens(self):
+        path = self.write(script("""
+            def flags(): return sys.flags.optimize, sys.flags.utf8_mode, "error::UserWarning" in sys.warnoptions
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(pool.submit(flags).result(), muster.spawn(flags, n=1, quiet=True))
+            """))
+        done = subprocess.run([sys.executable, "-B", "-O", "-X", "utf8", "-W", "error::UserWarning", str(path)], cwd=self.folder,
+                              env=self.environment, capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, "(1, 1, True) [(1, 1, True)]\n"), done.stderr)
+
+
+class Forks(PackageCase):
+    def test_a_childs_copies_keep_nothing_alive(self):
+        self.must_print(script("""
+            import multiprocessing
+            def one(): return 1
+            if __name__ == "__main__":
+                here, there = multiprocessing.Pipe()
+                with muster.Executor(cpu_slots=1) as pool:
+                    child = multiprocessing.get_context("fork").Process(target=here.recv)
+                    child.start()
+                    print(pool.submit(one).result())
+                print("ended")
+                there.send(1)
+                child.join()
+            """), "1\nended\n")
+
+    def test_a_child_that_ends_leaves_the_pool_alone(self):
+        code, out, err = self.run_script(script("""
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    future = pool.submit(one)
+                    child = os.fork()
+                    if child == 0:
+                        try:
+                            pool.submit(one)
+                        except muster.FailedPrecondition as error:
+                            print(error, flush=True)
+                        sys.exit(0)
+                    print(os.waitpid(child, 0)[1], future.result(), pool.submit(one).result())
+            """))
+        self.assertEqual((code, out), (0, "muster.Executor.submit: expected an executor of this process, got one of the process that this one was "
+                                          "forked from; make another\n0 1 1\n"), err)
+
+    def test_nothing_outlives_a_killed_script_that_has_forked(self):
+        process = self.start(script("""
+            import multiprocessing
+            if __name__ == "__main__":
+                pool = muster.Executor(cpu_slots=1)
+                multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,)).start()
+                pool.submit(wait_for_ever).result()
+            """))
+        self.wait_for(lambda: len(self.pids_in()) == 1, "a task")
+        process.kill()
+        process.wait()
+        self.wait_for_the_end_of(self.pids_in())
+
+
+class Interrupts(PackageCase):
+    def test_a_pause_before_another_start_is_ended(self):
+        code, out, err = self.run_script(script("""
+            def fail():
+                note_pid()
+                raise ValueError("no")
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    future = pool.submit(fail, retries=30)
+                    after = pool.submit(fail, after=[pool.submit(fail, after=[future])])
+                    future.add_done_callback(lambda _: print(future.exception(), future.attempts, flush=True))
+                    while pool._runner._running or not pathlib.Path("pids").exists(): time.sleep(0.01)
+                    raise KeyboardInterrupt
+            """))
+        self.assertEqual(out, "task 'fail' failed: it was ended with the others 1\n", err)
+        self.assertNotIn("RuntimeError", err)
+
+    def test_one_ends_the_tasks_of_an_executor_without_a_with(self):
+        process = self.start(script("""
+            if __name__ == "__main__":
+                pool = muster.Executor(cpu_slots=1)
+                pool.submit(wait_for_ever).result()
+            """))
+        self.wait_for(lambda: len(self.pids_in()) == 1, "a task")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertIn("KeyboardInterrupt", err)
+        self.wait_for_the_end_of(self.pids_in())
+
+
+if __name__ == "__main__":
+    unittest.main()
