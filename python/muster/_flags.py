@@ -29,11 +29,18 @@ def gpus_text(gpus: Union[None, DeviceName, Iterable[DeviceName]], what: str = "
     >>> gpus_text([2, 4, 7]), gpus_text("free:2")
     ('2,4,7', 'free:2')
     """
-    if gpus is None or isinstance(gpus, str):
-        return gpus
-    if isinstance(gpus, (int, Device)):
-        return device_text(gpus, what)
-    return ",".join(device_text(device, what) for device in gpus)
+    if gpus is None:
+        return None
+    text = gpus if isinstance(gpus, str) else _names(gpus, what)
+    if not text.strip():  # the program takes an empty text for all
+        raise InvalidArgument(f"{what}: expected one GPU or more, got {gpus!r}; name them, or leave it out for all")
+    return text
+
+
+def _names(gpus: Union[DeviceName, Iterable[DeviceName]], what: str) -> str:
+    is_one = isinstance(gpus, Device) or not isinstance(gpus, Iterable)
+    told = [gpus] if is_one else list(gpus)  # type: ignore[arg-type]
+    return ",".join(device_text(device, what) for device in told)  # type: ignore[arg-type]
 
 
 def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:

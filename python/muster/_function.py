@@ -29,8 +29,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     functions within functions go by value, which needs cloudpickle."""
     if not callable(function):
         raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
-    call = (function, tuple(args), dict(kwargs))
-    body = _by_value(call, function, what) if _needs_value(function) else _by_name(call, function, what)
+    body = _body((function, tuple(args), dict(kwargs)), function, what)
     needs_main = any(name.encode() in body for name in _MAIN_NAMES)
     return pickle.dumps((_preparation(needs_main), body), protocol=4)
 
@@ -43,27 +42,23 @@ def call_packed(packed: bytes) -> Any:
     return function(*args, **kwargs)
 
 
-def _needs_value(function: Callable[..., Any]) -> bool:
-    """Whether another process could not find the function by its name."""
-    if getattr(function, "__module__", None) not in _MAIN_NAMES:
-        return "<" in getattr(function, "__qualname__", "")
-    return "<" in getattr(function, "__qualname__", "") or _main_file() is None
-
-
 def _main_file() -> Optional[str]:
     """The script that runs, where another process can run it again."""
     main = sys.modules.get("__main__")
-    if getattr(getattr(main, "__spec__", None), "name", None) not in (None, "__main__"):
-        return str(main.__spec__.origin)  # type: ignore[union-attr]  # python -m
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    if name is not None:  # python -m; of a package or a folder it is __main__.py, which multiprocessing does not run again
+        return None if name.rpartition(".")[2] == "__main__" else str(main.__spec__.origin)  # type: ignore[union-attr]
     path = getattr(main, "__file__", None)
     return path if path and os.path.isfile(path) and not hasattr(sys, "ps1") and "ipykernel" not in path else None
 
 
-def _by_name(call: Any, function: Callable[..., Any], what: str) -> bytes:
+def _body(call: Any, function: Callable[..., Any], what: str) -> bytes:
+    """By name where another process finds all of it by name."""
     try:
-        return pickle.dumps(call, protocol=4)
+        body = pickle.dumps(call, protocol=4)
     except Exception as error:  # an argument's own __reduce__ may raise anything
         return _by_value(call, function, what, error)
+    return _by_value(call, function, what) if b"__main__" in body and _main_file() is None else body
 
 
 def _by_value(call: Any, function: Callable[..., Any], what: str, first: Optional[Exception] = None) -> bytes:
@@ -109,8 +104,7 @@ def pack_result(result: Any, what: str) -> bytes:
         return pickle.dumps(result, protocol=4)
     except Exception as error:
         try:
-            import cloudpickle
-            return bytes(cloudpickle.dumps(result, protocol=4))
+            return _dumps_by_value(result)
         except Exception:
             raise TypeError(f"{what}: expected a result that can be pickled, got {type(result).__name__} ({error}); return numbers, "
                             "arrays or tensors of the CPU, or a path") from error
@@ -119,12 +113,22 @@ def pack_result(result: Any, what: str) -> bytes:
 def pack_exception(error: BaseException) -> Optional[bytes]:
     """An exception as bytes; None where it cannot be pickled, or not be made again."""
     stripped = error.with_traceback(None)
+    return _that_can_be_made_again(stripped, pickle.dumps) or _that_can_be_made_again(stripped, _dumps_by_value)
+
+
+def _that_can_be_made_again(error: BaseException, dumps: Callable[[BaseException], bytes]) -> Optional[bytes]:
     try:
-        packed = pickle.dumps(stripped, protocol=4)
+        packed = dumps(error)
         pickle.loads(packed)
         return packed
     except Exception:
         return None
+
+
+def _dumps_by_value(value: Any) -> bytes:
+    """For classes of notebooks and of functions. The caller's own class comes back."""
+    import cloudpickle
+    return bytes(cloudpickle.dumps(value, protocol=4))
 
 
 def unpack_exception(packed: Optional[bytes]) -> Optional[BaseException]:

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union, overload
+from typing import Any, Callable, Iterable, Iterator, Optional, Union, overload
 
 from muster import _abi
 from muster._flags import DeviceName, gpus_text, mesh_text, scores_table
@@ -90,7 +90,7 @@ def plan(n: Union[None, int, str] = None, *,
          gpus: Union[None, DeviceName, Iterable[DeviceName]] = None,
          gpus_per_rank: Optional[int] = None,
          policy: Optional[str] = None,
-         map: Union[None, MapFunction, Iterable[DeviceName]] = None,
+         map: Union[None, MapFunction, Iterable[DeviceName], Mapping[int, DeviceName]] = None,
          scores: Optional[Mapping[DeviceName, float]] = None,
          rank_memory: Union[None, int, str, Iterable[Union[int, str]]] = None,
          mesh: Union[None, str, Mapping[str, int]] = None,
@@ -120,10 +120,10 @@ def plan(n: Union[None, int, str] = None, *,
     return Plan(answer["plan"], devices_of(answer["devices"]))
 
 
-def map_indices(map: Union[MapFunction, Iterable[DeviceName]], request: Mapping[str, Any]) -> list[int]:
+def map_indices(map: Union[MapFunction, Iterable[DeviceName], Mapping[int, DeviceName]], request: Mapping[str, Any]) -> list[int]:
     """The index of each local rank's GPU. A function is asked for every rank; it sees the GPUs that the request selects."""
     if not callable(map):
-        told = list(map)
+        told = _told(map)
         indices = [one for one in told if isinstance(one, int) and not isinstance(one, bool)]
         if len(indices) == len(told):
             return indices
@@ -133,6 +133,19 @@ def map_indices(map: Union[MapFunction, Iterable[DeviceName]], request: Mapping[
     ranks = request.get("n")
     ranks = ranks if isinstance(ranks, int) else len(selected)
     return [_index(map(rank, list(selected)), selected, rank) for rank in range(ranks)]
+
+
+def _told(map: Union[Iterable[DeviceName], Mapping[int, DeviceName]]) -> list[DeviceName]:
+    """Of each local rank, from 0; a Mapping has these as its keys."""
+    if isinstance(map, Mapping):
+        if sorted(map, key=repr) != sorted(range(len(map)), key=repr):
+            raise InvalidArgument(f"map: expected the local ranks from 0 to {max(0, len(map) - 1)} as keys, got {dict(map)!r}; name each once")
+        told = [map[rank] for rank in range(len(map))]
+    else:
+        told = list(map)
+    if not told:
+        raise InvalidArgument(f"map: expected the GPU of each local rank, got {map!r}; name them, or leave it out")
+    return told
 
 
 def _selected(request: Mapping[str, Any]) -> list[Device]:

@@ -113,6 +113,9 @@ class WeightedSampler(DistributedSampler):
                  pad: bool = True) -> None:
         import torch
         self._weights = torch.as_tensor(weights, dtype=torch.double)
+        if self._weights.dim() != 1:
+            raise InvalidArgument(f"sampler: expected a weight of each sample, got a tensor of the shape {tuple(self._weights.shape)}; "
+                                  "give one of one dimension")
         super().__init__(self._weights.numel(), num_replicas, rank, True, seed, drop_last, pad=pad)
         possible = int((self._weights > 0).sum())
         if not bool(torch.isfinite(self._weights).all()) or bool((self._weights < 0).any()) or possible == 0:

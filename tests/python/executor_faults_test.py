@@ -1,4 +1,5 @@
 """muster.Executor where something goes wrong: callers, tasks, processes and signals."""
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -188,6 +189,41 @@ class Processes(PackageCase):
         done = subprocess.run([sys.executable, "-B", "-O", "-X", "utf8", "-W", "error::UserWarning", str(path)], cwd=self.folder,
                               env=self.environment, capture_output=True, text=True, timeout=300, check=False)
         self.assertEqual((done.returncode, done.stdout), (0, "(1, 1, True) [(1, 1, True)]\n"), done.stderr)
+
+
+@unittest.skipUnless(importlib.util.find_spec("cloudpickle"), "no cloudpickle here")
+class ByValue(PackageCase):
+    """Programs whose main module no other process can run again."""
+
+    PROGRAM = script("""
+        import functools
+        class TooHot(Exception): pass
+        class Scale:
+            def __init__(self, factor): self.factor = factor
+        def times(scale, x): return scale.factor * x
+        def burn(): raise TooHot("90 degrees")
+        if __name__ == "__main__":
+            with muster.Executor(cpu_slots=1) as pool:
+                print(pool.submit(functools.partial(times, Scale(3)), 2).result(), pool.submit(times, Scale(4), 2).result())
+                print(repr(pool.submit(burn).exception()), type(pool.submit(burn).exception()) is TooHot)
+        """)
+
+    def must_run(self, *command, **how):
+        done = subprocess.run([sys.executable, "-B", *command], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300,
+                              check=False, **how)
+        self.assertEqual((done.returncode, done.stdout), (0, "6 8\nTooHot('90 degrees') True\n"), done.stderr)
+
+    def test_of_the_command_line(self):
+        self.must_run("-c", self.PROGRAM)
+
+    def test_of_standard_input(self):
+        self.must_run("-", input=self.PROGRAM)
+
+    def test_of_a_package(self):
+        (self.folder / "package").mkdir()
+        self.write("", "package/__init__.py")
+        self.write(self.PROGRAM, "package/__main__.py")
+        self.must_run("-m", "package")
 
 
 class Forks(PackageCase):

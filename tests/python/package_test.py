@@ -144,6 +144,10 @@ class Plans(PackageTest):
         self.assertEqual(self.indices(4, surplus="share", map=lambda rank, devices: devices[rank // 2]), [0, 0, 1, 1])
         self.assertEqual(self.indices(2, gpus="2,0", map=lambda rank, devices: devices[rank].uuid), [2, 0])
         self.assertEqual(self.indices(map=lambda rank, devices: len(devices) - 1 - rank), [2, 1, 0])
+        self.assertEqual(self.indices(2, map={0: 2, 1: "GPU-0"}), [2, 0])
+        for wrong in ({1: 2, 2: 1}, {"a": 1}, {}, []):
+            with self.assertRaisesRegex(muster.InvalidArgument, "^map: expected the .*local rank.*, got "):
+                self.indices(2, map=wrong)
         with self.assertRaisesRegex(muster.InvalidArgument, "map: expected an index, a UUID or a Device of GPUs 0, 1, 2, got 'GPU-x' .rank 1.; correct it"):
             self.indices(2, map=lambda rank, devices: "GPU-x" if rank else 0)
 
@@ -155,7 +159,7 @@ class Plans(PackageTest):
                 muster.plan(n=1, inventory=str(box), map=which)
 
     def test_errors_are_exceptions_by_what_to_do(self):
-        for wrong in ({"n": 0}, {"gpus": "9"}, {"policy": "none"}, {"n": 9}, {"gpus": [1.5]}):
+        for wrong in ({"n": 0}, {"gpus": "9"}, {"policy": "none"}, {"n": 9}, {"gpus": [1.5]}, {"gpus": 1.0}, {"gpus": []}, {"gpus": ""}):
             with self.assertRaises(ValueError) as raised:
                 muster.plan(inventory=self.box, **wrong)
             self.assertEqual(raised.exception.code, "invalid_argument")

@@ -83,6 +83,7 @@ class Weighted(unittest.TestCase):
         self.assertEqual(len(set(drawn)), 4)
 
     def test_wrong_weights_are_refused(self):
+        self.assertRaisesRegex(muster.InvalidArgument, r"shape \(2, 3\)", muster.WeightedSampler, torch.ones(2, 3), num_replicas=1, rank=0)
         for weights in ([0.0, 0.0], [1.0, -1.0], [1.0, float("nan")]):
             self.assertRaises(muster.InvalidArgument, muster.WeightedSampler, weights, num_replicas=1, rank=0)
         self.assertRaises(muster.InvalidArgument, muster.WeightedSampler, [1.0, 0.0], 2, False, num_replicas=1, rank=0)

@@ -178,6 +178,66 @@ class Spawn(PackageCase):
         process.communicate()
         self.wait_for_the_end_of(self.pids_in())
 
+    def test_an_exception_of_a_handler_ends_the_ranks(self):
+        code, out, err = self.run_script(script("""
+            import signal, threading
+            def leave(number, frame): sys.exit(4)
+            def when_started():
+                while not pathlib.Path("pids").exists(): time.sleep(0.01)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+            if __name__ == "__main__":
+                signal.signal(signal.SIGALRM, leave)
+                threading.Thread(target=when_started).start()
+                muster.spawn(wait_for_ever, n=1, quiet=True)
+            """))
+        self.assertEqual((code, out), (4, ""), err)
+        self.wait_for_the_end_of(self.pids_in())
+
+    def test_a_fork_of_the_script_keeps_no_rank_alive(self):
+        process = self.start(script("""
+            import threading
+            def fork():
+                while not pathlib.Path("pids").exists(): time.sleep(0.01)
+                child = os.fork()
+                pathlib.Path("forked", str(child)).touch()
+                if child == 0: time.sleep(100)
+            if __name__ == "__main__":
+                pathlib.Path("forked").mkdir()
+                threading.Thread(target=fork).start()
+                muster.spawn(wait_for_ever, n=1, quiet=True)
+            """))
+        self.wait_for(lambda: any(self.pids_in("forked")), "a fork")
+        process.kill()
+        process.wait()
+        self.wait_for_the_end_of(self.pids_in())
+        for pid in filter(None, self.pids_in("forked")):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    def test_output_goes_on_where_nobody_takes_it(self):
+        self.must_print(script("""
+            class Tee:
+                def write(self, text): pass
+            def say(): print("x" * 200000)
+            if __name__ == "__main__":
+                print("first")
+                for stream in (Tee(), open(os.devnull, "w"), None):
+                    if stream is not None and not isinstance(stream, Tee): stream.close()
+                    sys.stdout = stream
+                    muster.spawn(say, n=1, quiet=True)
+                sys.stdout = sys.__stdout__
+                print("last")
+            """), "first\nlast\n")
+
+    def test_what_was_printed_before_comes_before(self):
+        self.must_print(script("""
+            def say(): print("a rank")
+            if __name__ == "__main__":
+                print("first")
+                muster.spawn(say, n=1, quiet=True)
+                print("last")
+            """), "first\na rank\nlast\n")
+
     def test_a_thread_may_spawn(self):
         self.must_print(script("""
             import threading
