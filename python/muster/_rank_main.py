@@ -10,12 +10,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from muster._channel import connect, next_call
+from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
 from muster.context import STOPPED, current
 
 
 def main() -> int:
     rank = int(os.environ.get("RANK", "0"))
+    unset_what_is_gone()
     log = os.environ.pop("MUSTER_CALL_LOG", "")
     if log:
         _print_into(log)

@@ -27,6 +27,7 @@ class TaskServer:
     def __init__(self, run_dir: str, grace_seconds: float, lease: bool) -> None:
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self.environment = dict(os.environ)  # the tasks inherit it
         self._process = subprocess.Popen([program(), "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
                                          start_new_session=True)
         assert self._process.stdin and self._process.stdout

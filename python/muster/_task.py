@@ -42,6 +42,7 @@ class Task:
     ranks: int = 1
     retries: int = 0
     time_limit: Optional[float] = None
+    environment: Dict[str, str] = field(default_factory=dict)  # in addition to the server's
     after: List["concurrent.futures.Future[Any]"] = field(default_factory=list)
     future: TaskFuture = field(default_factory=TaskFuture)
     share: Share = field(default_factory=Share)

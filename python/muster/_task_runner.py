@@ -6,10 +6,11 @@ import functools
 import os
 import threading
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from muster._channel import Channel, send_call
 from muster._completions import Completions
+from muster._environment import changes_since
 from muster._forks import owned_by_this_process
 from muster._log_file import append_to_log, remove_if_empty
 from muster._places import Need, Share, places_of
@@ -81,6 +82,7 @@ class TaskRunner:
             self._number += 1
             task = make(self._number)
             task.earlier_left = len(after)
+            task.environment = changes_since(self._server.environment)
             self._waiting.add(task, ready=not after)
         task.future.add_done_callback(functools.partial(self._on_cancelled, task))
         for earlier in after:
@@ -207,7 +209,8 @@ class TaskRunner:
                 self._places.give_back(share)
                 return
             task.begin(share)
-            self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log))
+            self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
+                        task.environment)
         except Exception as error:
             self._places.give_back(share)
             self._fail(task, f"could not be started: {error!r}")
@@ -216,9 +219,10 @@ class TaskRunner:
         if task.time_limit is not None:
             task.timer = _after(task.time_limit, functools.partial(self._on_time_limit, task, task.attempt))
 
-    def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str, **more: str) -> None:
-        environment = {**self._channel.environment(), CALL: str(number), "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1",
-                       "PYTHONFAULTHANDLER": os.environ.get("PYTHONFAULTHANDLER", "1"), **more}
+    def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str,
+               more: Mapping[str, str]) -> None:
+        environment = {**more, **self._channel.environment(), CALL: str(number), "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1",
+                       "PYTHONFAULTHANDLER": os.environ.get("PYTHONFAULTHANDLER", "1")}
         uuids = [place.uuid for place in share.places if place.uuid]
         self._server.start(number, name, rank_command(), environment, ranks, attempt, uuids, share.units if uuids else 0, share.memory, log)
 
@@ -241,7 +245,8 @@ class TaskRunner:
             log = os.path.join(self.run_dir, f"worker-{self._number}.log")
             worker = Worker(self._number, share, log)
             self._workers[worker.number] = worker
-            self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log, **{LOG: log})
+            self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log,
+                        {**changes_since(self._server.environment), LOG: log})
         return False
 
     def _end_workers(self, which: Callable[[Worker], bool]) -> None:

@@ -142,6 +142,19 @@ class Values(PackageCase):
 
 
 class Processes(PackageCase):
+    def test_a_task_has_the_environment_of_its_submit(self):
+        self.environment["OLD"] = "old"
+        self.must_print(script("""
+            def see(): return os.environ.get("NEW"), os.environ.get("OLD")
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    futures = [pool.submit(see)]
+                    os.environ["NEW"] = "a b"
+                    futures.append(pool.submit(see))
+                    del os.environ["OLD"], os.environ["NEW"]
+                    print(*[future.result() for future in [*futures, pool.submit(see)]])
+            """), "(None, 'old') ('a b', 'old') (None, None)\n")
+
     def test_a_full_disk_costs_the_log_alone(self):
         code, out, err = self.run_script(script("""
             import resource
