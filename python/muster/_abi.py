@@ -6,7 +6,8 @@ import json
 import os
 from typing import Any, Mapping, Optional
 
-from muster.errors import Unavailable, error_of
+from muster._plain import plain_value
+from muster.errors import InvalidArgument, Unavailable, error_of
 
 _NAME = "libmuster.so.0"
 _VERSION = 1  # of the interface, that this package needs
@@ -85,7 +86,14 @@ def ask_text(name: str, argument: Optional[str] = None) -> str:
         library().muster_free(answer)
 
 
+def _sent(key: str, value: Any) -> Any:
+    plain = plain_value(value)
+    if isinstance(plain, (str, int, float, list, dict)) and not isinstance(plain, bool):
+        return plain
+    raise InvalidArgument(f"{key}: expected a text or a number, got {value!r}; correct it")
+
+
 def ask(name: str, argument: Optional[Mapping[str, Any]] = None) -> Any:
     """What the function `name` answers, read as JSON. Members of `argument` that are None are left out."""
-    given = None if argument is None else json.dumps({key: value for key, value in argument.items() if value is not None})
+    given = None if argument is None else json.dumps({key: _sent(key, value) for key, value in argument.items() if value is not None})
     return json.loads(ask_text(name, given))

@@ -18,6 +18,7 @@ from muster._forks import owned_by_this_process
 
 ADDRESS = "MUSTER_CALL"  # where a started process finds its call
 KEY = "MUSTER_CALL_KEY"
+_LONGEST_ADDRESS = 107  # bytes, of a unix socket
 
 Take = Callable[[Dict[str, Any], Connection], None]
 
@@ -36,7 +37,7 @@ class Channel:
             host = socket.getfqdn()
             self._address = f"{host}:{self._listener.address[1]}"
         else:
-            self._folder = tempfile.mkdtemp(prefix="muster-call-")
+            self._folder = _private_folder()
             self._address = os.path.join(self._folder, "s")
             self._listener = Listener(self._address, family="AF_UNIX", backlog=1024, authkey=self._key)
         owned_by_this_process(self)
@@ -86,6 +87,15 @@ class Channel:
         """The folder is the parent's."""
         self._closed = True
         self._listener.close()
+
+
+def _private_folder() -> str:
+    """Short enough for the address of a unix socket, whatever TMPDIR is."""
+    folder = tempfile.mkdtemp(prefix="muster-call-")
+    if len(os.fsencode(os.path.join(folder, "s"))) <= _LONGEST_ADDRESS:
+        return folder
+    os.rmdir(folder)
+    return tempfile.mkdtemp(prefix="muster-call-", dir="/tmp")
 
 
 def connect(hello: Dict[str, Any]) -> Connection:

@@ -1,7 +1,10 @@
 """Values of Python as the flags of the program spell them."""
 from __future__ import annotations
 
-from typing import Iterable, Mapping, Optional, Union
+import math
+import numbers
+import operator
+from typing import Any, Iterable, Mapping, Optional, Union
 
 from muster.devices import Device
 from muster.errors import InvalidArgument
@@ -18,9 +21,9 @@ def device_text(device: DeviceName, what: str = "gpus") -> str:
     """
     if isinstance(device, Device):
         return device.uuid or str(device.index)
-    if isinstance(device, bool) or not isinstance(device, (int, str)):
+    if isinstance(device, bool) or not (isinstance(device, str) or hasattr(device, "__index__")):
         raise InvalidArgument(f"{what}: expected an index, a UUID or a Device, got {device!r}; correct it")
-    return str(device)
+    return device if isinstance(device, str) else str(operator.index(device))
 
 
 def gpus_text(gpus: Union[None, DeviceName, Iterable[DeviceName]], what: str = "gpus") -> Optional[str]:
@@ -51,6 +54,8 @@ def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:
     """
     if mesh is None or isinstance(mesh, str):
         return mesh
+    if not isinstance(mesh, Mapping) or not mesh:
+        raise InvalidArgument(f"mesh: expected the axes and their sizes, got {mesh!r}; write mesh={{'dp': 2, 'tp': 2}}")
     return ",".join(f"{axis}={size}" for axis, size in mesh.items())
 
 
@@ -62,4 +67,12 @@ def scores_table(scores: Optional[Mapping[DeviceName, float]]) -> Optional[dict[
     """
     if scores is None:
         return None
-    return {device_text(device, "scores"): float(score) for device, score in scores.items()}
+    if not isinstance(scores, Mapping) or not scores:
+        raise InvalidArgument(f"scores: expected the speed of each GPU, got {scores!r}; write scores={{0: 100, 1: 90}}")
+    return {device_text(device, "scores"): _score(device, score) for device, score in scores.items()}
+
+
+def _score(device: DeviceName, score: Any) -> float:
+    if not isinstance(score, numbers.Real) or not math.isfinite(score):
+        raise InvalidArgument(f"scores: expected a number for {device!r}, got {score!r}; correct it")
+    return float(score)

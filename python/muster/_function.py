@@ -1,6 +1,8 @@
 """A function and its arguments as bytes, for a process that is not there yet."""
 from __future__ import annotations
 
+import concurrent.futures
+import multiprocessing.process
 import multiprocessing.spawn
 import os
 import pickle
@@ -30,8 +32,10 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     if not callable(function):
         raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
     body = _body((function, tuple(args), dict(kwargs)), function, what)
-    needs_main = any(name.encode() in body for name in _MAIN_NAMES)
-    return pickle.dumps((_preparation(needs_main), body), protocol=4)
+    preparation = _preparation(needs_main=any(name.encode() in body for name in _MAIN_NAMES))
+    if b"multiprocessing.managers" in body:  # its queues and others are reached with this key
+        preparation["authkey"] = bytes(multiprocessing.process.current_process().authkey)
+    return pickle.dumps((preparation, body), protocol=4)
 
 
 def call_packed(packed: bytes) -> Any:
@@ -63,6 +67,7 @@ def _body(call: Any, function: Callable[..., Any], what: str) -> bytes:
 
 def _by_value(call: Any, function: Callable[..., Any], what: str, first: Optional[Exception] = None) -> bytes:
     name = getattr(function, "__qualname__", repr(function))
+    _refuse_futures(call, what)
     try:
         import cloudpickle
     except ImportError:
@@ -75,6 +80,16 @@ def _by_value(call: Any, function: Callable[..., Any], what: str, first: Optiona
     except Exception as error:
         raise InvalidArgument(f"{what}: expected a function and arguments that can be pickled, got '{name}' ({error}); leave out "
                               "what belongs to this process: open files, locks, tensors on a device") from error
+
+
+def _refuse_futures(call: Any, what: str) -> None:
+    """They cannot be sent, and what is meant is clear."""
+    _, args, kwargs = call
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, concurrent.futures.Future):
+            raise InvalidArgument(f"{what}: expected arguments that can be pickled, got a future; give its result(), or after=[it] to come after it")
+        if isinstance(value, concurrent.futures.Executor):
+            raise InvalidArgument(f"{what}: expected arguments that can be pickled, got an executor; make one in the function")
 
 
 def _preparation(needs_main: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from muster._channel import connect, next_call
 from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
 from muster.context import STOPPED, current
+from muster.errors import text_of
 
 
 def main() -> int:
@@ -88,7 +89,7 @@ def _own_frames_left_out(error: BaseException) -> Any:
 
 
 def _write_error_file(path: str, error: BaseException, told: str) -> None:
-    document = {"message": {"message": f"{type(error).__name__}: {error}",
+    document = {"message": {"message": f"{type(error).__name__}: {text_of(error)}",
                             "extraInfo": {"py_callstack": told, "timestamp": str(int(time.time()))}}}
     try:
         with open(path, "w", encoding="utf-8") as file:

@@ -3,13 +3,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Iterable, Iterator, List, Mapping
+from typing import Any, Iterator, List, Mapping
 
 from muster._flags import gpus_text, mesh_text, scores_table
+from muster._plain import plain_value
 from muster.errors import InvalidArgument
 
 SHORT = {"n": "-n"}
-_LISTS = {"signals_to_handle", "local_ranks_filter", "rank_memory", "hosts"}
+# Those that have no value.
+_SWITCHES = {"virtual_local_rank", "no_lease", "no_gpu_check", "quiet", "no_collapse", "no_auth", "standalone"}
+_MAY_STAND_ALONE = {"trace", "wait"}
+# Those that start no function, and what to do instead.
+_OF_OTHERS = {"dry_run": "call muster.plan, which starts nothing", "json": "call muster.plan(...).to_json()", "help": "call help(muster.spawn)",
+              **dict.fromkeys(("module", "run_path", "no_python"), "give the function, and leave it out")}
 
 
 def run_flags(keywords: Mapping[str, Any], folder: str) -> List[str]:
@@ -18,28 +24,47 @@ def run_flags(keywords: Mapping[str, Any], folder: str) -> List[str]:
     >>> run_flags({"n": 2, "gpus": [2, 4], "max_restarts": 3, "quiet": True}, "/tmp")
     ['-n', '2', '--gpus', '2,4', '--max-restarts', '3', '--quiet']
     """
+    if keywords.get("n") is not None and keywords.get("nproc_per_node") is not None:
+        raise InvalidArgument(f"muster.spawn: expected n or nproc_per_node, got n={keywords['n']!r} and nproc_per_node="
+                              f"{keywords['nproc_per_node']!r}; leave one out")
     flags: List[str] = []
     for name, value in keywords.items():
-        if value is not None and value is not False:
-            flags += _flag(name, value, folder)
+        if value is None or value is False:
+            continue
+        if name in _OF_OTHERS:
+            raise InvalidArgument(f"muster.spawn: expected a flag for starting a function, got {name}={value!r}; {_OF_OTHERS[name]}")
+        flags += _switch(name, value) if name in _SWITCHES else _flag(name, value, folder)
     return flags
 
 
+def _switch(name: str, value: Any) -> List[str]:
+    if value not in (0, 1):
+        raise InvalidArgument(f"{name}: expected True or False, got {value!r}; correct it")
+    return [_spelled(name)] if value else []
+
+
+def _spelled(name: str) -> str:
+    return SHORT.get(name, "--" + name.replace("_", "-"))
+
+
 def _flag(name: str, value: Any, folder: str) -> Iterator[str]:
-    flag = SHORT.get(name, "--" + name.replace("_", "-"))
+    flag = _spelled(name)
     if name == "env":
-        for variable, told in dict(value).items():
+        for variable, told in _variables(value).items():
             yield from (flag, f"{variable}={told}")
-        return
-    if value is True:
-        # The trace takes a word behind an equals sign; every other flag of this kind stands alone.
-        yield flag
-        return
-    if name == "trace":
-        yield f"{flag}={value}"
-        return
-    yield flag
-    yield _text(name, value, folder)
+    elif name in _MAY_STAND_ALONE:  # a value stands behind an equals sign
+        yield flag if value is True else f"{flag}={value}"
+    else:
+        yield from (flag, _text(name, value, folder))
+
+
+def _variables(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"env: expected a dict of variables, got {value!r}; write env={{'NAME': 'value'}}")
+    for variable, told in value.items():
+        if told is None:
+            raise InvalidArgument(f"env: expected a text for {variable}, got None; leave it out, or write ''")
+    return value
 
 
 def _text(name: str, value: Any, folder: str) -> str:
@@ -51,12 +76,13 @@ def _text(name: str, value: Any, folder: str) -> str:
         return _file(folder, "scores.json", json.dumps(scores_table(value)))
     if name == "plan" and hasattr(value, "to_json"):
         return _file(folder, "plan.json", value.to_json())
-    if name == "hosts" and isinstance(value, Mapping):
+    if name == "hosts" and isinstance(value, Mapping) and value:
         return ",".join(f"{host}:{ranks}" for host, ranks in value.items())
-    if isinstance(value, (str, int, float, os.PathLike)):
-        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-    if isinstance(value, Iterable) and not isinstance(value, Mapping):
-        return ",".join(str(one) for one in value)
+    plain = plain_value(value)
+    if isinstance(plain, (str, int, float)) and not isinstance(plain, bool):
+        return str(plain)
+    if isinstance(plain, list) and plain:
+        return ",".join(str(one) for one in plain)
     raise InvalidArgument(f"{name}: expected a value as `muster run --{name.replace('_', '-')}` takes it, got {value!r}; correct it")
 
 

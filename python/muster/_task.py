@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Dict, List, Optional, Union
 
 from muster._places import Need, Share
-from muster.errors import InvalidArgument
+from muster.errors import InvalidArgument, text_of
 
 _LONGEST_PAUSE = 60.0
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -134,11 +134,3 @@ def failure_of(earlier: "concurrent.futures.Future[Any]") -> Optional[str]:
         return "it was cancelled"
     error = earlier.exception()
     return None if error is None else text_of(error)
-
-
-def text_of(error: BaseException) -> str:
-    """Its message, also where its own __str__ raises."""
-    try:
-        return str(error)
-    except Exception:
-        return f"{type(error).__name__}, whose text cannot be made"

@@ -1,8 +1,9 @@
 """The GPUs of a machine."""
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Union
 
 from muster import _abi
 
@@ -73,7 +74,7 @@ class Device:
         return ", ".join(part for part in parts if part)
 
 
-def devices(inventory: Optional[str] = None) -> list[Device]:
+def devices(inventory: Union[None, str, "os.PathLike[str]"] = None) -> list[Device]:
     """The GPUs of this machine, with what they do now; of the machine in the file `inventory` where one is named.
 
     >>> [device.index for device in muster.devices() if device.health == "ok" and not device.processes]

@@ -56,3 +56,11 @@ _BY_NUMBER: tuple[Type[Error], ...] = (InvalidArgument, FailedPrecondition, Unav
 def error_of(number: int, message: str) -> Error:
     """The exception for a code of the C interface."""
     return (_BY_NUMBER[number - 1] if 1 <= number <= len(_BY_NUMBER) else Error)(message)
+
+
+def text_of(error: BaseException) -> str:
+    """Its message, also where its own __str__ raises."""
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be made"

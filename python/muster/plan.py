@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterable, Iterator, Optional, Union, overload
+from typing import Any, Callable, Iterator, Optional, Union, overload
 
 from muster import _abi
 from muster._flags import DeviceName, gpus_text, mesh_text, scores_table
+from muster._plain import plain_value
 from muster.devices import Device, devices_of
 from muster.errors import InvalidArgument, Unavailable
 
@@ -46,6 +48,8 @@ class Plan(Sequence[RankPlan]):
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """A plan of a file, such as plan.json of a run's folder."""
+        if not isinstance(text, str):
+            raise InvalidArgument(f"Plan.from_json: expected a text, got {type(text).__name__}; decode it, or read the file as text")
         _abi.ask_text("muster_plan_table", text)  # finds what is wrong with it
         return cls(json.loads(text))
 
@@ -99,7 +103,7 @@ def plan(n: Union[None, int, str] = None, *,
          visibility: Optional[str] = None,
          numa_binding: Optional[str] = None,
          cpu_slots: Optional[int] = None,
-         inventory: Optional[str] = None) -> Plan:
+         inventory: Union[None, str, "os.PathLike[str]"] = None) -> Plan:
     """Plans `n` ranks on this machine, or on the machine in the file `inventory`. Nothing is started or leased.
 
     Every argument is the flag of `muster run` with that name. `n` may also be "auto" (one rank a device), "gpu" or "cpu".
@@ -110,14 +114,25 @@ def plan(n: Union[None, int, str] = None, *,
     >>> muster.plan(n=4, map=lambda rank, devices: devices[-1 - rank])      # an index, a UUID or a Device
     """
     request: dict[str, Any] = {
-        "n": n, "gpus": gpus_text(gpus), "gpus_per_rank": gpus_per_rank, "policy": policy, "scores": scores_table(scores),
-        "rank_memory": [rank_memory] if isinstance(rank_memory, (int, str)) else None if rank_memory is None else list(rank_memory),
+        "n": plain_value(n), "gpus": gpus_text(gpus), "gpus_per_rank": gpus_per_rank, "policy": policy, "scores": scores_table(scores),
+        "rank_memory": _memory(rank_memory),
         "mesh": mesh_text(mesh), "global_batch": global_batch, "surplus": surplus, "visibility": visibility,
         "numa_binding": numa_binding, "cpu_slots": cpu_slots, "inventory": inventory}
     if map is not None:
         request["map"] = map_indices(map, request)
     answer = _abi.ask("muster_plan", request)
     return Plan(answer["plan"], devices_of(answer["devices"]))
+
+
+def _memory(told: Union[None, int, str, Iterable[Union[int, str]]]) -> Optional[list[Any]]:
+    if told is None:
+        return None
+    plain = plain_value(told)
+    each = plain if isinstance(plain, list) else [plain]
+    for one in each:
+        if isinstance(one, bool) or not isinstance(one, (int, str)):
+            raise InvalidArgument(f"rank_memory: expected bytes, or a text such as 40GiB, of each rank, got {told!r}; correct it")
+    return each
 
 
 def map_indices(map: Union[MapFunction, Iterable[DeviceName], Mapping[int, DeviceName]], request: Mapping[str, Any]) -> list[int]:
@@ -132,7 +147,7 @@ def map_indices(map: Union[MapFunction, Iterable[DeviceName], Mapping[int, Devic
     selected = _selected(request)
     ranks = request.get("n")
     ranks = ranks if isinstance(ranks, int) else len(selected)
-    return [_index(map(rank, list(selected)), selected, rank) for rank in range(ranks)]
+    return [_index(plain_value(map(rank, list(selected))), selected, rank) for rank in range(ranks)]
 
 
 def _told(map: Union[Iterable[DeviceName], Mapping[int, DeviceName]]) -> list[DeviceName]:
@@ -142,7 +157,8 @@ def _told(map: Union[Iterable[DeviceName], Mapping[int, DeviceName]]) -> list[De
             raise InvalidArgument(f"map: expected the local ranks from 0 to {max(0, len(map) - 1)} as keys, got {dict(map)!r}; name each once")
         told = [map[rank] for rank in range(len(map))]
     else:
-        told = list(map)
+        told = list(map) if isinstance(map, Iterable) and not isinstance(map, (str, bytes)) else []
+    told = [plain_value(one) for one in told]
     if not told:
         raise InvalidArgument(f"map: expected the GPU of each local rank, got {map!r}; name them, or leave it out")
     return told

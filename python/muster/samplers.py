@@ -35,12 +35,15 @@ class _Sampler:
     def set_epoch(self, epoch: int, consumed: int = 0) -> None:
         """Sets the next epoch. With `consumed`, it goes on behind the samples that all ranks together have used; the rest is
         divided among the ranks that there are now, whatever their number was before."""
-        if epoch < 0 or consumed < 0:
-            raise InvalidArgument(f"sampler: expected epoch and consumed samples of 0 or more, got {epoch} and {consumed}; correct them")
+        if epoch < 0 or not 0 <= consumed <= self._samples:
+            raise InvalidArgument(f"sampler: expected an epoch of 0 or more and 0 to {self._samples} consumed samples, got {epoch} and {consumed}; "
+                                  "correct them")
         self.epoch, self._consumed = epoch, consumed
 
     def state_dict(self, batches: int = 0, batch_size: int = 1) -> State:
         """The place after so many batches of each rank since set_epoch, for a checkpoint."""
+        if batches < 0 or batch_size < 1:
+            raise InvalidArgument(f"sampler: expected 0 batches or more of 1 sample or more, got {batches} of {batch_size}; correct them")
         used = min(self._samples, self._consumed + batches * self._global_batch(batch_size))
         return {"epoch": self.epoch, "consumed": used, "dataset_size": self._dataset_size, "seed": self.seed}
 

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Sequence as SequenceType
+from collections.abc import Mapping as MappingType, Sequence as SequenceType
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
@@ -15,6 +15,7 @@ from muster._channel import ADDRESS, KEY, Channel, send_call
 from muster._flags import DeviceName, gpus_text, scores_table
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception
 from muster._job_process import JobProcess
+from muster._plain import plain_value
 from muster._python_path import python_path, rank_command
 from muster._run_flags import run_flags
 from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
@@ -54,7 +55,9 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Option
     _refuse_in_a_rank()
     if isinstance(args, (str, bytes)) or not isinstance(args, SequenceType):
         raise InvalidArgument(f"muster.spawn: expected a tuple of arguments, got args={args!r}; write args=({args!r},)")
-    keywords: Dict[str, Any] = {"n": n, "gpus": gpus, "policy": policy, "hosts": hosts, "max_restarts": max_restarts,
+    if kwargs is not None and not isinstance(kwargs, MappingType):
+        raise InvalidArgument(f"muster.spawn: expected a dict of arguments by name, got kwargs={kwargs!r}; write kwargs={{'name': value}}")
+    keywords: Dict[str, Any] = {"n": plain_value(n), "gpus": gpus, "policy": policy, "hosts": hosts, "max_restarts": max_restarts,
                                 "timeout": timeout, "quiet": quiet, **flags}
     folder = tempfile.mkdtemp(prefix="muster-spawn-")
     try:

@@ -132,6 +132,43 @@ class Values(PackageCase):
                     print(pool.submit(one).result())
             """), "True\n1\n")
 
+    def test_what_cannot_be_an_argument_is_named(self):
+        self.must_print(script("""
+            def one(*args): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    future = pool.submit(one)
+                    for value in (future, pool):
+                        try:
+                            pool.submit(one, value)
+                        except muster.InvalidArgument as error:
+                            print(error)
+            """), """\
+            muster.Executor.submit: expected arguments that can be pickled, got a future; give its result(), or after=[it] to come after it
+            muster.Executor.submit: expected arguments that can be pickled, got an executor; make one in the function
+            """)
+
+    def test_a_managers_queue_is_an_argument(self):
+        self.must_print(script("""
+            import multiprocessing
+            def put(queue): queue.put("a value")
+            if __name__ == "__main__":
+                with multiprocessing.Manager() as manager, muster.Executor(cpu_slots=1) as pool:
+                    queue = manager.Queue()
+                    pool.submit(put, queue).result()
+                    print(queue.get())
+            """), "a value\n")
+
+    def test_a_long_folder_for_temporary_files(self):
+        folder = self.folder / ("t" * 120)
+        folder.mkdir()
+        self.must_print(script("""
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(pool.submit(one).result())
+            """), "1\n", TMPDIR=str(folder))
+
     def test_two_of_a_second_have_folders_of_their_own(self):
         self.must_print(script("""
             def one(): return 1
@@ -142,6 +179,27 @@ class Values(PackageCase):
 
 
 class Processes(PackageCase):
+    def test_an_end_without_a_result_is_told(self):
+        self.must_print(script("""
+            def leave(): sys.exit(0)
+            class Wordless(Exception):
+                def __str__(self): raise ValueError("no words")
+            def fail(): raise Wordless()
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(str(pool.submit(leave).exception()).splitlines()[0])
+                    failed = pool.submit(fail)
+                    print(type(failed.exception()).__name__, "Wordless, whose text" in str(pool.submit(leave, after=[failed]).exception()))
+                try:
+                    muster.spawn(fail, n=1, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(type(failed.__cause__).__name__)
+            """), """\
+            task 'leave' failed: exit code 0 before it returned (os._exit or sys.exit in it?)
+            Wordless True
+            Wordless
+            """)
+
     def test_a_task_has_the_environment_of_its_submit(self):
         self.environment["OLD"] = "old"
         self.must_print(script("""

@@ -165,6 +165,31 @@ class Plans(PackageTest):
             self.assertEqual(raised.exception.code, "invalid_argument")
 
 
+class Values(PackageTest):
+    class Two:
+        def __index__(self):
+            return 2
+
+    def test_of_other_packages_are_taken(self):
+        box, two = pathlib.Path(self.box), self.Two()
+        self.assertEqual(len(muster.devices(inventory=box)), 4)
+        self.assertEqual([rank.device.index for rank in muster.plan(n=two, inventory=box, map=[two, 0])], [2, 0])
+        self.assertEqual([rank.device.index for rank in muster.plan(n=two, inventory=box, gpus=[two, 1])], [2, 1])
+        self.assertEqual(_run_flags.run_flags({"n": two, "run_dir": pathlib.Path("a"), "quiet": 1, "no_lease": 0, "wait": "5m"}, "/tmp"),
+                         ["-n", "2", "--run-dir", "a", "--quiet", "--wait=5m"])
+
+    def test_wrong_ones_are_named(self):
+        for wrong in ({"map": 1}, {"scores": [1, 2]}, {"scores": {1: float("nan")}}, {"mesh": [2, 2]}, {"rank_memory": 1.5}, {"n": True}):
+            with self.assertRaisesRegex(muster.InvalidArgument, f"^{list(wrong)[0]}: expected .*, got .*; "):
+                muster.plan(**{"n": 2, "inventory": self.box, **wrong})
+        self.assertRaisesRegex(muster.InvalidArgument, "expected a text, got bytes", muster.Plan.from_json, b"{}")
+        for wrong in ({"quiet": "x"}, {"n": True}, {"tee": True}, {"max_restarts": True}, {"dry_run": True}, {"help": True}, {"env": ["A=1"]},
+                      {"env": {"A": None}}, {"n": 1, "nproc_per_node": 2}, {"hosts": {}}):
+            with self.assertRaisesRegex(muster.InvalidArgument, f"{list(wrong)[0]}.*, got |, got {list(wrong)[0]}="):
+                _run_flags.run_flags(wrong, "/tmp")
+        self.assertRaisesRegex(muster.InvalidArgument, "write kwargs=", muster.spawn, print, (), [1])
+
+
 class Ranks(PackageTest):
     FACTS = "import muster; print(muster.rank(), muster.world_size(), muster.local_rank(), muster.is_main(), muster.run_dir(), muster.attempt(), muster.batch_share(7))"
 

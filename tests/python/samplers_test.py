@@ -56,7 +56,8 @@ class Distributed(unittest.TestCase):
 
     def test_wrong_places_are_refused(self):
         sampler = muster.DistributedSampler(10, 2, 0)
-        for wrong in (lambda: muster.DistributedSampler(10, 2, 2), lambda: sampler.set_epoch(-1), lambda: muster.DistributedSampler(0, 1, 0),
+        for wrong in (lambda: muster.DistributedSampler(10, 2, 2), lambda: sampler.set_epoch(-1), lambda: sampler.set_epoch(0, 11),
+                      lambda: sampler.state_dict(-3), lambda: sampler.state_dict(1, 0), lambda: muster.DistributedSampler(0, 1, 0),
                       lambda: muster.DistributedSampler(5, 1, 0, drop_last=True, pad=False)):
             self.assertRaises(muster.InvalidArgument, wrong)
         self.assertRaises(muster.FailedPrecondition, sampler.load_state_dict, {"epoch": 0, "consumed": 2, "dataset_size": 11, "seed": 0})
