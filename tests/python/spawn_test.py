@@ -188,10 +188,13 @@ class Spawn(PackageCase):
             if __name__ == "__main__":
                 signal.signal(signal.SIGALRM, leave)
                 threading.Thread(target=when_started).start()
-                muster.spawn(wait_for_ever, n=1, quiet=True)
+                try:
+                    muster.spawn(wait_for_ever, n=1, quiet=True)
+                finally:
+                    [rank] = os.listdir("pids")
+                    print(os.path.exists(f"/proc/{rank}"))
             """))
-        self.assertEqual((code, out), (4, ""), err)
-        self.wait_for_the_end_of(self.pids_in())
+        self.assertEqual((code, out), (4, "False\n"), err)
 
     def test_a_fork_of_the_script_keeps_no_rank_alive(self):
         process = self.start(script("""
@@ -218,7 +221,8 @@ class Spawn(PackageCase):
         self.must_print(script("""
             class Tee:
                 def write(self, text): pass
-            def say(): print("x" * 200000)
+            def say():
+                for _ in range(100): print("x" * 4000)
             if __name__ == "__main__":
                 print("first")
                 for stream in (Tee(), open(os.devnull, "w"), None):
@@ -236,7 +240,7 @@ class Spawn(PackageCase):
                 print("first")
                 muster.spawn(say, n=1, quiet=True)
                 print("last")
-            """), "first\na rank\nlast\n")
+            """), "first\na rank\nlast\n", PYTHONUNBUFFERED="")
 
     def test_a_thread_may_spawn(self):
         self.must_print(script("""
