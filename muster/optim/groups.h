@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/optim/parts.h"
 
 namespace muster::optim {
 
@@ -24,12 +25,30 @@ inline void expect_parameters(const char* call, size_t count) {
   }
 }
 
+// A part of any parameter has one dimension, as a bias has, and lies in no layer.
+// Throws: invalid_argument for a rank's part.
+inline void expect_whole(const char* call, const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    if (!is_part(parameter))
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat(call,
+                    ": expected the whole parameters of a model, got a rank's part of ",
+                    plural(parameter.numel(), "element"),
+                    ", which has lost its parameter's shape; make the groups of "
+                    "net->parameters(), and pass sharded.parameters(groups) to the optimizer"));
+  }
+}
+
 // Two groups. Parameters of two or more dimensions decay by the options' weight_decay; biases and
-// the scales of norms, which have fewer, do not decay. Throws: invalid_argument for no parameters.
+// the scales of norms, which have fewer, do not decay. Throws: invalid_argument for no parameters,
+// and for a rank's parts of them (FullySharded::parameters()): make groups of the model's, then
+// FullySharded::parameters(groups).
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
     const std::vector<at::Tensor>& parameters, const Options& options) {
   expect_parameters("groups_by_decay", parameters.size());
+  expect_whole("groups_by_decay", parameters);
   std::vector<at::Tensor> matrices, others;
   for (const at::Tensor& parameter : parameters)
     (parameter.dim() < 2 ? others : matrices).push_back(parameter);
@@ -43,11 +62,14 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
 
 // A group for each layer, whose rate is `factor` times that of the next layer; the last one has the
 // options' rate. Fine-tuning leaves the first layers nearly as they are so. Throws:
-// invalid_argument for no layers, and for a factor that is not above 0 and finite.
+// invalid_argument for no layers, for a factor that is not above 0 and finite, and for a rank's
+// parts of parameters, as groups_by_decay.
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(
     const std::vector<std::vector<at::Tensor>>& layers, const Options& options, double factor) {
   expect_parameters("groups_by_layer", layers.size());
+  for (const std::vector<at::Tensor>& layer : layers)
+    expect_whole("groups_by_layer", layer);
   if (!(factor > 0) || !std::isfinite(factor)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("groups_by_layer: expected a finite factor above 0, got ",

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/fully_sharded_unit.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
@@ -81,6 +82,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   FullyShardedUnit& unit = *units.back();
   for (const at::Tensor& parameter : unit.parameters)
     set_->owners.emplace(parameter.unsafeGetTensorImpl(), &unit);
+  optim::record_parts(unit.tensors);
   mark_divided_gradients(unit.tensors);
   mark_divided_gradients(unit.parameters);
   return {set_, &unit};  // whoever has the module keeps the set

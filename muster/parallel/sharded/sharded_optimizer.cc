@@ -20,6 +20,7 @@
 #include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/parameter_hooks.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
@@ -487,6 +488,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
         "sharded optimizer", all, wrong, terms, *state_of_shards_->options.replicate_group);
   State& state = *state_of_shards_;
   state.make_buckets(groups);
+  optim::record_parts(state.tensors());
   const Groups parts = state.groups_of_parts(groups);
   state.inner = make(parts);
   for (const OptimizerParamGroup& own : options.gradients ? parts : groups)

@@ -8,6 +8,7 @@
 
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/distributed_data_parallel.h"
+#include "muster/optim/groups.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/train/clip.h"
@@ -286,6 +287,38 @@ TEST(SharedWeights, AShardedOptimizerStepsOnceOnEach) {
       EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6) << gradients;
     });
   }
+}
+
+// Parts have one dimension, as biases have, so no weight would decay.
+TEST(GroupsOfParts, AreAnError) {
+  const auto options = torch::optim::AdamWOptions(1e-3).weight_decay(0.1);
+  run_ranks(2, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    EXPECT_THAT(
+        failure_text([&] { optim::groups_by_decay(sharded.parameters(), options); }),
+        ::testing::AllOf(HasSubstr("groups_by_decay: expected the whole parameters of a model, got "
+                                   "a rank's part of "),
+                         HasSubstr("pass sharded.parameters(groups)")));
+    EXPECT_THAT(failure_text([&] { optim::groups_by_layer({sharded.parameters()}, options, 0.5); }),
+                HasSubstr("groups_by_layer: expected the whole parameters"));
+    const auto groups = sharded.parameters(optim::groups_by_decay(net->parameters(), options));
+    EXPECT_EQ(groups.size(), 2U);
+  });
+}
+
+TEST(GroupsOfParts, MayBeMadeOfAModelThatZero2Trains) {
+  const auto options = torch::optim::AdamWOptions(1e-3).weight_decay(0.1);
+  run_ranks(2, [&](ProcessGroup& group) {
+    auto net = sharded_mlp();
+    ShardedOptimizer<torch::optim::AdamW> optimizer(
+        optim::groups_by_decay(net->parameters(), options), options, group, {.gradients = true});
+    EXPECT_EQ(optim::groups_by_decay(net->parameters(), options).size(), 2U);
+    const auto& parts = optimizer.part().param_groups()[0].params();
+    EXPECT_THAT(failure_text([&] { optim::groups_by_decay(parts, options); }),
+                HasSubstr("a rank's part"));
+  });
 }
 
 }  // namespace
