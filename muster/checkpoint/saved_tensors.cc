@@ -11,6 +11,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/safetensors_dtype.h"
 
 namespace muster {
 
@@ -92,11 +93,13 @@ void SavedTensors::read_mean(const TensorPiece& piece, const at::Tensor& to) con
   to.copy_(sum / count);
 }
 
-// A tensor on a GPU, or one with other strides, is filled by a copy.
+// A tensor on a GPU, one with other strides, or one of another type, is filled by a copy.
 void SavedTensors::fetch(const TensorPiece& piece) const {
-  const bool is_plain = piece.tensor.is_cpu() && piece.tensor.is_contiguous();
-  const at::Tensor here =
-      is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
+  const TensorSource& from = reads_own(piece) ? own() : source_;
+  const at::ScalarType type = scalar_type_of(from.tensors().at(piece.name).kind);
+  const bool is_plain =
+      piece.tensor.is_cpu() && piece.tensor.is_contiguous() && piece.tensor.scalar_type() == type;
+  const at::Tensor here = is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), type);
   const bool differs_by_rank = !own_.empty() && own_[0].contains(piece.name);
   if (reads_own(piece)) {
     read(own(), piece, here);

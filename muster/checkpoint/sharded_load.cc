@@ -143,16 +143,25 @@ std::vector<ShardedState::Part> parts_that_were_saved(const ShardedState& state,
   return found;
 }
 
+// Averages of half weights are of fp32, and were once saved in the weights' type.
+bool is_widened(const TensorEntry& saved, const TensorEntry& mine) {
+  const bool is_half = saved.dtype == "BF16" || saved.dtype == "F16";
+  return is_half && mine.dtype == "F32" && saved.shape == mine.shape;
+}
+
 // Checks that the checkpoint has all of these pieces, with the model's types and shapes.
 void check_pieces_of(const TensorPieces& pieces,
                      const SavedTensors& saved,
-                     const std::string& path) {
+                     const std::string& path,
+                     bool may_be_half = false) {
   const TensorEntries entries = saved.entries(pieces);
   for (const TensorPiece& piece : pieces_to_load(pieces, entries)) {
     const TensorEntry mine = tensor_entry(piece.tensor.scalar_type(), piece.shape);
     const auto found = entries.find(piece.name);
     const bool is_there = found != entries.end();
     if (is_there && found->second.same_kind(mine))
+      continue;
+    if (is_there && may_be_half && is_widened(found->second, mine))
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("load: expected ",
@@ -291,7 +300,7 @@ class ShardedLoad {
     parts_of_ranks_ = saved("parts");
     in_pieces_ = parts_that_were_saved(state_, parts_of_ranks_);
     for (const auto& part : in_pieces_)
-      check_pieces_of(part.pieces, parts_of_ranks_, path_);
+      check_pieces_of(part.pieces, parts_of_ranks_, path_, /*may_be_half=*/true);
     model_ = saved("model");
     check_pieces_of(state_.model, model_, path_);
     if (!state_.optimizer)

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -33,19 +35,26 @@ void check_ema_options(double decay, const EmaOptions& options) {
 
 // Tells that a weight is no longer what was averaged.
 [[noreturn]] void refuse_other_weight(const std::string& name,
+                                      at::ScalarType averaged_type,
                                       const at::Tensor& average,
                                       const at::Tensor& weight) {
-  const auto kind_of = [](const at::Tensor& tensor) {
-    return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
+  const auto kind_of = [](at::ScalarType type, const at::Tensor& tensor) {
+    return cat(c10::toString(type), " [", join(tensor.sizes(), ", "), "]");
   };
   throw Error(ErrorCode::failed_precondition,
               cat("ema: expected '",
                   name,
                   "' as it was averaged, ",
-                  kind_of(average),
+                  kind_of(averaged_type, average),
                   ", got ",
-                  kind_of(weight),
+                  kind_of(weight.scalar_type(), weight),
                   "; make the Ema after the model has its type, or load its state into a new one"));
+}
+
+// A step of 1 - decay is less than half a bit of such types, and would be lost.
+at::ScalarType average_type(const at::Tensor& weight) {
+  const at::ScalarType type = weight.scalar_type();
+  return at::isReducedFloatingType(type) ? at::kFloat : type;
 }
 
 // Averages and their weights, of one type and on one device.
@@ -64,7 +73,7 @@ void lerp_in_lots(const std::vector<at::Tensor>& averages,
     const c10::Device device = average.device();
     AverageLot& lot = lots[{device.type(), device.index(), average.scalar_type()}];
     lot.averages.push_back(average);
-    lot.weights.push_back(weights[i]);
+    lot.weights.push_back(weights[i].to(average.scalar_type()));  // the same one, if it has it
   }
   for (const auto& [kind, lot] : lots)
     at::_foreach_lerp_(lot.averages, lot.weights, part);
@@ -88,10 +97,38 @@ void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& 
     at::_foreach_copy_(to, from);
 }
 
+void follow_device(const at::Tensor& average, const at::Tensor& weight) {
+  if (weight.device() != average.device())
+    average.set_data(average.to(weight.device()));
+}
+
+// Weights that may share memory, because they lie in one storage.
+std::vector<std::vector<size_t>> by_storage(const std::vector<at::Tensor>& weights) {
+  std::unordered_map<const c10::StorageImpl*, size_t> places;
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto* const storage = weights[i].storage().unsafeGetStorageImpl();
+    const auto [place, is_new] = places.emplace(storage, groups.size());
+    if (is_new)
+      groups.emplace_back();
+    groups[place->second].push_back(i);
+  }
+  return groups;
+}
+
+// What somebody has changed in the model during a swap is the average from then on. What is as it
+// was put there keeps the bits that the model's type does not have.
+void keep_changes(const at::Tensor& average, const at::Tensor& now) {
+  const at::Tensor unchanged = now.eq(average.to(now.scalar_type()));
+  average.copy_(at::where(unchanged, average, now.to(average.scalar_type())));
+}
+
 }  // namespace
 
 Ema::Ema(torch::nn::Module& model, double decay, const EmaOptions& options)
-    : Ema(weights_of(model), decay, options) {}
+    : Ema(weights_of(model), decay, options) {
+  model_ = model.weak_from_this();
+}
 
 Ema::Ema(const TensorPieces& weights, double decay, const EmaOptions& options)
     : decay_(decay), options_(options) {
@@ -113,7 +150,8 @@ void Ema::add(const TensorPiece& weight) {
   }
   require_memory("ema", weight.name, tensor);
   weights_.push_back(tensor);
-  kept_.push_back(tensor.detach().clone());
+  types_.push_back(tensor.scalar_type());
+  kept_.push_back(tensor.detach().to(average_type(tensor), /*non_blocking=*/false, /*copy=*/true));
   averages_.emplace_back(weight.name, kept_.back());
   const bool has_fractions = tensor.is_floating_point() || tensor.is_complex();
   const bool averages_buffer = options_.buffers == EmaBuffers::average && has_fractions;
@@ -132,10 +170,9 @@ void Ema::follow_weights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const at::Tensor &weight = weights_[i], &kept = kept_[i];
     require_memory("ema", name_of(kept), weight);
-    if (weight.scalar_type() != kept.scalar_type() || weight.sizes() != kept.sizes())
-      refuse_other_weight(name_of(kept), kept, weight);
-    if (weight.device() != kept.device())
-      kept.set_data(kept.to(weight.device()));
+    if (weight.scalar_type() != types_[i] || weight.sizes() != kept.sizes())
+      refuse_other_weight(name_of(kept), types_[i], kept, weight);
+    follow_device(kept, weight);
   }
 }
 
@@ -175,11 +212,46 @@ void Ema::refuse_while_swapped(const char* call) const {
                   "swap() first"));
 }
 
-// The model must have memory to hold the averages, which FullySharded may have freed.
+// A module that was replaced has weights that are not averaged: the model would be half of
+// averages.
+void Ema::require_averaged_modules() const {
+  const auto model = model_.lock();
+  if (!model)
+    return;
+  std::unordered_set<const c10::TensorImpl*> averaged;
+  for (const at::Tensor& weight : weights_)
+    averaged.insert(weight.unsafeGetTensorImpl());
+  std::unordered_map<std::string, at::Tensor> now;
+  for (const TensorPiece& weight : weights_of(*model))
+    now.emplace(weight.name, weight.tensor);
+  for (const auto& [name, average] : averages_) {
+    const auto found = now.find(name);
+    if (found != now.end() && averaged.contains(found->second.unsafeGetTensorImpl()))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("ema: expected the model to have the '",
+                    name,
+                    "' that was averaged, got ",
+                    found == now.end() ? "none" : "another tensor of that name",
+                    "; make the Ema after the model has its last modules"));
+  }
+}
+
+// The model must have memory to hold the averages, which FullySharded may have freed. Weights may
+// have been loaded before the first update, so the averages are those.
 void Ema::begin_swap() {
   refuse_while_swapped("second swap");
-  for (size_t i = 0; i < weights_.size(); ++i)
+  require_averaged_modules();
+  for (size_t i = 0; i < weights_.size(); ++i) {
     require_memory("ema", name_of(kept_[i]), weights_[i]);
+    if (weights_[i].sizes() != kept_[i].sizes())
+      refuse_other_weight(name_of(kept_[i]), types_[i], kept_[i], weights_[i]);
+    follow_device(kept_[i], weights_[i]);
+  }
+  if (updates_ == 0) {
+    const at::NoGradGuard no_grad;
+    copy_all(kept_, weights_);
+  }
   exchange();
   swapped_ = true;
 }
@@ -190,19 +262,40 @@ void Ema::end_swap() {
 }
 
 // Contents are exchanged, and not pointers: whoever holds a parameter, or has views of its memory,
-// has the average too.
+// has the average too. Weights in one memory are all read before any is written.
 void Ema::exchange() {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    const at::Tensor before = weights_[i].clone();
-    weights_[i].copy_(kept_[i]);
+  aside_.resize(weights_.size());
+  for (const std::vector<size_t>& together : by_storage(weights_)) {
+    std::vector<at::Tensor> before;
+    before.reserve(together.size());
+    for (const size_t i : together)
+      before.push_back(weights_[i].clone());
+    for (size_t j = 0; j < together.size(); ++j)
+      exchange_one(together[j], before[j]);
+  }
+}
+
+// An average of more bits than the weight stays here, since the weight would round it.
+void Ema::exchange_one(size_t i, const at::Tensor& before) {
+  if (aside_[i].defined()) {
+    weights_[i].copy_(aside_[i]);
+    keep_changes(kept_[i], before);
+    aside_[i].reset();
+    return;
+  }
+  weights_[i].copy_(kept_[i]);
+  if (swapped_ || before.scalar_type() == kept_[i].scalar_type()) {
     kept_[i].copy_(before);
+  } else {
+    aside_[i] = before;
   }
 }
 
 // The state shares the averages' memory, so making it costs nothing.
 SavedState Ema::state() const {
   refuse_while_swapped("state");
+  require_averaged_modules();
   SavedState saved;
   saved.numbers = {{"calls", as_number(calls_)}, {"updates", as_number(updates_)}};
   for (const auto& [name, average] : averages_)

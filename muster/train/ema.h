@@ -12,8 +12,9 @@
 //   muster::Ema ema(sharded.pieces(*net), 0.999);
 //
 // Costs one more copy of what this rank has of the model, and one pass over it per update. Ranks
-// that have the same weights have the same averages. Source: torch.optim.swa_utils.AveragedModel
-// with get_ema_multi_avg_fn, bit for bit.
+// that have the same weights have the same averages. Averages of bf16 and fp16 weights are fp32: in
+// those types a small change of an average would be rounded away. Source:
+// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn, bit for bit with weights of fp32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +49,7 @@ class Ema {
   // The model must outlive it. Parameters and buffers added later are not averaged. If the model
   // moves to another device, its averages move too. Throws: invalid_argument for a decay outside
   // [0, 1]; failed_precondition (like update() and swap()) for parameters without memory
-  // (FullySharded).
+  // (FullySharded); swap() and state() the same for a module that was replaced since.
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
   // Averages this rank's parts of a model: FullySharded::pieces, parallel_pieces or
   // Pipeline::pieces. With a ShardedOptimizer the model is whole: use the other constructor.
@@ -62,9 +64,9 @@ class Ema {
   void update();
   int64_t updates() const { return updates_; }  // those that counted
 
-  // Until the guard ends, the model's memory holds the averages, and this object the weights. Only
-  // one at a time. Of a FullySharded model, take it before whole_parameters(), which gathers the
-  // averages then.
+  // Until the guard ends, the model's memory holds the averages, and this object the weights;
+  // before the first update() the averages are the weights. Only one at a time. Of a FullySharded
+  // model, take it before whole_parameters(), which gathers the averages then.
   class [[nodiscard]] Swap {
    public:
     explicit Swap(Ema& ema) : ema_(ema) { ema_.begin_swap(); }
@@ -95,14 +97,19 @@ class Ema {
   void begin_swap();
   void end_swap();
   void exchange();
+  void exchange_one(size_t i, const at::Tensor& before);
   void follow_weights();
+  void require_averaged_modules() const;
   const std::string& name_of(const at::Tensor& average) const;
   void refuse_while_swapped(const char* call) const;
 
   double decay_;
   EmaOptions options_;
-  std::vector<at::Tensor> weights_;  // the model's, each once
-  std::vector<at::Tensor> kept_;     // their averages (during a swap, the weights)
+  std::weak_ptr<const torch::nn::Module> model_;  // of the first constructor, if it is shared
+  std::vector<at::Tensor> weights_;               // the model's, each once
+  std::vector<at::ScalarType> types_;             // of the weights that are averaged
+  std::vector<at::Tensor> kept_;   // their averages (during a swap, the weights of the same type)
+  std::vector<at::Tensor> aside_;  // during a swap, the weights of another type
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
   TensorPieces pieces_;  // their places in the whole model, without tensors
   std::vector<at::Tensor> averaged_weights_, averages_of_those_;

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <string>
+
 #include "tests/train/oracle.h"
 
 namespace muster::testing {
@@ -133,6 +136,109 @@ TEST(Ema, FollowsAParameterThatGetsOtherMemory) {
   net->to(torch::kFloat);
   ema.update();
   EXPECT_EQ(ema.updates(), 3);
+}
+
+// 1 - 0.999 of the way from 1 to 2 is less than half a bit of bf16 at 1.
+TEST(Ema, AveragesOfHalfWeightsMove) {
+  for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+    torch::nn::Linear net(2, 2), exact(2, 2);
+    net->to(type);
+    torch::NoGradGuard no_grad;
+    for (auto& layer : {net, exact})
+      for (auto& parameter : layer->parameters())
+        parameter.fill_(1);
+    Ema ema(*net, 0.999), expected(*exact, 0.999);
+    ema.update();
+    expected.update();
+    for (auto& layer : {net, exact})
+      for (auto& parameter : layer->parameters())
+        parameter.fill_(2);
+    for (int step = 0; step < 100; ++step) {
+      ema.update();
+      expected.update();
+    }
+    const torch::Tensor average = expected.averages()[0].second;
+    EXPECT_TRUE(ema.averages()[0].second.equal(average)) << type;
+    {
+      const auto averages = ema.swap();
+      EXPECT_EQ(net->weight.scalar_type(), type);
+      EXPECT_TRUE(net->weight.equal(average.to(type)));
+    }
+    EXPECT_TRUE(net->weight.equal(torch::full({2, 2}, 2).to(type)));
+    EXPECT_TRUE(ema.averages()[0].second.equal(average)) << "a swap rounds nothing";
+    {
+      const auto averages = ema.swap();
+      net->bias.fill_(7);  // as one who adapts the averages
+    }
+    EXPECT_EQ(ema.averages()[1].second[0].item<float>(), 7);
+    EXPECT_EQ(net->bias[0].item<float>(), 2);
+    SavedState of_before = ema.state();  // by a program that kept averages in the weights' type
+    for (auto& [name, tensor] : of_before.tensors)
+      tensor = tensor.to(type);
+    Ema resumed(*net, 0.999);
+    resumed.load_state(of_before);
+    EXPECT_TRUE(resumed.averages()[0].second.equal(average.to(type).to(torch::kFloat)));
+  }
+}
+
+TEST(Ema, WeightsInOneMemoryComeBack) {
+  for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+    torch::nn::Sequential net(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+    net->to(type);
+    const auto parameters = net->parameters();
+    parameters[2].set_data(parameters[0].detach());
+    Ema ema(*net, 0.5);
+    ema.update();
+    const auto first = parameters[0].detach().clone();
+    torch::NoGradGuard no_grad;
+    parameters[0].add_(2);
+    const auto second = parameters[0].detach().clone();
+    ema.update();
+    const auto average = ema.averages()[0].second.clone();
+    {
+      const auto averages = ema.swap();
+      EXPECT_TRUE(parameters[0].allclose(first + 1, 0.01, 0.01));
+      EXPECT_TRUE(parameters[2].equal(parameters[0]));
+    }
+    EXPECT_TRUE(parameters[0].equal(second));
+    EXPECT_TRUE(ema.averages()[0].second.equal(average));
+    EXPECT_TRUE(ema.averages()[2].second.equal(average));
+  }
+}
+
+TEST(Ema, BeforeTheFirstUpdateTheAveragesAreTheWeights) {
+  torch::nn::Linear net(2, 2);
+  Ema ema(*net, 0.5);
+  const torch::NoGradGuard no_grad;
+  net->weight.fill_(3);  // as load_weights does
+  {
+    const auto averages = ema.swap();
+    EXPECT_TRUE(net->weight.equal(torch::full({2, 2}, 3.0)));
+  }
+  EXPECT_TRUE(net->weight.equal(torch::full({2, 2}, 3.0)));
+}
+
+TEST(Ema, AReplacedModuleIsNamed) {
+  struct Net : torch::nn::Module {
+    Net() {
+      body = register_module("body", torch::nn::Linear(2, 2));
+      head = register_module("head", torch::nn::Linear(2, 2));
+    }
+    torch::nn::Linear body = nullptr, head = nullptr;
+  };
+  const auto net = std::make_shared<Net>();
+  Ema ema(*net, 0.5);
+  ema.update();
+  net->register_module("adapter", torch::nn::Linear(2, 2));  // what is added is not averaged
+  {
+    const auto averages = ema.swap();
+  }
+  net->replace_module("head", torch::nn::Linear(2, 3));
+  const std::string error =
+      "ema: expected the model to have the 'head.weight' that was averaged, got another tensor of "
+      "that name; make the Ema after the model has its last modules";
+  EXPECT_EQ(message_of_error([&] { const auto averages = ema.swap(); }), error);
+  EXPECT_EQ(message_of_error([&] { ema.state(); }), error);
 }
 
 TEST(Ema, WrongUseIsNamed) {

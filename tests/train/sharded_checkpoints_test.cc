@@ -7,9 +7,11 @@
 #include <mutex>
 
 #include "muster/base/error.h"
+#include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/training/checkpoints.h"
+#include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
@@ -180,6 +182,50 @@ TEST(ShardedCheckpoints, EachWayGoesOnFromEveryOtherBitForBit) {
           << kind << " of step " << step;
   }
   EXPECT_TRUE(std::filesystem::exists(folder / "step-12/model.safetensors"));
+}
+
+// An Ema as it was when it kept averages in the weights' type.
+struct EmaOfTheWeightsType {
+  SavedState state() const {
+    SavedState saved = ema.state();
+    for (auto& [name, tensor] : saved.tensors)
+      tensor = tensor.is_floating_point() ? tensor.to(torch::kBFloat16) : tensor;
+    return saved;
+  }
+  void load_state(const SavedState&) {}
+  std::map<std::string, at::Tensor> own_tensors() const { return state().tensors; }
+  TensorPieces pieces() const {
+    TensorPieces all = ema.pieces();
+    for (TensorPiece& piece : all)
+      if (piece.tensor.is_floating_point())
+        piece.tensor = piece.tensor.to(torch::kBFloat16);
+    return all;
+  }
+  Ema& ema;
+};
+
+TEST(ShardedCheckpoints, AveragesThatWereSavedInBf16AreRead) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(1);
+    net->to(torch::kBFloat16);
+    FullySharded sharded(group);
+    wrap_layers(sharded, net);
+    const TensorPieces pieces = sharded.pieces(*net);
+    Ema before(pieces, 0.75), after(pieces, 0.75);
+    before.update();
+    EmaOfTheWeightsType old{before};
+    Checkpoints(group, in_folder(folder.path())).add("model", pieces).add("ema", old).save(1);
+    for (const auto& [name, average] : after.averages())
+      if (average.is_floating_point())
+        average.fill_(9);
+    Checkpoints resumed(group, in_folder(folder.path()));
+    resumed.add("model", pieces).add("ema", after);
+    EXPECT_TRUE(resumed.restore());
+    EXPECT_EQ(after.updates(), 1);
+    for (size_t i = 0; i < pieces.size(); ++i)
+      EXPECT_TRUE(after.averages()[i].second.equal(before.averages()[i].second)) << i;
+  });
 }
 
 // One update with the weights as they are, then one with others: averages that are neither.
