@@ -99,7 +99,7 @@ void try_kernels(c10::Device device, const std::string& name) {
 }  // namespace
 
 Precision::Precision(c10::Device device, const PrecisionOptions& options)
-    : device_(device), options_(options) {
+    : device_(device), options_(options), is_asked_(std::make_shared<bool>(false)) {
   const auto type = type_named(options.type);
   check_scale_options(options);
   if (type != c10::kFloat)
@@ -121,6 +121,7 @@ Autocast Precision::autocast() const {
 }
 
 at::Tensor Precision::scale(const at::Tensor& loss) const {
+  *is_asked_ = true;
   return scales() ? loss * copied_to(loss.device(), scale_) : loss;
 }
 
@@ -139,7 +140,25 @@ bool Precision::is_unscaled(const at::Tensor& parameter) const {
 }
 
 void Precision::unscale(torch::optim::Optimizer& optimizer) {
-  unscale(parameters_of(optimizer));
+  const auto parameters = parameters_of(optimizer);
+  require_scaled(parameters);
+  unscale(parameters);
+}
+
+// Gradients of a loss as it is would be divided all the same, and be thousands of times too small.
+// In a group of several ranks another one may have had the loss.
+void Precision::require_scaled(const std::vector<at::Tensor>& parameters) const {
+  const bool has_others = options_.group && options_.group->size() > 1;
+  if (!scales() || *is_asked_ || has_others)
+    return;
+  const bool has_fresh = std::ranges::any_of(parameters, [this](const at::Tensor& parameter) {
+    return parameter.grad().defined() && !is_unscaled(parameter);
+  });
+  if (!has_fresh)
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              "precision: expected gradients of a scaled loss, got a backward without "
+              "precision.scale since the last update; call precision.scale(loss).backward()");
 }
 
 // Ranks take the step together or not at all, so they agree on what was found.
@@ -195,6 +214,13 @@ bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const
 bool Precision::step(torch::optim::Optimizer& optimizer) {
   const auto parameters = parameters_of(optimizer);
   require_each_once("precision", parameters, shape_as_name);
+  if (scales() && !stepped_.insert(&optimizer).second) {
+    throw Error(ErrorCode::failed_precondition,
+                "precision: expected one step of an optimizer until update, got a second one, "
+                "whose gradients would stay scaled; call precision.update() once after all "
+                "optimizers have stepped");
+  }
+  require_scaled(parameters);
   unscale(parameters);
   if (scales() && found_nonfinite(parameters))
     return false;
@@ -207,7 +233,7 @@ void Precision::update() {
   const bool is_hopeless = is_bad && is_at_floor();
   update_scale();
   if (is_hopeless)
-    refuse_nonfinite_at_floor(scale_value());
+    refuse_nonfinite_at_floor(current_scale());
 }
 
 // LibTorch's own kernel grows or shrinks the scale, as GradScaler's does.
@@ -229,11 +255,24 @@ void Precision::update_scale() {
                          options_.backoff_factor,
                          options_.growth_interval);
   scale_.clamp_min_(floor());
+  begin_update();
+}
+
+// What was scaled or stepped before belongs to another scale.
+void Precision::begin_update() {
   unscaled_.clear();
+  stepped_.clear();
+  *is_asked_ = false;
   ++updates_;
 }
 
+// Whoever asks may scale a loss by it, as a pipeline does.
 double Precision::scale_value() const {
+  *is_asked_ = true;
+  return current_scale();
+}
+
+double Precision::current_scale() const {
   return scales() ? scale_.item<float>() : 1;
 }
 
@@ -242,14 +281,14 @@ float Precision::floor() const {
 }
 
 bool Precision::is_at_floor() const {
-  return scale_value() <= floor();
+  return current_scale() <= floor();
 }
 
 // Only fp16 has a scale; the other types have nothing to save.
 SavedState Precision::state() const {
   if (!scales())
     return {};
-  return {.numbers = {{"scale", scale_value()}, {"growth_tracker", growth_tracker_.item<int>()}},
+  return {.numbers = {{"scale", current_scale()}, {"growth_tracker", growth_tracker_.item<int>()}},
           .tensors = {}};
 }
 
@@ -267,8 +306,7 @@ void Precision::load_state(const SavedState& state) {
   const int64_t tracker = state.whole_number("precision", "growth_tracker");
   scale_.fill_(std::max<double>(scale, floor()));
   growth_tracker_.fill_(tracker);
-  unscaled_.clear();
-  ++updates_;
+  begin_update();
 }
 
 }  // namespace muster

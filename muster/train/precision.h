@@ -17,6 +17,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,15 +66,16 @@ class Precision {
   bool scales() const { return options_.type == "fp16"; }
 
   // loss · scale. Also for the inner gradients of a gradient penalty; multiply those by
-  // inverse_scale() afterwards.
+  // inverse_scale() afterwards. This, or scale_value(), comes before unscale() and step().
   at::Tensor scale(const at::Tensor& loss) const;
   at::Tensor inverse_scale() const;
 
   // Divides each gradient by the scale, at most once until update(). Call it before clipping;
   // otherwise step() does it. Blocking: only over a group. Throws: invalid_argument for a gradient
-  // of type fp16; failed_precondition for sharded gradients without a group.
+  // of type fp16; failed_precondition for sharded gradients without a group, and without a group of
+  // several ranks for gradients of a loss that nobody has scaled since the last update().
   void unscale(torch::optim::Optimizer& optimizer);
-  // Uses `group` instead of that of the options.
+  // Uses `group` instead of that of the options. Does not look at whether a loss was scaled.
   void unscale(const std::vector<at::Tensor>& parameters,
                const std::optional<ProcessGroup>& group = {});
 
@@ -83,7 +85,8 @@ class Precision {
 
   // Takes the optimizer's step, or returns false if a gradient is not finite. Without a scale it
   // always steps. Blocking: for the GPU, with fp16. Throws: invalid_argument for an optimizer that
-  // has a parameter twice.
+  // has a parameter twice; as unscale(); failed_precondition, with fp16, for an optimizer that has
+  // stepped since the last update().
   bool step(torch::optim::Optimizer& optimizer);
 
   // Ends a step: the scale grows, stays or shrinks. Call it once, after all optimizers have
@@ -113,13 +116,20 @@ class Precision {
     mutable bool is_known_bad = false;  // the host has read `found`
   };
   bool is_unscaled(const at::Tensor& parameter) const;
+  void require_scaled(const std::vector<at::Tensor>& parameters) const;
+  void begin_update();
+  double current_scale() const;
   float floor() const;
 
   c10::Device device_;
   PrecisionOptions options_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
-  std::vector<Unscaled> unscaled_;  // since the last update()
+  // Since the last update():
+  std::vector<Unscaled> unscaled_;
+  std::unordered_set<const torch::optim::Optimizer*> stepped_;
+  std::shared_ptr<bool>
+      is_asked_;  // the scale, for a loss; copies share it as they share the scale
   int64_t updates_ = 0;
 };
 

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/train/rate_owner.h"
 
 namespace muster {
 
@@ -20,9 +21,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 }  // namespace
 
 Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
-    : optimizer_(optimizer), rate_(std::move(rate)) {
-  for (const auto& group : optimizer.param_groups())
-    initial_.push_back(group.options().get_lr());
+    : optimizer_(optimizer),
+      owner_(own_rates(optimizer, "Schedule")),
+      rate_(std::move(rate)),
+      initial_(owner_->rates) {
   apply();
 }
 
@@ -44,6 +46,7 @@ void Schedule::apply() {
   }
   for (size_t i = 0; i < groups.size(); ++i)
     groups[i].options().set_lr(rate_(initial_[i], step_));
+  owner_->rates = rates_of_groups(optimizer_);
 }
 
 double Schedule::lr(size_t group) const {
@@ -107,6 +110,7 @@ Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& optio
                     options.factor,
                     "; 0.1 is the default"));
   }
+  owner_ = own_rates(optimizer, "Plateau");
 }
 
 // The margin keeps noise from counting as progress.
@@ -144,6 +148,7 @@ void Plateau::lower() {
     if (before - after > options_.eps)
       group.options().set_lr(after);
   }
+  owner_->rates = rates_of_groups(optimizer_);
 }
 
 double Plateau::lr(size_t group) const {
@@ -169,6 +174,7 @@ void Plateau::load_state(const SavedState& state) {
   cooldown_left_ = state.whole_number("plateau", "cooldown_left");
   for (size_t i = 0; i < rates.size(); ++i)
     optimizer_.param_groups()[i].options().set_lr(rates[i]);
+  owner_->rates = std::move(rates);
 }
 
 }  // namespace muster

@@ -13,12 +13,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "muster/checkpoint/training/saved_state.h"
 
 namespace muster {
+
+struct RateOwner;
 
 // The rate in step `step` (from 0) of a parameter group that started with `initial`.
 struct Rate {
@@ -82,7 +85,8 @@ Rate chained(std::vector<Rate> parts);
 class Schedule {
  public:
   // Takes the current rates of the optimizer's groups as the initial ones, and sets those of step
-  // 0. The optimizer must outlive it.
+  // 0. The optimizer must outlive it. Throws: failed_precondition while the optimizer has another
+  // Schedule or a Plateau, whose rates would be the initial ones.
   Schedule(torch::optim::Optimizer& optimizer, Rate rate);
 
   // Call it after every optimizer step.
@@ -107,6 +111,7 @@ class Schedule {
   void apply();
 
   torch::optim::Optimizer& optimizer_;
+  std::shared_ptr<RateOwner> owner_;
   Rate rate_;
   std::vector<double> initial_;  // of each group
   int64_t step_ = 0;
@@ -124,11 +129,12 @@ struct PlateauOptions {
 };
 
 // Lowers the rates when a metric stops improving. It changes the rates themselves, so do not
-// combine it with a Schedule. Give all ranks the same metric (as Metrics::write returns), or their
-// rates will differ.
+// combine it with a Schedule (an error). Give all ranks the same metric (as Metrics::write
+// returns), or their rates will differ.
 class Plateau {
  public:
-  // Throws: invalid_argument unless the factor is below 1.
+  // Throws: invalid_argument unless the factor is below 1; failed_precondition while the optimizer
+  // has a Schedule or another Plateau.
   explicit Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options = {});
 
   // Call it after every evaluation. Returns whether the rates were lowered.
@@ -143,6 +149,7 @@ class Plateau {
   void lower();
 
   torch::optim::Optimizer& optimizer_;
+  std::shared_ptr<RateOwner> owner_;
   PlateauOptions options_;
   double best_;
   int64_t bad_ = 0;

@@ -108,8 +108,9 @@ TEST(Precision, SparseGradientsAreDividedToo) {
   const auto expected =
       torch::tensor({{0., 0.}, {2., 2.}, {0., 0.}, {1., 1.}, {0., 0.}}).to(torch::kFloat);
   EXPECT_TRUE(table->weight.grad().to_dense().equal(expected));
-  table->weight.mutable_grad()._values()[0][0] = INFINITY;
   precision.update();
+  precision.scale(table(torch::tensor({1, 3, 1})).sum()).backward();
+  table->weight.mutable_grad()._values()[0][0] = INFINITY;
   EXPECT_FALSE(precision.step(optimizer));
 }
 
@@ -226,6 +227,57 @@ TEST(Precision, AllRanksLeaveOutAStepOrNone) {
     }
     EXPECT_EQ(precision.scale_value(), 2);
   });
+}
+
+TEST(Precision, AForgottenUpdateIsAnError) {
+  auto weight = torch::ones({3}, torch::requires_grad());
+  auto other = torch::ones({3}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 0.5), of_other({other}, 0.5);
+  Precision precision(at::kCPU, "fp16");
+  for (int step = 0; step < 2; ++step) {  // two networks, as a GAN has, and one update
+    precision.scale((weight * other).sum()).backward();
+    EXPECT_TRUE(precision.step(optimizer));
+    EXPECT_TRUE(precision.step(of_other));
+    precision.update();
+  }
+  precision.scale(weight.sum()).backward();
+  EXPECT_TRUE(precision.step(optimizer));
+  precision.scale(weight.sum()).backward();
+  const auto before = weight.detach().clone();
+  EXPECT_THAT(message_of_error([&] { precision.step(optimizer); }),
+              HasSubstr("expected one step of an optimizer until update, got a second one"));
+  EXPECT_TRUE(weight.equal(before));
+  Precision full(at::kCPU, "fp32");
+  EXPECT_TRUE(full.step(optimizer));
+  EXPECT_TRUE(full.step(optimizer)) << "a type without a scale needs no update";
+}
+
+TEST(Precision, AForgottenScaleIsAnError) {
+  auto weight = torch::ones({3}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 0.5);
+  Precision precision(at::kCPU, "fp16");
+  const auto train_one = [&](const at::Tensor& loss, bool unscales) {
+    optimizer.zero_grad();
+    loss.backward();
+    if (unscales)
+      precision.unscale(optimizer);
+    precision.step(optimizer);
+    precision.update();
+  };
+  const std::string error = "expected gradients of a scaled loss, got a backward without";
+  for (const bool unscales : {false, true}) {
+    for (const auto& loss : {weight.sum(), weight.sum()})
+      train_one(precision.scale(loss), unscales);
+    EXPECT_THAT(message_of_error([&] { train_one(weight.sum(), unscales); }), HasSubstr(error));
+    precision.load_state(precision.state());
+    EXPECT_THAT(message_of_error([&] { train_one(weight.sum(), unscales); }), HasSubstr(error));
+    precision.load_state(precision.state());
+    train_one(weight.sum() * precision.scale_value(), unscales);
+    const Precision copy = precision;  // as a function of one's own may hold it
+    train_one(copy.scale(weight.sum()), unscales);
+  }
+  optimizer.zero_grad();
+  precision.step(optimizer);  // nothing was trained
 }
 
 TEST(Precision, WrongUseIsNamed) {

@@ -5,6 +5,10 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "tests/train/oracle.h"
@@ -30,6 +34,7 @@ std::vector<double> rates_of(const Rate& rate, int resumed_at = -1) {
   for (int step = 0; step < 40; ++step) {
     if (step == resumed_at) {  // another process, whose optimizer has the rates of the checkpoint
       const auto saved = schedule->state();
+      schedule.reset();
       schedule = std::make_unique<Schedule>(*optimizer, rate);
       schedule->load_state(saved);
     }
@@ -149,6 +154,48 @@ TEST(Schedule, ARateCanBePrintedAndStaysAtItsEnd) {
   EXPECT_EQ(rate::multi_step({30, 60}, 0.5).text, "times 0.5 at steps 30, 60");
   EXPECT_EQ(rate::sequential({rate::constant(), rate::exponential(0.5)}, {3}).text,
             "constant 1, then times 0.5 every step");
+}
+
+// A second one would begin with the first step of the warm-up.
+TEST(Schedule, AnOptimizerHasOne) {
+  auto optimizer = two_groups(), other = two_groups();
+  const Rate rising = rate::cosine({.steps = 10, .warmup = 5});
+  std::optional<Schedule> schedule(std::in_place, *optimizer, rising);
+  const std::string error =
+      "schedule: expected an optimizer whose rates nobody else sets, got one that has a Schedule "
+      "(learning rate now 0.001); destroy that one first and set the optimizer's rates, or join "
+      "the rates by rate::sequential or rate::chained";
+  EXPECT_EQ(message_of_error([&] { Schedule(*optimizer, rising); }), error);
+  EXPECT_THAT(message_of_error([&] { Plateau second(*optimizer); }),
+              HasSubstr("plateau: expected an optimizer whose rates nobody else sets"));
+  Schedule of_the_other(*other, rising);
+  schedule->step();
+  EXPECT_THAT(message_of_error([&] { Schedule(*optimizer, rising); }), HasSubstr("has a Schedule"));
+  const auto saved = schedule->state();
+  {
+    const Schedule copy = *schedule;
+    schedule.reset();
+    EXPECT_THAT(message_of_error([&] { Schedule(*optimizer, rising); }), HasSubstr("has a Sched"));
+  }
+  schedule.emplace(*optimizer, rising);
+  schedule->load_state(saved);
+  EXPECT_THAT(message_of_error([&] { Schedule(*optimizer, rising); }), HasSubstr("has a Schedule"));
+  schedule.reset();
+  Plateau plateau(*optimizer);
+  EXPECT_THAT(message_of_error([&] { Schedule(*optimizer, rising); }), HasSubstr("has a Plateau"));
+}
+
+// Each network of a GAN has an optimizer with its own, and each of several trainings begins anew.
+TEST(Schedule, AnOptimizerAtTheAddressOfOneThatIsGoneIsAnother) {
+  const Rate falling = rate::exponential(0.5);
+  std::vector<Schedule> of_those_that_are_gone;
+  for (int i = 0; i < 50; ++i) {
+    const auto optimizer = two_groups();
+    Schedule schedule(*optimizer, falling);
+    EXPECT_EQ(schedule.initial_lrs(), (std::vector<double>{0.1, 0.003}));
+    schedule.step();
+    of_those_that_are_gone.push_back(schedule);
+  }
 }
 
 TEST(Schedule, WrongUseIsNamed) {

@@ -1,0 +1,57 @@
+// Optimizers are known by their address. Another one may have that of an optimizer that is gone
+// before its Schedule, so the rates must be the owner's too.
+#include "muster/train/rate_owner.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+struct RateOwners {
+  std::mutex mutex;
+  std::map<const torch::optim::Optimizer*, std::weak_ptr<const RateOwner>> owners;
+
+  // It is never destroyed: a program may have a schedule that lives until its end.
+  static RateOwners& instance() {
+    static auto* const all = new RateOwners;
+    return *all;
+  }
+};
+
+}  // namespace
+
+std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups())
+    rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind) {
+  auto& all = RateOwners::instance();
+  const std::lock_guard lock(all.mutex);
+  std::vector<double> rates = rates_of_groups(optimizer);
+  const std::shared_ptr<const RateOwner> owner = all.owners[&optimizer].lock();
+  if (owner && owner->rates == rates) {
+    throw Error(ErrorCode::failed_precondition,
+                cat(lower_case(kind),
+                    ": expected an optimizer whose rates nobody else sets, got one that has a ",
+                    owner->kind,
+                    " (learning rate now ",
+                    rates.empty() ? 0 : rates[0],
+                    "); destroy that one first and set the optimizer's rates, or join the rates by "
+                    "rate::sequential or rate::chained"));
+  }
+  auto made = std::make_shared<RateOwner>(std::move(kind), std::move(rates));
+  std::erase_if(all.owners, [](const auto& entry) { return entry.second.expired(); });
+  all.owners[&optimizer] = made;
+  return made;
+}
+
+}  // namespace muster

@@ -1,0 +1,24 @@
+// Who sets the learning rates of an optimizer: a Schedule or a Plateau. A second one would take the
+// first one's rates, of a warm-up say, for those that the optimizer was made with.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+struct RateOwner {
+  std::string kind;           // "Schedule"
+  std::vector<double> rates;  // of the groups, as it has set them last
+};
+
+std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer);
+
+// Makes the owner of the optimizer's rates. The optimizer is free again when the last copy of what
+// is returned goes. Throws: failed_precondition if it has an owner whose rates it still has.
+std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind);
+
+}  // namespace muster
