@@ -263,6 +263,27 @@ void check_same_if_shared(const std::vector<at::Tensor>& filled,
                  "leave one out by .name");
 }
 
+// Refuses numbers that the model's type has not. An infinity of the file stays one.
+void check_stays_finite(const std::string& name,
+                        const at::Tensor& saved,
+                        const at::Tensor& values,
+                        const std::string& path) {
+  if (!at::isFloatingType(values.scalar_type()) || saved.scalar_type() == values.scalar_type())
+    return;
+  const at::Tensor lost = values.to(at::kFloat).isfinite().logical_not();
+  if (!lost.any().item<bool>())
+    return;
+  const at::Tensor wide = saved.to(at::kDouble).cpu().expand_as(values);
+  const at::Tensor too_large = lost.logical_and(wide.isfinite());
+  if (!too_large.any().item<bool>())
+    return;
+  refuse_weights(
+      cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
+      path,
+      cat(wide.masked_select(too_large)[0].item<double>(), ", which becomes infinite in it"),
+      "load into a model of bf16 or fp32, and convert what remains small enough");
+}
+
 // Rank 0's file as the others know it.
 struct SharedEntries {
   std::string head;
@@ -326,7 +347,10 @@ LoadedWeights load_weights(torch::nn::Module& model,
     const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     peers.on_rank0([&] {
       const bool is_made = made.made.contains(name);
-      values.copy_(is_made ? options.make(name, reader) : read_found(found.at(name), reader, path));
+      const at::Tensor saved =
+          is_made ? options.make(name, reader) : read_found(found.at(name), reader, path);
+      values.copy_(saved);
+      check_stays_finite(name, saved, values, path);
       check_same_if_shared(filled, name, tensor, values, path);
     });
     peers.share(values);

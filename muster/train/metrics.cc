@@ -245,10 +245,15 @@ void Metrics::min(const std::string& name, double value) {
 void Metrics::accuracy(const std::string& name,
                        const at::Tensor& logits,
                        const at::Tensor& labels,
-                       int64_t k) {
+                       int64_t k,
+                       std::optional<int64_t> ignore_index) {
   const at::NoGradGuard no_grad;
   const at::Tensor hits = label_hits(cat("metrics: '", name, "'"), logits, labels, k);
-  add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
+  if (!ignore_index)
+    return add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
+  const at::Tensor counts = labels.ne(*ignore_index);
+  const at::Tensor right = hits.logical_and(counts).sum().to(at::kDouble);
+  add(name, Kind::mean, right, counts.sum().item<double>());
 }
 
 // Brings what is on devices to the host, with one copy for each device.

@@ -80,12 +80,14 @@ class Metrics {
   void max(const std::string& name, double value);
   void min(const std::string& name, const at::Tensor& value);
   void min(const std::string& name, double value);
-  // Adds the fraction of labels among the k likeliest classes. Shapes: logits […, classes], labels
-  // […].
+  // Adds the fraction of labels among the k likeliest classes. Labels of `ignore_index` do not
+  // count (cross_entropy_loss has -100). Shapes: logits […, classes], labels […]. Blocking: for the
+  // GPU, with ignore_index.
   void accuracy(const std::string& name,
                 const at::Tensor& logits,
                 const at::Tensor& labels,
-                int64_t k = 1);
+                int64_t k = 1,
+                std::optional<int64_t> ignore_index = {});
 
   // Returns what was added since the last call, over all ranks, and starts anew. `extra` are rank
   // 0's own numbers, which come first in the line. A NaN on one rank makes the result NaN.

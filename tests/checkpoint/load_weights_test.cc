@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "muster/base/error.h"
@@ -17,6 +18,7 @@ namespace muster {
 namespace {
 
 using test::message_of;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -49,6 +51,25 @@ TEST_F(LoadWeights, ByTheSameNamesWhateverTheTypeOfFloat) {
               ElementsAre("weight", "bias"));
   EXPECT_EQ(test::filled_with(*net), 5);
   EXPECT_EQ(net->weight.scalar_type(), torch::kFloat);
+}
+
+TEST_F(LoadWeights, NumbersThatTheTypeHasNotAreNamed) {
+  at::Tensor wide = weight_.clone();
+  wide[1][2] = 1e5;
+  put("wide.safetensors", {{"weight", wide}, {"bias", bias_}});
+  auto half = filled_linear(1);
+  half->to(torch::kHalf);
+  EXPECT_THAT(message_of([&] { load_weights(*half, folder_ / "wide.safetensors"); }),
+              AllOf(HasSubstr("expected numbers that Half has for 'weight'"),
+                    HasSubstr("got 100000, which becomes infinite in it")));
+  EXPECT_EQ(test::filled_with(*half), 1);
+  half->to(torch::kBFloat16);
+  EXPECT_EQ(load_weights(*half, folder_ / "wide.safetensors").loaded.size(), 2U);
+  wide[1][2] = -INFINITY;  // as a mask may be
+  put("mask.safetensors", {{"weight", wide}, {"bias", bias_}});
+  half->to(torch::kHalf);
+  EXPECT_EQ(load_weights(*half, folder_ / "mask.safetensors").loaded.size(), 2U);
+  EXPECT_EQ(half->weight[1][2].item<float>(), -INFINITY);
 }
 
 TEST_F(LoadWeights, NamesAreMappedAndLeftOut) {

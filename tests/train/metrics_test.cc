@@ -87,6 +87,20 @@ TEST(TrainMetrics, AccuracyOfTheFirstK) {
   });
 }
 
+TEST(TrainMetrics, LabelsMayBeIgnored) {
+  run_ranks(2, [](ProcessGroup& group) {
+    Metrics metrics(group, {});
+    const auto logits = torch::tensor({{3., 2., 1.}, {1., 2., 3.}, {2., 3., 1.}, {3., 1., 2.}});
+    const auto labels = group.rank() == 0 ? torch::tensor({0, -100, -100, 2})
+                                          : torch::tensor({-100, -100, -100, -100});
+    metrics.accuracy("top1", logits, labels, 1, -100);
+    metrics.accuracy("all", logits, labels);
+    const auto values = metrics.write(1);
+    EXPECT_EQ(values["top1"], 0.5);
+    EXPECT_EQ(values["all"], 0.125);
+  });
+}
+
 TEST(TrainMetrics, NamesThatDifferAreAnErrorOnEveryRank) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
     Metrics metrics(group, {});

@@ -7,6 +7,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -15,6 +17,33 @@
 namespace muster {
 
 namespace {
+
+// The memory of a parameter, or, if that has gaps, its first element.
+struct ParameterMemory {
+  explicit ParameterMemory(const at::Tensor& parameter)
+      : begin(static_cast<const std::byte*>(parameter.const_data_ptr())),
+        end(begin + (parameter.is_non_overlapping_and_dense() ? parameter.nbytes()
+                                                              : parameter.element_size())),
+        is_trained(parameter.requires_grad()) {}
+
+  const std::byte* begin;
+  const std::byte* end;
+  bool is_trained;
+};
+
+// Whether two parameters, of which at least one is trained, have memory in common. Each would get
+// memory of its own.
+bool are_tied_by_memory(const std::vector<at::Tensor>& parameters) {
+  std::vector<ParameterMemory> all;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.numel() > 0)
+      all.emplace_back(parameter);
+  std::ranges::sort(all, std::less<>(), &ParameterMemory::begin);
+  for (size_t i = 1; i < all.size(); ++i)
+    if (all[i].begin < all[i - 1].end && (all[i].is_trained || all[i - 1].is_trained))
+      return true;
+  return false;
+}
 
 // Returns what is wrong with the parameters of this rank, or nothing.
 std::string flat_problem(const std::string& owner,
@@ -52,6 +81,13 @@ std::string flat_problem(const std::string& owner,
                  group.job_rank(),
                  "); shard each parameter only once");
     }
+  }
+  if (are_tied_by_memory(parameters)) {
+    return cat(owner,
+               ": expected trained parameters with memory of their own, got two over one memory, "
+               "as set_data ties them (rank ",
+               group.job_rank(),
+               "); tie weights by register_parameter with one tensor");
   }
   return {};
 }

@@ -41,7 +41,7 @@ struct FlatLayout {
 // Compares the parameters' types, shapes, values and requires_grad, and everything in `terms`, over
 // the group's ranks. `wrong`: what this rank has already found wrong. Collective: yes. Throws:
 // invalid_argument, on every rank, if they differ, or if a rank's parameters are on another device
-// than its own or are already sharded.
+// than its own, are already sharded, or if two have memory in common and one of them is trained.
 void agree_on_parameters(const std::string& owner,
                          const std::vector<at::Tensor>& parameters,
                          std::string wrong,

@@ -61,6 +61,13 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
                   set_->group.job_rank(),
                   "); wrap the modules of each type separately");
     }
+    if (detail::lies_in_left(parameter, set_->left)) {
+      wrong =
+          cat("fully sharded: expected trained parameters with memory of their own, got one over "
+              "that of a module that was wrapped before, as set_data ties them (rank ",
+              set_->group.job_rank(),
+              "); tie weights by register_parameter with one tensor, in one wrapped module");
+    }
   }
   const auto type_of = [](const std::optional<at::ScalarType>& type) {
     return type ? std::string(c10::toString(*type)) : std::string("the parameters'");
@@ -77,6 +84,9 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   agree(set_->group);
   if (set_->options.replicate_group)
     agree(*set_->options.replicate_group);
+  const std::vector<detail::LeftMemory> memory = detail::memory_of_parameters(parameters);
+  std::erase_if(set_->left, [](const auto& old) { return old.storage.expired(); });
+  set_->left.insert(set_->left.end(), memory.begin(), memory.end());
   auto& units = only_calls ? set_->without_parameters : set_->units;
   units.push_back(std::make_shared<FullyShardedUnit>(set_, std::ssize(units), std::move(view)));
   FullyShardedUnit& unit = *units.back();

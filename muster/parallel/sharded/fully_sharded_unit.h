@@ -21,6 +21,13 @@
 namespace muster::detail {
 
 // All wrapped modules of a model: their order, and the running backward.
+// The memory that a parameter left. A parameter that still lies in it was tied to that one.
+struct LeftMemory {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  int64_t begin = 0, end = 0;  // elements of it
+  bool is_trained = false;
+};
+
 struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   FullyShardedSet(ProcessGroup group_, const FullyShardedOptions& options_)
       : group(std::move(group_)), options(options_) {}
@@ -40,6 +47,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   std::vector<std::shared_ptr<FullyShardedUnit>>
       without_parameters;  // outermost modules that only call others
   std::map<const c10::TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
+  std::vector<LeftMemory> left;
 
   bool reduces = true;
   bool whole = false;  // the guard of whole_parameters() lives
@@ -55,6 +63,11 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   bool kept_are_done = false;             // the next forward frees what was kept for a backward
   ShardedTraffic traffic;
 };
+
+// The places of parameters before they get memory of their own, and whether a parameter lies in
+// one.
+std::vector<LeftMemory> memory_of_parameters(const std::vector<at::Tensor>& parameters);
+bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& left);
 
 // What wrap() finds in a module: the parameters that were not already wrapped with an inner module.
 struct FullyShardedModuleView {

@@ -8,6 +8,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <set>
@@ -152,12 +153,14 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void lend_whole_gradients();
   void return_whole_gradients();
   void take_replaced();
-  void require_same_groups(size_t groups) const;
+  void require_same_groups(const Groups& groups) const;
+  void require_same_type(const at::Tensor& parameter, const at::Tensor& place) const;
   void require_same_trained() const;
   void gather();
 
   ProcessGroup group;
   ShardedOptimizerOptions options;
+  std::vector<std::vector<at::Tensor>> given;  // the groups' tensors at construction
   std::vector<ShardBucket> buckets;
   std::unique_ptr<torch::optim::Optimizer> inner;
 
@@ -389,6 +392,7 @@ void ShardsState::take_replaced() {
       if (lies_at(bucket.parameters[i], place))
         continue;
       require_same_place("sharded optimizer", bucket.parameters[i], place, group);
+      require_same_type(bucket.parameters[i], place);
       replaced.push_back(bucket.parameters[i]);
       places.push_back(place);
     }
@@ -404,20 +408,53 @@ void ShardsState::take_replaced() {
   }
 }
 
-// A group that was added later has no part in the inner optimizer.
-void ShardsState::require_same_groups(size_t groups) const {
-  const size_t expected = inner->param_groups().size();
-  if (groups == expected)
+// Forward and backward would be of one type, and the step of another.
+void ShardsState::require_same_type(const at::Tensor& parameter, const at::Tensor& place) const {
+  if (parameter.scalar_type() == place.scalar_type())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("sharded optimizer: expected ",
-                  expected,
-                  expected == 1 ? " parameter group" : " parameter groups",
-                  ", got ",
-                  groups,
-                  " (rank ",
-                  group.job_rank(),
-                  "); give all groups to the constructor, which divides them"));
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("sharded optimizer: expected parameters of ",
+          c10::toString(place.scalar_type()),
+          ", as they were sharded, got one of ",
+          c10::toString(parameter.scalar_type()),
+          " [",
+          join(parameter.sizes(), ", "),
+          "] (rank ",
+          group.job_rank(),
+          "); call net->to(type) before the optimizer is made, and load values of its type"));
+}
+
+// What was added later has no part in the inner optimizer.
+void ShardsState::require_same_groups(const Groups& groups) const {
+  if (groups.size() != given.size()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("sharded optimizer: expected ",
+                    plural(given.size(), "parameter group"),
+                    ", got ",
+                    groups.size(),
+                    " (rank ",
+                    group.job_rank(),
+                    "); give all groups to the constructor, which divides them"));
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto is_it = [](const at::Tensor& one, const at::Tensor& other) {
+      return one.is_same(other);
+    };
+    if (std::ranges::equal(groups[g].params(), given[g], is_it))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("sharded optimizer: expected the ",
+                    plural(given[g].size(), "tensor"),
+                    " that parameter group ",
+                    g,
+                    " had at construction, got ",
+                    groups[g].params().size(),
+                    groups[g].params().size() == given[g].size() ? " others" : "",
+                    " (rank ",
+                    group.job_rank(),
+                    "); give all parameters to the constructor, which divides them"));
+  }
 }
 
 // What is frozen later gets no gradient any more. For the other way there is neither a hook nor a
@@ -491,8 +528,10 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
   optim::record_parts(state.tensors());
   const Groups parts = state.groups_of_parts(groups);
   state.inner = make(parts);
-  for (const OptimizerParamGroup& own : options.gradients ? parts : groups)
+  for (const OptimizerParamGroup& own : options.gradients ? parts : groups) {
     add_param_group(own);
+    state.given.push_back(own.params());
+  }
   if (!options.gradients)
     return;
   mark_divided_gradients(state.tensors());
@@ -511,7 +550,7 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   State& state = *state_of_shards_;
-  state.require_same_groups(param_groups_.size());
+  state.require_same_groups(param_groups_);
   state.take_replaced();
   state.clear_parts();
   options_to_part();

@@ -149,5 +149,72 @@ TEST(ShardedGroups, ThatComeLaterAreRefused) {
   });
 }
 
+TEST(ShardedGroups, TakeNoParametersLater) {
+  for (const bool gradients : {false, true}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      auto a = layer_of_ones(), b = layer_of_ones();
+      ShardedOptimizer<SGD> optimizer(a->parameters(), 1.0, group, {.gradients = gradients});
+      optimizer.step();
+      optimizer.param_groups()[0].params().push_back(b->weight);
+      EXPECT_THAT(what_of([&] { optimizer.step(); }),
+                  HasSubstr("that parameter group 0 had at construction, got "));
+      auto& parameters = optimizer.param_groups()[0].params();
+      parameters.pop_back();
+      std::swap(parameters.front(), b->weight);
+      EXPECT_THAT(what_of([&] { optimizer.step(); }), HasSubstr(" others (rank "));
+    });
+  }
+}
+
+TEST(ShardedTypes, AreThoseOfTheConstruction) {
+  for (const bool gradients : {false, true}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      auto layer = layer_of_ones();
+      ShardedOptimizer<SGD> optimizer(layer->parameters(), 1.0, group, {.gradients = gradients});
+      layer->to(torch::kBFloat16);
+      EXPECT_THAT(what_of([&] { optimizer.step(); }),
+                  HasSubstr("expected parameters of Float, as they were sharded, got one of "
+                            "BFloat16 ["));
+    });
+  }
+}
+
+TEST(ShardedMemory, OfTwoTrainedParametersIsRefused) {
+  const auto tied = [] {
+    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters())
+      parameter.fill_(1);
+    net->parameters()[2].set_data(net->parameters()[0].detach());
+    return net;
+  };
+  const std::string error = "as set_data ties them (rank ";
+  run_ranks(2, [&](ProcessGroup& group) {
+    for (const bool gradients : {false, true}) {
+      auto net = tied();
+      EXPECT_THAT(what_of([&] {
+                    ShardedOptimizer<SGD>(net->parameters(), 1.0, group, {.gradients = gradients});
+                  }),
+                  HasSubstr("sharded optimizer: expected trained parameters with memory of their"));
+      for (auto& parameter : net->parameters())
+        parameter.requires_grad_(false);
+      EXPECT_EQ(what_of([&] { ShardedOptimizer<SGD>(net->parameters(), 1.0, group); }), "nothing");
+    }
+    auto net = tied();
+    FullySharded sharded(group);
+    EXPECT_THAT(what_of([&] { sharded.wrap(net); }), HasSubstr(error));
+    auto apart = tied();  // the second is wrapped when the first has left the memory
+    FullySharded of_layers(group);
+    of_layers.wrap(std::dynamic_pointer_cast<torch::nn::LinearImpl>(apart->ptr(0)));
+    EXPECT_THAT(what_of([&] {
+                  of_layers.wrap(std::dynamic_pointer_cast<torch::nn::LinearImpl>(apart->ptr(1)));
+                }),
+                HasSubstr(error));
+    auto again = layer_of_ones();  // views of one flat memory, beside each other
+    ShardedOptimizer<SGD> first(again->parameters(), 1.0, group);
+    ShardedOptimizer<SGD> second(again->parameters(), 1.0, group);
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing
