@@ -65,6 +65,13 @@ DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, Di
     common_.push_back(parameter.detach().clone());
 }
 
+// The outer step would take the way from the values before to those that were loaded for learning.
+void DiLoCo::take_present() {
+  require_agreement(group_, "DiLoCo", "", terms_of("parameter", parameters_));
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    common_[i] = parameters_[i].detach().clone();
+}
+
 // All ranks call it equally often, so they reach the outer step, which is collective, together.
 bool DiLoCo::step() {
   if (++steps_ % options_.every != 0)
@@ -125,6 +132,7 @@ void DiLoCo::load(const NamedState& state) {
   common_ = std::move(common);
   momentum_ = std::move(momentum);
   steps_ = steps;
+  is_loaded_ = true;
 }
 
 }  // namespace muster

@@ -37,6 +37,11 @@ class DiLoCo {
   // ranks.
   DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options = {});
 
+  // Makes the parameters as they are now the common model: call it where weights were loaded after
+  // the constructor, before the first step. Momentum and steps stay. Collective: over the group.
+  // Throws: invalid_argument, on every rank, for parameters that differ between ranks.
+  void take_present();
+
   // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have
   // the same parameters. Collective: at every H-th step.
   bool step();
@@ -52,6 +57,14 @@ class DiLoCo {
   void load_state(const State& state) {
     load(NamedState::from(state));
   }
+  // Checkpoints calls it on all ranks when the model is restored. Where the training had no DiLoCo,
+  // or this one begins anew, the restored model is the common one. Collective and throws: as
+  // take_present().
+  template <class Beginning>
+  void begin(Beginning /*beginning*/) {
+    if (!is_loaded_ && steps_ == 0)
+      take_present();
+  }
 
  private:
   void load(const NamedState& state);
@@ -64,6 +77,7 @@ class DiLoCo {
   std::vector<at::Tensor> common_;    // the parameters after the last outer step
   std::vector<at::Tensor> momentum_;  // empty before the first
   int64_t steps_ = 0;
+  bool is_loaded_ = false;  // from a state
 };
 
 }  // namespace muster

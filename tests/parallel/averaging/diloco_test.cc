@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/checkpoint/training/checkpoints.h"
+#include "tests/data/files.h"
 #include "tests/parallel/averaging/models.h"
 #include "tests/support/ranks.h"
 
@@ -135,6 +136,59 @@ TEST(DiLoCo, GoesOnFromItsState) {
 
     saved.tensors.erase("common.1");
     EXPECT_THROW(second_outer.load_state(saved), Error);
+  });
+}
+
+// With an inner rate of 0 nothing is learnt, so the outer step moves nothing.
+void expect_that_weights_stay(torch::nn::Linear& net, DiLoCo& outer) {
+  torch::optim::SGD inner(net->parameters(), 0.0);
+  for (int step = 0; step < 6; ++step) {
+    inner.zero_grad();
+    net(torch::ones({1, 2})).sum().backward();
+    inner.step();
+    outer.step();
+    EXPECT_TRUE(net->weight.eq(1).all().item<bool>()) << step << ": " << net->weight;
+  }
+}
+
+void fill_net(torch::nn::Linear& net, double value) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : net->parameters())
+    parameter.fill_(value);
+}
+
+TEST(DiLoCo, BeginsWithWeightsThatWereLoadedAfterIt) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Linear net(2, 2);
+    fill_net(net, 0.5);
+    DiLoCo outer(net->parameters(), group, {.every = 2});
+    fill_net(net, 1);  // as load_weights does
+    outer.take_present();
+    expect_that_weights_stay(net, outer);
+    fill_net(net, group.rank());
+    EXPECT_THROW(outer.take_present(), Error) << "ranks have loaded different weights";
+  });
+}
+
+TEST(DiLoCo, BeginsWithTheModelOfACheckpointThatHadNone) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(2, 2);
+    fill_net(net, 1);
+    Checkpoints(group, {.folder = folder.path()}).add("model", net).save(1);
+    for (const bool is_new : {true, false}) {
+      torch::nn::Linear resumed(2, 2);
+      fill_net(resumed, 0.5);
+      DiLoCo outer(resumed->parameters(), group, {.every = 2});
+      CheckpointsOptions options{.folder = folder.path(), .resume = true};
+      if (is_new)
+        options.new_parts = {"outer"};
+      Checkpoints checkpoints(group, options);
+      checkpoints.add("model", resumed).add("outer", outer);
+      EXPECT_TRUE(checkpoints.restore());
+      expect_that_weights_stay(resumed, outer);
+      checkpoints.save(2);  // the second time it is restored with the others
+    }
   });
 }
 
