@@ -6,9 +6,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <limits>
 #include <ostream>
@@ -115,6 +117,21 @@ void StandardScalerImpl::partial_fit(const at::Tensor& features) {
   mean_.add_(apart * (count / all));
   variance_.copy_(squares / all);
   samples_.add_(rows.size(0));
+}
+
+// Sums of numbers by rank, each weighted by its samples. The means come first: deviations from the
+// common one keep the digits that sums of squares would lose.
+void StandardScalerImpl::reduce_by(
+    const std::function<at::Tensor(const at::Tensor&)>& sum_over_ranks) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor mine = samples_.to(at::kDouble).clone();
+  const at::Tensor all = sum_over_ranks(mine);
+  const at::Tensor part = at::where(all.gt(0), mine / all, at::zeros_like(mine));
+  const at::Tensor mean = sum_over_ranks(mean_ * part);
+  const at::Tensor variance = sum_over_ranks((variance_ + (mean_ - mean).square()) * part);
+  samples_.copy_(all);
+  mean_.copy_(mean);
+  variance_.copy_(at::where(all.gt(0), variance, at::ones_like(variance)));
 }
 
 StandardScalerImpl::Learnt StandardScalerImpl::forget() {

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 
 #include "muster/data/dataset.h"
@@ -57,8 +58,20 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
              [&](const at::Tensor& rows) { return dataset.get_batch(rows, false).features; });
   }
   // As fit(), beside what it knows already: for data that come batch by batch. The result is that
-  // of all of them together.
+  // of all of them together. Over ctx.loader each rank sees its own samples: call reduce() then, or
+  // the ranks train on data of different scales.
   void partial_fit(const at::Tensor& features);
+  // Makes what each rank of a ProcessGroup has learnt that of all their samples together. Call it
+  // once, after the last partial_fit(); a rank may have seen no sample. Collective: yes.
+  template <class Group>
+  void reduce(Group& group) {
+    reduce_by([&](const at::Tensor& mine) {
+      at::Tensor sum =
+          mine.to(group.device(), mine.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      group.all_reduce(sum);
+      return sum.to(mine.device());
+    });
+  }
 
   // (features - mean) / deviation, in the type of floating-point features; others become float32.
   // Shapes: as fit(); the same as it was.
@@ -99,6 +112,8 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
       throw;
     }
   }
+
+  void reduce_by(const std::function<at::Tensor(const at::Tensor&)>& sum_over_ranks);
 
   struct Learnt {
     at::Tensor mean, variance, samples;

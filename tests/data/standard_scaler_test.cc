@@ -4,10 +4,12 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <vector>
 
 #include "muster/data/random_split.h"
 #include "tests/data/divided.h"
 #include "tests/data/files.h"
+#include "tests/support/ranks.h"
 
 namespace muster {
 namespace {
@@ -63,6 +65,33 @@ TEST(StandardScaler, LearnsBatchByBatchWhatItLearnsAtOnce) {
 }
 
 // Saved with a program, and loaded by another, into a scaler of its own; as a layer too.
+// The last rank has no sample.
+TEST(StandardScaler, RanksLearnWhatOneLearns) {
+  const auto data = of_five_features(1000);
+  StandardScaler alone(5);
+  alone->fit(data);
+  testing::run_ranks(4, [&](ProcessGroup& group) {
+    const std::vector<int64_t> ends{0, 100, 650, 1000, 1000};
+    StandardScaler scaler(5);
+    for (int64_t at = ends[group.rank()]; at < ends[group.rank() + 1]; at += 50)
+      scaler->partial_fit(data.features().narrow(0, at, 50));
+    EXPECT_NE(scaler->samples(), 1000);
+    scaler->reduce(group);
+    EXPECT_EQ(scaler->samples(), 1000);
+    EXPECT_TRUE(scaler->mean().allclose(alone->mean(), 1e-12));
+    EXPECT_TRUE(scaler->deviation().allclose(alone->deviation(), 1e-10));
+    EXPECT_EQ(scaler->deviation()[3].item<double>(), 1) << "a constant";
+    const at::Tensor first = scaler->mean().clone();
+    at::Tensor of_rank0 = first.clone();
+    group.broadcast(of_rank0, 0);
+    EXPECT_TRUE(of_rank0.equal(first));
+    StandardScaler of_none(5);
+    of_none->reduce(group);
+    EXPECT_EQ(of_none->samples(), 0);
+    EXPECT_THAT(message_of([&] { of_none(data.features()); }), HasSubstr("of no samples"));
+  });
+}
+
 TEST(StandardScaler, IsSavedAndLoadedAsAModel) {
   const test::TempFolder folder;
   const auto features = of_five_features(100).features();
