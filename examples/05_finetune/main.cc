@@ -144,6 +144,7 @@ void finetune(const Options& options, muster::Context& ctx) {
     add_lora(*block->as<GptBlock>(), options.lora);
   if (!options.adapter.empty())
     load_adapter(net, options.adapter, group);
+  torch::manual_seed(ctx.seed(options.seed));  // from here on each rank drops out other places
   if (options.steps == 0) {
     net->to(ctx.device());
     return finish(options, ctx, net);
