@@ -3,6 +3,7 @@
 // at a time.
 #include "muster/checkpoint/load_weights.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -357,6 +358,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
     tensor.copy_(values);
     filled.push_back(tensor);
   }
+  at::autocast::clear_cache();  // a guard around the call would go on with the weights of before
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include "muster/train/ema.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 #include <map>
@@ -274,6 +275,7 @@ void Ema::exchange() {
     for (size_t j = 0; j < together.size(); ++j)
       exchange_one(together[j], before[j]);
   }
+  at::autocast::clear_cache();  // a guard around the swap would go on with the other weights
 }
 
 // An average of more bits than the weight stays here, since the weight would round it.

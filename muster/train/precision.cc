@@ -4,6 +4,7 @@
 #include "muster/train/precision.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -225,6 +226,7 @@ bool Precision::step(torch::optim::Optimizer& optimizer) {
   if (scales() && found_nonfinite(parameters))
     return false;
   optimizer.step();
+  at::autocast::clear_cache();  // a guard around the loop would go on with the weights of before
   return true;
 }
 
