@@ -125,8 +125,8 @@ class TrainStep {
   }
   // What is no batch or no loss: the text is the compiler's whole answer.
   template <class Batch, class Function>
-  requires(!IsBatch<Batch> || !GivesLoss<Function>) at::Tensor operator()(const Batch& /*batch*/,
-                                                                          Function&& /*loss_of*/) {
+    requires(!IsBatch<Batch> || !GivesLoss<Function>)
+  at::Tensor operator()(const Batch& /*batch*/, Function&& /*loss_of*/) {
     static_assert(
         kNever<Batch, Function>,
         "TrainStep takes a batch with weight and last, and a function that returns the "
