@@ -31,7 +31,7 @@ class JobProcess:
                 stdout=_target(sys.stdout, sys.__stdout__), stderr=_target_of_errors(),
                 start_new_session=True)  # a Ctrl-C at the terminal reaches it through this process, and once
         except BaseException:
-            os.close(ours)
+            self._close()
             raise
         finally:
             os.close(theirs)

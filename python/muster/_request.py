@@ -31,8 +31,8 @@ class Request:
 def request_of(gpus: Optional[float], memory: Union[None, int, str], ranks: int, after: Futures, retries: int,
                time_limit: Union[None, float, str, timedelta], name: Optional[str]) -> Request:
     """Raises InvalidArgument for a value that is none of its kind."""
-    return Request(need=_need(gpus, memory, ranks), ranks=operator.index(ranks), retries=whole_number("muster.Executor.submit", "retries", retries, 0),
-                   time_limit=seconds_of(time_limit), after=_futures(after), name=_name(name))
+    return Request(need=_need(gpus, memory, ranks), ranks=operator.index(ranks),
+                   retries=whole_number("muster.Executor.submit", "retries", retries, 0), time_limit=seconds_of(time_limit), after=_futures(after), name=_name(name))
 
 
 def whole_number(where: str, what: str, value: Any, least: int) -> int:

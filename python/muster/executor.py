@@ -9,9 +9,8 @@ import re
 import sys
 import threading
 import time
-import weakref
 from datetime import timedelta
-from typing import Any, Callable, Iterable, List, Optional, Union
+from typing import Any, Callable, Iterable, List, Optional, Set, Union
 
 from muster._flags import DeviceName, gpus_text
 from muster._function import name_of, pack, refuse_while_importing
@@ -122,12 +121,17 @@ def _new_name() -> str:
     return f"tasks-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}" + (f"-{number}" if number else "")
 
 
-_live: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+_live: Set[Executor] = set()  # also those that nobody else holds: their tasks are waited for
+
+
+def _was_interrupted() -> bool:
+    """Whether a KeyboardInterrupt has ended the program. At a prompt it ends what was typed."""
+    return getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
 
 
 @atexit.register
 def _wait_for_all() -> None:
     for pool in list(_live):
-        if getattr(sys, "last_type", None) is KeyboardInterrupt:  # that ended the program
+        if _was_interrupted():
             pool.end_tasks()
         pool.shutdown(wait=True)

@@ -315,7 +315,8 @@ class Tasks(PackageCase):
                 pool = muster.Executor()
                 future = pool.submit(late)
                 future.add_done_callback(lambda done: print(done.result(), flush=True))
-            """), "1\n")
+                muster.Executor().submit(late).add_done_callback(lambda done: print(done.result(), flush=True))
+            """), "1\n1\n")
 
 
 if __name__ == "__main__":
