@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -200,7 +201,8 @@ class MetricsReader {
     if (points.size() <= limits_.points)
       return;
     thin_out(points);
-    values_a_point *= 2;
+    if (values_a_point <= INT64_MAX / 2)
+      values_a_point *= 2;
     // Parts of one value each have no neighbours to join, and then the oldest point goes.
     if (points.size() > limits_.points)
       points.erase(points.begin());

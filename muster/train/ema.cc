@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/training/swapped_weights.h"
 
 namespace muster {
 
@@ -254,10 +255,12 @@ void Ema::begin_swap() {
     copy_all(kept_, weights_);
   }
   exchange();
+  note_swapped(this, weights_);
   swapped_ = true;
 }
 
 void Ema::end_swap() {
+  forget_swapped(this);
   exchange();
   swapped_ = false;
 }

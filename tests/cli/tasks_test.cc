@@ -253,7 +253,8 @@ TEST(Tasks, AStartThatFindsNoDescriptorsWaits) {
       settings);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("Too many open files"));
-  for (const json& task : json::parse(ran.out)["tasks"])
+  const json document = json::parse(ran.out);
+  for (const json& task : document["tasks"])
     EXPECT_EQ(task["attempts"].size(), 1U);
 }
 

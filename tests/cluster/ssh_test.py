@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 import time
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from hosts import HostsCase, cmdline, main, missing, wait_for
@@ -48,6 +49,23 @@ class Ssh(HostsCase):
         self.assertEqual((code, out), (1, ""))
         self.assertIn("host 10.77.0.99: expected", err)
 
+    def test_a_shell_that_greets_is_no_part_of_the_answer(self):
+        ssh = self.world.folder / "greeting_ssh"
+        ssh.write_text('#!/bin/sh\necho "Welcome to $1 {"\nexec ssh -T -o BatchMode=yes "$@"\n')
+        ssh.chmod(0o755)
+        code, out, err = self.world["a"].run([MUSTER, "plan", "--hosts", "b:1,c:1", "--ssh", str(ssh)], env={"MUSTER_CPU_SLOTS": "2"})
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, r"0 +b +0 +CPU slot 0 .*\n +1 +c +0 +CPU slot 0 ")
+
+    def test_an_ssh_that_ends_too_early_is_named(self):
+        ssh = self.world.folder / "silent_ssh"
+        ssh.write_text('#!/bin/sh\n[ "$1" = c ] && exit 0\nexec ssh -T -o BatchMode=yes "$@"\n')
+        ssh.chmod(0o755)
+        code, _, err = self.run_on("b:1,c:1", "true", flags=("--ssh", str(ssh)))
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"host c: ssh ended with exit code 0 before the agent there had joined; check that `.*silent_ssh c echo hello` prints hello")
+
+    @unittest.skipIf(os.environ.get("MUSTER_TEST_SANITIZE"), "a Python would have to preload the sanitizer's library")
     def test_python_spawns_a_function_on_several_hosts(self):
         script = self.world.folder / "spawn.py"
         script.write_text("import muster, os\n"

@@ -245,5 +245,27 @@ TEST(CheckpointParts, AnotherPrecisionIsRefusedBeforeAnythingIsLoaded) {
   });
 }
 
+// The training would go on from the averages, and the optimizer's state is that of the weights.
+TEST(CheckpointParts, AveragesAreNotSavedAsTheWeights) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    Program program;
+    program.run(4);
+    Checkpoints checkpoints(group, {.folder = folder.path()});
+    checkpoints.add("model", program.net).add("optimizer", program.optimizer);
+    {
+      const auto averages = program.ema.swap();
+      std::string said;
+      try {
+        checkpoints.save(4);
+      } catch (const Error& error) {
+        said = error.message();
+      }
+      EXPECT_THAT(said, HasSubstr("save and restore outside of the swap's scope"));
+    }
+    EXPECT_NE(checkpoints.save(4), "");
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
+#include "muster/checkpoint/training/swapped_weights.h"
 
 namespace muster {
 
@@ -83,8 +84,24 @@ const std::shared_ptr<torch::nn::Module>& TrainedModels::joined() {
   return joined_;
 }
 
+namespace {
+
+// The training would go on from the averages, with an optimizer that has seen other weights.
+void refuse_swapped(const at::Tensor& parameter) {
+  if (!is_swapped(parameter))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              "checkpoints: expected the weights of the training, got averages that Ema::swap() "
+              "has put in their place; save and restore outside of the swap's scope, or write the "
+              "averages with save_weights");
+}
+
+}  // namespace
+
 TrainingState TrainedModels::whole_state() {
   torch::nn::Module& model = *joined();
+  for (const at::Tensor& parameter : model.parameters())
+    refuse_swapped(parameter);
   return {.model = model,
           .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
 }
@@ -105,6 +122,8 @@ ShardedState TrainedModels::sharded_state() const {
   const bool is_whole = sharded_models_.empty();
   ShardedState state{.model = is_whole ? whole_pieces(*models_.front().second)
                                        : sharded_models_.front().second};
+  for (const TensorPiece& piece : state.model)
+    refuse_swapped(piece.tensor);
   if (!optimizers_.empty())
     state.optimizer = {.optimizer = optimizers_.front().second,
                        .parameters = sharded_parameters_.value_or(state.model)};
