@@ -51,7 +51,7 @@ class Ssh(HostsCase):
 
     def test_a_shell_that_greets_is_no_part_of_the_answer(self):
         ssh = self.world.folder / "greeting_ssh"
-        ssh.write_text('#!/bin/sh\necho "Welcome to $1 {"\nexec ssh -T -o BatchMode=yes "$@"\n')
+        ssh.write_text('#!/bin/sh\necho "Welcome to $1 {"\nexec $MUSTER_SSH -T -o BatchMode=yes "$@"\n')
         ssh.chmod(0o755)
         code, out, err = self.world["a"].run([MUSTER, "plan", "--hosts", "b:1,c:1", "--ssh", str(ssh)], env={"MUSTER_CPU_SLOTS": "2"})
         self.assertEqual(code, 0, err)
@@ -59,7 +59,7 @@ class Ssh(HostsCase):
 
     def test_an_ssh_that_ends_too_early_is_named(self):
         ssh = self.world.folder / "silent_ssh"
-        ssh.write_text('#!/bin/sh\n[ "$1" = c ] && exit 0\nexec ssh -T -o BatchMode=yes "$@"\n')
+        ssh.write_text('#!/bin/sh\n[ "$1" = c ] && exit 0\nexec $MUSTER_SSH -T -o BatchMode=yes "$@"\n')
         ssh.chmod(0o755)
         code, _, err = self.run_on("b:1,c:1", "true", flags=("--ssh", str(ssh)))
         self.assertEqual(code, 1, err)
