@@ -2,10 +2,13 @@
 // machines. So the interface is chosen here, by its name or by the route to rank 0.
 #include "muster/comm/gloo/gloo.h"
 
+#include <cstdint>
 #include <exception>
+#include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/base/env.h"
 #include "muster/base/no_sigpipe.h"
@@ -36,6 +39,15 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
             std::string(error.what()).substr(0, 200),
             "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
   }
+}
+
+// A rank that ends as soon as it is connected closes its sockets, and a rank that is still about to
+// connect would take that for a failure.
+void wait_until_all_are_connected(c10d::Store& store, int size, std::chrono::milliseconds timeout) {
+  const std::string all = "all_connected";
+  if (store.add("connected", 1) == size)
+    store.set(all, std::vector<uint8_t>{1});
+  store.wait({all}, timeout);
 }
 
 // Gloo writes to a socket whose peer may be dead, and the rank must outlive that. Gloo's own
@@ -74,7 +86,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   const NoSigpipe guard;  // also in the threads that Gloo makes here
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   choose_interface(*options, master_addr);
-  return c10::make_intrusive<Gloo>(store, rank, size, options);
+  auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
+  wait_until_all_are_connected(*store, size, timeout);
+  return gloo;
 }
 
 }  // namespace muster
