@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -16,12 +18,20 @@ namespace muster {
 
 namespace {
 
+// Whether the path names an open descriptor, as /dev/stdout does. Others write to its file too.
+bool is_of_descriptor(const std::string& path) {
+  constexpr std::array kFolders = {"/dev/fd/", "/proc/"};
+  return path == "/dev/stdout" || path == "/dev/stderr" ||
+         std::ranges::any_of(kFolders,
+                             [&](const char* folder) { return path.starts_with(folder); });
+}
+
 // A device or a pipe that were replaced by a file would be gone for everybody.
 bool is_written_in_place(const std::string& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0 || S_ISDIR(status.st_mode))
     return false;
-  return !S_ISREG(status.st_mode) || path.starts_with("/dev/");
+  return !S_ISREG(status.st_mode) || is_of_descriptor(path);
 }
 
 std::string behind_links(const std::string& path) {

@@ -6,8 +6,8 @@
 namespace muster {
 
 // Writes a file that the user has named, as a shell's `>` does: a file is replaced as by
-// write_file(), also behind a link; a device, a pipe and what lies in /dev is written to. Throws:
-// io naming the path.
+// write_file(), also behind a link; a device, a pipe and an open descriptor (/dev/stdout) is
+// written to. Throws: io naming the path.
 void write_named_file(const std::string& path, const std::string& bytes);
 
 // Returns 0, or the errno that says why write_named_file() could not write there.

@@ -55,7 +55,9 @@ constexpr std::chrono::seconds kSayWhoIsWaitedFor{5};
 // there, has then said why. `ssh` is empty for this host.
 std::string answer_of(const HostSpec& host, const std::string& command, const std::string& ssh) {
   try {
-    return output_of_shell(cat("timeout ", kAnswerWithinSeconds, " ", command), host.name);
+    // In the foreground ssh can ask on the terminal, and Ctrl-C ends it.
+    return output_of_shell(cat("timeout --foreground ", kAnswerWithinSeconds, " ", command),
+                           host.name);
   } catch (const Error&) {
     const std::string by_hand =
         ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <string>
 #include <thread>
 
 #include "muster/base/fd.h"
@@ -31,6 +32,25 @@ TEST(NamedFile, APipeIsWrittenToAndStays) {
 TEST(NamedFile, ADeviceIsWrittenToAndStays) {
   write_named_file("/dev/null", "picture");
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+// /dev/shm has plain files, which are replaced.
+TEST(NamedFile, AFileInMemoryIsReplaced) {
+  const std::string path = "/dev/shm/muster-named-" + std::to_string(::getpid());
+  write_named_file(path, "first");
+  write_named_file(path, "second");
+  EXPECT_EQ(read_file(path), "second");
+  std::filesystem::remove(path);
+}
+
+// What the program has printed before stays.
+TEST(NamedFile, ADescriptorIsAppendedTo) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/out";
+  const Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  write_all(fd.get(), "before ");
+  write_named_file("/dev/fd/" + std::to_string(fd.get()), "picture");
+  EXPECT_EQ(read_file(path), "before picture");
 }
 
 TEST(NamedFile, WhatIsBehindALinkIsReplaced) {
