@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/usage.h"
 
 namespace muster {
 
@@ -54,7 +56,10 @@ void write_named_file(const std::string& path, const std::string& bytes) {
   write_all(fd.get(), bytes, path);
 }
 
-// A file is made anew beside the old one and renamed, so that must be possible.
+namespace {
+
+// Returns 0, or the errno that says why the file could not be written. It is made anew beside the
+// old one and renamed, so that must be possible.
 int why_not_writable(const std::string& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
@@ -67,6 +72,22 @@ int why_not_writable(const std::string& path) {
     return errno;
   ::unlink(aside.c_str());
   return 0;
+}
+
+}  // namespace
+
+void refuse_named_file(const char* flag, const std::string& path, const std::string& why) {
+  fail_usage(cat(flag,
+                 ": expected a file that can be written, got '",
+                 printable(path),
+                 "': ",
+                 why,
+                 "; give another"));
+}
+
+void check_named_file(const char* flag, const std::string& path) {
+  if (const int problem = why_not_writable(path); problem != 0)
+    refuse_named_file(flag, path, std::strerror(problem));
 }
 
 bool is_same_file(const std::string& one, const std::string& other) {

@@ -10,8 +10,14 @@ namespace muster {
 // written to. Throws: io naming the path.
 void write_named_file(const std::string& path, const std::string& bytes);
 
-// Returns 0, or the errno that says why write_named_file() could not write there.
-int why_not_writable(const std::string& path);
+// Says that the file of a flag cannot be written, and why. Throws: invalid_argument.
+[[noreturn]] void refuse_named_file(const char* flag,
+                                    const std::string& path,
+                                    const std::string& why);
+
+// Before the work whose result goes there; what is there stays as it is. Throws: as above, if
+// write_named_file() could not write there.
+void check_named_file(const char* flag, const std::string& path);
 
 // Whether both name the same file, or would; what is written to, and not replaced, is none.
 bool is_same_file(const std::string& one, const std::string& other);

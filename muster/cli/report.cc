@@ -73,15 +73,8 @@ void merge_trace_in(const std::string& folder) {
 // Writes the page and prints its path.
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
   const std::string path = options.out.empty() ? folder + "/report.html" : options.out;
-  try {
-    write_named_file(path, html);
-  } catch (const Error& error) {
-    fail_usage(cat("--out: expected a file that can be written, got '",
-                   printable(path),
-                   "' (",
-                   error.what(),
-                   "); give another with --out"));
-  }
+  check_named_file("--out", path);
+  write_named_file(path, html);
   write_all(STDOUT_FILENO, printable(path) + "\n");
 }
 

@@ -74,6 +74,8 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
 }
 
 void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOptions& options) {
+  if (!options.svg.empty())
+    check_named_file("--svg", options.svg);
   const std::string model = options.about_model ? options.about_model(inventory, plan) : "";
   write_all(STDOUT_FILENO, options.json ? plan_to_json(plan, model) : plan_table(plan) + model);
   if (!options.svg.empty())

@@ -5,22 +5,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <thread>
 
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
 namespace {
 
+using testing::HasSubstr;
+
+std::string why_not(const std::string& path) {
+  try {
+    check_named_file("--out", path);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
 TEST(NamedFile, APipeIsWrittenToAndStays) {
   const ScratchFolder folder;
   const std::string pipe = folder.path() + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(why_not_writable(pipe), 0);
+  EXPECT_EQ(why_not(pipe), "");
   std::string read;
   std::thread reader([&] { read = read_file(pipe); });
   write_named_file(pipe, "picture");
@@ -65,9 +76,11 @@ TEST(NamedFile, WhatIsBehindALinkIsReplaced) {
   EXPECT_TRUE(std::filesystem::is_symlink(here / "link"));
   EXPECT_EQ(read_file(here / "there/file"), "new");
   EXPECT_EQ(read_file(here / "there/new"), "made");
-  EXPECT_EQ(why_not_writable(here / "link"), 0);
-  EXPECT_EQ(why_not_writable(here / "there"), EISDIR);
-  EXPECT_EQ(why_not_writable(here / "nowhere/file"), ENOENT);
+  EXPECT_EQ(why_not(here / "link"), "");
+  EXPECT_THAT(why_not(here / "there"),
+              HasSubstr("--out: expected a file that can be written, got '"));
+  EXPECT_THAT(why_not(here / "there"), HasSubstr("Is a directory; give another"));
+  EXPECT_THAT(why_not(here / "nowhere/file"), HasSubstr("No such file or directory"));
 }
 
 TEST(NamedFile, TwoNamesOfOneFileAreFound) {

@@ -1,28 +1,12 @@
 #include "muster/tasks/report/result_files.h"
 
-#include <cstring>
 #include <utility>
 
 #include "muster/base/named_file.h"
-#include "muster/base/strings.h"
-#include "muster/base/usage.h"
 #include "muster/tasks/report/results.h"
 #include "muster/tasks/report/timeline.h"
 
 namespace muster {
-
-namespace {
-
-[[noreturn]] void refuse(const char* flag, const std::string& path, const std::string& why) {
-  fail_usage(cat(flag,
-                 ": expected a file that can be written, got '",
-                 printable(path),
-                 "': ",
-                 why,
-                 "; give another"));
-}
-
-}  // namespace
 
 // A run of hours is not to end with a file that cannot be written, nor with one over another.
 void check_result_files(const ResultFiles& files, const std::string& spec) {
@@ -30,13 +14,12 @@ void check_result_files(const ResultFiles& files, const std::string& spec) {
        {std::pair("--csv", files.csv), std::pair("--html", files.html)}) {
     if (path.empty())
       continue;
-    if (const int problem = why_not_writable(path); problem != 0)
-      refuse(flag, path, std::strerror(problem));
+    check_named_file(flag, path);
     if (!spec.empty() && is_same_file(path, spec))
-      refuse(flag, path, "the tasks are read from it");
+      refuse_named_file(flag, path, "the tasks are read from it");
   }
   if (!files.csv.empty() && !files.html.empty() && is_same_file(files.csv, files.html))
-    refuse("--html", files.html, "--csv names it too");
+    refuse_named_file("--html", files.html, "--csv names it too");
 }
 
 void write_result_files(const ResultFiles& files,
