@@ -30,10 +30,25 @@ bool GradientReducer::State::must_be_reduced(size_t index) {
                : "no forward through DistributedDataParallel led to it since the last reduction");
   }
   if (expected == Expected::local) {
-    accumulated = true;
+    keep_local(index);
     return false;
   }
   return true;
+}
+
+// The caller holds the lock.
+void GradientReducer::State::keep_local(size_t index) {
+  accumulated = true;
+  live.keep_gradients(true);
+  if (group.size() > 1 && !local_step_said)
+    local.note(model.trained().tensors[index], arrivals.name(index));
+}
+
+// The caller holds the lock.
+void GradientReducer::State::drop_local() {
+  accumulated = false;
+  live.keep_gradients(false);
+  local.forget();
 }
 
 void GradientReducer::State::on_gradient(size_t index) {
@@ -198,7 +213,7 @@ void GradientReducer::State::finish_backward() {
   const std::lock_guard lock(mutex);
   views.lend(model.trained().tensors);
   expect_nothing();
-  accumulated = false;
+  drop_local();
   order_known = true;
   if (!join)
     trial->count(seconds_since(backward_began));  // ranks that shadow have no backwards

@@ -158,7 +158,7 @@ void GradientReducer::State::recover() {
       parameter.mutable_grad().reset();
     build_reducer();
     expect_nothing();
-    accumulated = false;
+    drop_local();
   }
   steps.compare_after_failure();
   if (options.hook)
@@ -201,8 +201,10 @@ void GradientReducer::before_forward() {
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (!in_backward)
     state.compute.pause();
-  if (records && !in_backward)
+  if (records && !in_backward) {
     state.recover();
+    state.warn_of_local_step();
+  }
   const int root = state.join && !in_backward ? state.meet_in_join(asks) : 0;
   state.forward_reduces = asks && state.follow_model();
   if (state.forward_reduces)
@@ -214,6 +216,25 @@ void GradientReducer::before_forward() {
     state.replicas.count(state.model.source());
   if (records && !in_backward)
     state.compute.resume();
+}
+
+// An optimizer that steps on gradients of no_sync() makes the ranks' weights differ, and nobody
+// would see it. The weights may have been loaded instead, so it is no error.
+void GradientReducer::State::warn_of_local_step() {
+  const std::lock_guard lock(mutex);
+  if (!local.were_applied())
+    return;
+  log(LogLevel::warn,
+      cat("DistributedDataParallel: '",
+          local.name(),
+          "' has changed after a backward inside no_sync(), whose gradients are this rank's alone "
+          "(rank ",
+          group.job_rank(),
+          "); if an optimizer has stepped on them, the ranks' weights differ from here on: run "
+          "the last backward before each step outside of no_sync(), or keep no_sync() over the "
+          "step where ranks are to train apart"));
+  local.forget();
+  local_step_said = true;
 }
 
 // Prepares the Reducer for a forward that builds a graph.
@@ -328,6 +349,9 @@ void GradientReducer::expect_buffers_to_differ() {
   state_->synchronize_buffers = true;
 }
 void GradientReducer::set_reduce(bool reduces) {
+  const std::lock_guard lock(state_->mutex);
+  if (reduces && !state_->reduces)
+    state_->local.accept();
   state_->reduces = reduces;
 }
 bool GradientReducer::reduces() const {

@@ -27,6 +27,10 @@ class LiveReducer {
   void await_backward(bool awaits) { awaits_ = awaits; }
   // Whether another model trains the parameter, and waits for a backward.
   bool another_awaits(const at::Tensor& parameter) const;
+  // Whether gradients here are this rank's alone: those of no_sync.
+  void keep_gradients(bool keeps) { keeps_gradients_ = keeps; }
+  // Whether a wrapped model of this process trains the parameter, and keeps its gradients so.
+  static bool any_keeps_gradient(const at::Tensor& parameter);
   // Whether any wrapped model of this process has the parameter.
   static bool any_has(const at::Tensor& parameter);
 
@@ -36,6 +40,7 @@ class LiveReducer {
   Parameters parameters_, trained_;
   std::atomic<bool> shares_ = false;
   std::atomic<bool> awaits_ = false;
+  std::atomic<bool> keeps_gradients_ = false;
 };
 
 }  // namespace muster

@@ -18,6 +18,7 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/live_reducers.h"
+#include "muster/ddp/local_gradients.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replicated_model.h"
@@ -67,6 +68,9 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   [[noreturn]] void refuse_from_inside(size_t index) const;
   void after_graph();
   void finish_backward();
+  void keep_local(size_t index);
+  void drop_local();
+  void warn_of_local_step();
   void expect(Expected next);
   void expect_nothing();
   void count_traffic();
@@ -112,6 +116,8 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   int graph_id = -1;          // autograd's number for it; those of backwards inside it are others
   bool begun = false;         // a reduced backward that has not ended well
   bool accumulated = false;   // gradients here that no reduction has made equal on all ranks
+  LocalGradients local;       // the step that must not follow them
+  bool local_step_said = false;  // once
   bool static_graph_seen = false;
   bool order_known = false;  // of the gradients: the Reducer makes new buckets
 };

@@ -469,5 +469,88 @@ TEST(SilentHoles, AForwardWithoutBackwardIsFine) {
   });
 }
 
+// What a program prints that takes a step after each micro-batch as `step` does it. LibTorch's SGD
+// does not count its writes into the parameters, Adam does.
+template <class Optimizer>
+std::string printed_by_steps(
+    const std::function<void(DistributedDataParallel<TwoLayers>&, Optimizer&, int)>& step) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    Optimizer optimizer(model.parameters(), 0.1);
+    for (int micro = 0; micro < 6; ++micro)
+      step(model, optimizer, micro);
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+at::Tensor loss_of(DistributedDataParallel<TwoLayers>& model) {
+  return model(input_of(model.reducer().group().rank()), true).square().mean();
+}
+
+// The condition of no_sync_if() is the wrong way round here: the last micro-batch is the local one.
+template <class Optimizer>
+void step_on_local_gradients(DistributedDataParallel<TwoLayers>& model,
+                             Optimizer& optimizer,
+                             int micro,
+                             bool set_to_none) {
+  {
+    const auto guard = model.no_sync_if(micro % 2 == 1);
+    loss_of(model).backward();
+  }
+  if (micro % 2 == 0)
+    return;
+  optimizer.step();
+  optimizer.zero_grad(set_to_none);
+}
+
+TEST(SilentHoles, AStepOnGradientsOfNoSyncIsSaid) {
+  using torch::optim::Adam;
+  using torch::optim::SGD;
+  for (const bool set_to_none : {true, false}) {
+    const auto expected = AllOf(HasSubstr("'sometimes."),
+                                HasSubstr("has changed after a backward inside no_sync()"),
+                                HasSubstr("(rank 0)"),
+                                HasSubstr("(rank 1)"));
+    EXPECT_THAT(printed_by_steps<SGD>([&](auto& model, auto& optimizer, int micro) {
+                  step_on_local_gradients(model, optimizer, micro, set_to_none);
+                }),
+                expected);
+    EXPECT_THAT(printed_by_steps<Adam>([&](auto& model, auto& optimizer, int micro) {
+                  step_on_local_gradients(model, optimizer, micro, set_to_none);
+                }),
+                expected);
+  }
+}
+
+TEST(SilentHoles, StepsOnAveragedGradientsAndOfRanksThatTrainApartAreNot) {
+  using torch::optim::SGD;
+  const auto nothing_said = Not(HasSubstr("has changed after"));
+  EXPECT_THAT(printed_by_steps<SGD>([](auto& model, auto& optimizer, int micro) {
+                {
+                  const auto guard = model.no_sync_if(micro % 2 == 0);
+                  loss_of(model).backward();
+                }
+                if (micro % 2 == 0)
+                  return;
+                optimizer.step();
+                optimizer.zero_grad();
+              }),
+              nothing_said);
+  EXPECT_THAT(printed_by_steps<SGD>([](auto& model, auto& optimizer, int) {
+                const auto guard = model.no_sync();  // over the step: local SGD
+                loss_of(model).backward();
+                optimizer.step();
+                optimizer.zero_grad();
+              }),
+              nothing_said);
+  EXPECT_THAT(printed_by_steps<SGD>([](auto& model, auto& optimizer, int) {
+                const auto guard = model.no_sync();  // micro-batches that are dropped
+                loss_of(model).backward();
+                optimizer.zero_grad();
+              }),
+              nothing_said);
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -20,6 +20,7 @@
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/graph_end.h"
+#include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/sharded/flat_layout.h"
@@ -156,6 +157,8 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void require_same_groups(const Groups& groups) const;
   void require_same_type(const at::Tensor& parameter, const at::Tensor& place) const;
   void require_same_trained() const;
+  void require_averaged_gradients() const;
+  bool has_local_gradient() const;
   void gather();
 
   ProcessGroup group;
@@ -169,6 +172,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   std::mutex mutex;           // autograd's threads write the rest
   std::weak_ptr<void> graph;  // the backward that runs
   bool reducing = false;      // it reduces
+  bool kept_local = false;    // a backward inside of no_sync() has come since the last reduction
   size_t next = 0;            // bucket that is reduced next
   std::deque<size_t> under_way;
   ShardedTraffic traffic;
@@ -294,8 +298,10 @@ void ShardsState::begin_graph() {
 // another.
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
   const std::lock_guard lock(mutex);
-  if (!reduces)
+  if (!reduces) {
+    kept_local = true;
     return;
+  }
   begin_backward();
   buckets[bucket].gradients->take(parameter);
   while (next < buckets.size() && buckets[next].gradients->complete())
@@ -311,6 +317,7 @@ void ShardsState::begin_backward() {
     bucket.gradients->drop();
   under_way.clear();
   next = 0;
+  kept_local = false;
   reducing = true;
 }
 
@@ -406,6 +413,33 @@ void ShardsState::take_replaced() {
     places[i].copy_(replaced[i]);
     replaced[i].set_data(places[i]);
   }
+}
+
+// Each rank would update its part by its own gradients.
+void ShardsState::require_averaged_gradients() const {
+  if (group.size() == 1 || !has_local_gradient())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("sharded optimizer: expected gradients that were averaged over the ranks, got "
+                  "those of a backward inside no_sync() (rank ",
+                  group.job_rank(),
+                  "); run the last backward before each step outside of no_sync()"));
+}
+
+// With sharded gradients a whole one is left by no_sync() alone; with whole ones the wrapped model
+// knows.
+bool ShardsState::has_local_gradient() const {
+  if (options.gradients && !kept_local)
+    return false;
+  return std::ranges::any_of(buckets, [&](const ShardBucket& bucket) {
+    return std::ranges::any_of(bucket.parameters, [&](const at::Tensor& parameter) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined())
+        return false;
+      return options.gradients ? gradient.storage().nbytes() > 0
+                               : LiveReducer::any_keeps_gradient(parameter);
+    });
+  });
 }
 
 // Forward and backward would be of one type, and the step of another.
@@ -551,6 +585,7 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   State& state = *state_of_shards_;
   state.require_same_groups(param_groups_);
+  state.require_averaged_gradients();
   state.take_replaced();
   state.clear_parts();
   options_to_part();

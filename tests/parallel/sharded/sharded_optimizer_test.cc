@@ -190,6 +190,41 @@ TEST(ShardedOptimizer, GathersMicroBatchesAndClipsByTheNormOfAll) {
   });
 }
 
+// Each rank would update its part by its own gradients, and give the others the result.
+TEST(ShardedOptimizer, GradientsOfNoSyncAreRefused) {
+  using torch::optim::SGD;
+  const auto is_refused = [](ShardedOptimizer<SGD>& optimizer) {
+    try {
+      optimizer.step();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("those of a backward inside no_sync()"));
+      return true;
+    }
+    return false;
+  };
+  run_ranks(2, [&](ProcessGroup& group) {
+    auto whole = sharded_mlp(), parts = sharded_mlp();
+    DistributedDataParallel wrapped(whole, group);
+    ShardedOptimizer<SGD> zero1(whole->parameters(), 0.1, group);
+    ShardedOptimizer<SGD> zero2(parts->parameters(), 0.1, group, {.gradients = true});
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    for (const bool local : {true, false, true}) {
+      {
+        const auto guard = wrapped.no_sync_if(local);
+        const auto also_local = local ? zero2.no_sync() : nullptr;
+        sharded_loss(wrapped(batch.x), batch.y).backward();
+        sharded_loss(parts->forward(batch.x), batch.y).backward();
+      }
+      EXPECT_EQ(is_refused(zero1), local);
+      EXPECT_EQ(is_refused(zero2), local);
+    }
+    zero1.zero_grad();
+    parts->zero_grad();  // dropped: nothing is left that could be wrong
+    EXPECT_FALSE(is_refused(zero1));
+    EXPECT_FALSE(is_refused(zero2));
+  });
+}
+
 // Without a guard every micro-batch is reduced, and the sum is the same.
 TEST(ShardedOptimizer, AddsWhatEachBackwardReduces) {
   run_ranks(3, [](ProcessGroup& group) {

@@ -1,0 +1,38 @@
+// Notices a step of an optimizer on gradients that no_sync() has left on this rank. An optimizer
+// does not say that it steps, and LibTorch's SGD does not count its writes: so the values of one
+// parameter, the first whose gradient stayed here, are compared.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace muster {
+
+class LocalGradients {
+ public:
+  // A backward has added to the gradient of this parameter, and nothing averages it.
+  // Blocking: no; the values are copied on the parameter's own device.
+  void note(const at::Tensor& parameter, const std::string& name);
+  // Accepts what has happened to the parameter so far: a step inside of no_sync() is meant.
+  void accept();
+  // A reduction has averaged the gradients, or they were dropped.
+  void forget() { parameter_ = at::Tensor(); }
+
+  // Whether the parameter has changed and its gradient was cleared since, as after a step.
+  // Blocking: waits for the device, but only where the gradient was cleared.
+  bool were_applied() const;
+  const std::string& name() const { return name_; }  // of the parameter
+
+ private:
+  bool gradient_was_cleared() const;
+  bool has_other_values() const;
+
+  at::Tensor parameter_;  // undefined: none
+  std::string name_;
+  at::Tensor values_;     // its first ones, at the last backward
+  uint32_t gradient_version_ = 0;
+};
+
+}  // namespace muster
