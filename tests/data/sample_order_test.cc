@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -57,20 +56,15 @@ TEST(SampleOrder, PseudoShuffledIsEven) {
       EXPECT_NEAR(count, kEpochs / kSize, 200);
 }
 
-// The least of some times: other programs may have the processor meanwhile.
-TEST(SampleOrder, ABillionSamplesBeginWithinAMillisecond) {
-  auto least = std::chrono::steady_clock::duration::max();
+// A list of them would take eight petabytes, and going over them once weeks.
+TEST(SampleOrder, AQuadrillionSamplesBeginAtOnce) {
   for (int64_t seed = 0; seed < 20; ++seed) {
-    const auto start = std::chrono::steady_clock::now();
-    DistributedSampler sampler(pseudo_shuffled(1'000'000'000),
+    DistributedSampler sampler(pseudo_shuffled(1'000'000'000'000'000),
                                {.num_replicas = 8, .rank = 3, .seed = seed});
     const auto epoch = sampler.start();
-    const int64_t first = epoch.sample(0), last = epoch.sample(epoch.size - 1);
-    least = std::min(least, std::chrono::steady_clock::now() - start);
-    EXPECT_NE(first, last);
-    EXPECT_EQ(epoch.size, 125'000'000);
+    EXPECT_NE(epoch.sample(0), epoch.sample(epoch.size - 1));
+    EXPECT_EQ(epoch.size, 125'000'000'000'000);
   }
-  EXPECT_LT(least, std::chrono::milliseconds(1));
 }
 
 // Whatever the size, ranks, shares and the places where a job is resumed with other ranks: every
