@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <thread>
@@ -54,18 +55,32 @@ TEST(Meet, MissingRanksAreNamed) {
   EXPECT_THAT(error, HasSubstr("missing rank(s) 1, 2, 3"));
 }
 
-// What is said of rank 1, which comes late to a step.
+// What is said of rank 1, which does not come to a step before that, or before the step has failed.
 std::string warning_of(const RankNames& names) {
   static std::string told;
+  static std::atomic<bool> over;
   told.clear();
-  set_warning([](const std::string& text) { told = text; }, nullptr);
+  over = false;
+  set_warning(
+      [](const std::string& text) {
+        told = text;
+        over = true;
+      },
+      nullptr);
   run_ranks(
       2,
       [](Team& team) {
-        if (team.rank() == 1)
-          std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        if (team.rank() == 1) {
+          while (!over)
+            std::this_thread::yield();
+          team.arrive();
+          return;
+        }
         team.arrive();
-        team.wait_for_all({"all_reduce", 3}, Deadline(std::chrono::milliseconds(800)));
+        error_of([&] {
+          team.wait_for_all({"all_reduce", 3}, Deadline(std::chrono::milliseconds(2'000)));
+        });
+        over = true;
       },
       std::chrono::seconds(20),
       names);
