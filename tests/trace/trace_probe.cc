@@ -2,6 +2,7 @@
 // files say: `trace_probe read RUN_DIR` prints those, a line a fact.
 #include <muster/muster.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unistd.h>
 
 #include <iostream>
@@ -69,17 +70,29 @@ void trace_later(muster::Context& ctx) {
   ctx.trace();
 }
 
-// Rank 1 computes longer than the others.
+// Rank 1 computes longer than the others, whatever the machine does meanwhile: it begins each step
+// before them, and goes on for some time after they have computed.
 void slow(muster::Context& ctx) {
+  const auto store = ctx.process_group().store();
   auto value = torch::ones({4});
   muster::Metrics metrics(ctx, {.tensorboard = true});
   for (int i = 0; i < 25; ++i) {
     if (i > 0)
       metrics.write_every(5, i);
+    const std::string step = std::to_string(i);
+    if (ctx.rank() != 1)
+      store->wait({"begun/" + step});
     const muster::Span span("step", muster::Category::compute);
+    if (ctx.rank() == 1) {
+      store->set("begun/" + step, "");
+      for (int rank = 0; rank < ctx.world_size(); ++rank)
+        if (rank != 1)
+          store->wait({"computed/" + step + "/" + std::to_string(rank)});
+    }
     const auto until = muster::Clock::now() + std::chrono::milliseconds(ctx.rank() == 1 ? 8 : 1);
     while (muster::Clock::now() < until) {
     }
+    store->set("computed/" + step + "/" + std::to_string(ctx.rank()), "");
     ctx.process_group().all_reduce(value);
     muster::note_step(i + 1);
   }

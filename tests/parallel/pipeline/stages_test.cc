@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <random>
+#include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "tests/support/ranks.h"
 
 namespace muster::testing {
 namespace {
@@ -112,8 +116,29 @@ TEST(Stages, MeasuringLeavesTheModelAsItIs) {
   EXPECT_TRUE(model->buffers()[0].equal(running));
   EXPECT_EQ(costs[2].parameter_bytes, 4 * (256 * 256 + 256));
   EXPECT_EQ(costs[4].activation_bytes, 4 * 32 * 4);
-  EXPECT_GT(costs[2].seconds, costs[4].seconds);
   EXPECT_THAT(to_text(cut_at(5, {2}), costs), HasSubstr("stage 1: layers 2-4 (2 to 4)"));
+}
+
+struct Waiting : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    std::this_thread::sleep_for(kTime);
+    return x;
+  }
+  static constexpr std::chrono::milliseconds kTime{2};
+};
+
+// The second of three layers takes a known time at least. The least of each layer's times is at
+// most the mean, so that all of them come to no more than a pass.
+TEST(Stages, EachLayerHasItsOwnTime) {
+  constexpr int kRepeats = 3;
+  torch::nn::Sequential model(torch::nn::Linear(8, 8), Waiting(), torch::nn::Linear(8, 8));
+  const auto start = Clock::now();
+  const auto costs = measure_costs(model, torch::ones({2, 8}), kRepeats);
+  const double pass = seconds_since(start) / kRepeats;
+  ASSERT_EQ(costs.size(), 3u);
+  EXPECT_GE(costs[1].seconds, std::chrono::duration<double>(Waiting::kTime).count());
+  EXPECT_GT(std::min(costs[0].seconds, costs[2].seconds), 0);
+  EXPECT_LE(costs[0].seconds + costs[1].seconds + costs[2].seconds, pass);
 }
 
 TEST(Stages, ALayerMayWriteIntoItsInput) {
