@@ -1,47 +1,50 @@
-"""Runs a command whose standard input and output take a time each way, as over a slow link of any width.
+"""Runs a command whose output is held back from the first task on that is sent to it, until so many have begun.
 
-    slow_link.py SECONDS COMMAND ...
+    held_link.py COUNT COMMAND ...
+
+A task that has begun is a file begun-* in this folder.
 """
 
+import glob
 import os
-import queue
 import subprocess
 import sys
 import threading
 import time
 
-DELAY = float(sys.argv[1])
+COUNT = int(sys.argv[1])
+MARK = b"begun-"  # in the script of every task
+is_sent = threading.Event()
 
 
-def carry(source, sink):
-    """What is read is written DELAY later, however much is on the way."""
-    on_the_way = queue.Queue()
-
-    def write():
-        while True:
-            at, data = on_the_way.get()
-            time.sleep(max(0.0, at - time.monotonic()))
-            try:
-                while data:
-                    data = data[os.write(sink, data):]
-            except OSError:
-                return
-
-    threading.Thread(target=write, daemon=True).start()
+def carry(source, sink, before_write):
+    before = b""
     while data := os.read(source, 65536):
-        on_the_way.put((time.monotonic() + DELAY, data))
-    time.sleep(2 * DELAY)  # what is on the way arrives
+        before_write(before + data)
+        before = data[-len(MARK):]
+        while data:
+            data = data[os.write(sink, data):]
+
+
+def note_task(data):
+    if MARK in data:
+        is_sent.set()
+
+
+def wait_for_all(_):
+    while is_sent.is_set() and len(glob.glob("begun-*")) < COUNT:
+        time.sleep(0.01)
 
 
 def main():
     command = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def forth():
-        carry(0, command.stdin.fileno())
+        carry(0, command.stdin.fileno(), note_task)
         command.stdin.close()
 
     threading.Thread(target=forth, daemon=True).start()
-    carry(command.stdout.fileno(), 1)
+    carry(command.stdout.fileno(), 1, wait_for_all)
     return command.wait()
 
 

@@ -229,13 +229,11 @@ class HostsTasks(TasksCase, HostsCase):
         self.assertEqual((process.returncode, self.log("t")), (0, "b\n"), err)
 
     def test_starts_are_not_serialised_by_round_trips(self):
-        spec = self.write(task("t{x}", "date +%s.%N", "needs = { cpus = 1 }\neach = { x = '1..8' }"))
-        far = self.wrapper("far", f"exec {sys.executable} {pathlib.Path(__file__).with_name('slow_link.py')} 0.5 \"$@\"")
+        """No answer comes before all eight have begun."""
+        spec = self.write(task("t{x}", "touch begun-$1", "needs = { cpus = 1 }\neach = { x = '1..8' }"))
+        far = self.wrapper("far", f"exec {sys.executable} {pathlib.Path(__file__).with_name('held_link.py')} 8 \"$@\"")
         code, out, err = self.run_tasks("b:8", "--cpus", "8", "--ssh", f"{far} {self.world.environment['MUSTER_SSH']}", spec)
         self.assertEqual(code, 0, err)
-        times = sorted(float(self.log(f"t{x}")) for x in range(1, 9))
-        print(f"8 tasks over a link of 500 ms each way began within {times[-1] - times[0]:.3f} s")
-        self.assertLess(times[-1] - times[0], 2, "seven round trips are 7 s")
 
     def test_what_is_wrong_is_said_before_anything_starts(self):
         spec = self.write(task("t", "touch ran"))
