@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-// Sends an interrupt and waits until the process has taken it: two that are pending at once are one.
+// Sends an interrupt and waits until the process has taken it: two that are pending are one.
 void interrupt(pid_t pid) {
   constexpr uint64_t kInterrupt = uint64_t{1} << (SIGINT - 1);
   constexpr std::string_view kPending = "ShdPnd:\t";

@@ -2,8 +2,8 @@
 // files say: `trace_probe read RUN_DIR` prints those, a line a fact.
 #include <muster/muster.h>
 #include <torch/torch.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <iostream>
 #include <stdexcept>
