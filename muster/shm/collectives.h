@@ -19,6 +19,10 @@ namespace muster::shm {
 struct Part {
   std::byte* data = nullptr;
   size_t bytes = 0;
+  // Of a message, both sides of which must have the same: the type's name, which lives for ever,
+  // and the bytes of an element. Without a name any message fits that is as long.
+  const char* type = nullptr;
+  size_t element = 1;
 };
 
 // One collective, as one rank wants it. Its parts depend on the kind (one: a tensor; all: one a

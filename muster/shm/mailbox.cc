@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
@@ -268,6 +269,39 @@ bool Mailbox::push(int to) {
   return moved != 0;
 }
 
+Mailbox::Frame Mailbox::frame_of(const Part& data, int tag) {
+  Frame frame{.bytes = data.bytes, .tag = tag, .element = data.element, .type = {}};
+  if (data.type != nullptr)
+    std::string_view(data.type).copy(frame.type, sizeof(frame.type) - 1);
+  return frame;
+}
+
+// Whether a message has the length and the type that its receiver expects.
+bool Mailbox::fits(const Part& wanted, const Frame& frame) {
+  const std::string_view type = frame_of(wanted, 0).type, sent = frame.type;
+  return wanted.bytes == frame.bytes && (type.empty() || sent.empty() || type == sent);
+}
+
+std::exception_ptr Mailbox::misfit(const Pending& wanted, int from, const Frame& frame) const {
+  const auto shown = [](const Frame& message) {
+    const std::string_view type = message.type;
+    return type.empty() ? cat(message.bytes, " bytes")
+                        : cat(message.bytes / std::max<uint64_t>(message.element, 1), " × ", type);
+  };
+  return std::make_exception_ptr(Error(ErrorCode::invalid_argument,
+                                       cat("recv: expected ",
+                                           shown(frame_of(wanted.data, wanted.tag)),
+                                           " from rank ",
+                                           team_.name(from),
+                                           " with tag ",
+                                           wanted.tag,
+                                           ", got ",
+                                           shown(frame),
+                                           " (rank ",
+                                           team_.name(team_.rank()),
+                                           "); give both sides tensors of one type and size")));
+}
+
 // The frame, then the data. False where the channel is full before all is written.
 bool Mailbox::push_message(int to, Pending& message, size_t& moved) {
   const auto write = [&](const std::byte* from, size_t bytes) {
@@ -276,7 +310,7 @@ bool Mailbox::push_message(int to, Pending& message, size_t& moved) {
     moved += now;
     return now == bytes;
   };
-  const Frame frame{.bytes = message.data.bytes, .tag = message.tag};
+  const Frame frame = frame_of(message.data, message.tag);
   if (message.moved < sizeof(frame)) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(&frame);
     if (!write(bytes + message.moved, sizeof(frame) - message.moved))
@@ -325,14 +359,14 @@ bool Mailbox::pull_data(int from, Incoming& message, size_t& moved) {
 }
 
 // The first receive that takes a message of this frame, in the order of posting. A message of
-// another length is read as a stray, and fails its receive when it is given to it.
+// another length or type is read as a stray, and fails its receive when it is given to it.
 void Mailbox::find_wanted(int from, Incoming& message) {
   message.wanted = std::ranges::find_if(receives_, [&](const Pending& wanted) {
     const bool of_this_rank = wanted.peer == from || wanted.peer == kAnySource;
     return of_this_rank && wanted.tag == message.frame.tag && wanted.moved == 0;
   });
   message.is_wanted =
-      message.wanted != receives_.end() && message.wanted->data.bytes == message.frame.bytes;
+      message.wanted != receives_.end() && fits(message.wanted->data, message.frame);
   if (!message.is_wanted) {
     message.stray.resize(message.frame.bytes);
     return;
@@ -349,7 +383,7 @@ void Mailbox::finish_incoming(int from) {
     receives_.erase(message.wanted);
     return;
   }
-  strays_[from].push_back({.tag = message.frame.tag, .data = std::move(message.stray)});
+  strays_[from].push_back({.frame = message.frame, .data = std::move(message.stray)});
   for (auto wanted = receives_.begin(); wanted != receives_.end();) {
     const auto next = std::next(wanted);
     if (wanted->moved == 0 && give_stray(wanted))
@@ -364,28 +398,17 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
     if (wanted->peer != peer && wanted->peer != kAnySource)
       continue;
     auto& strays = strays_[peer];
-    const auto found = std::ranges::find(strays, wanted->tag, &Stray::tag);
+    const auto found = std::ranges::find_if(
+        strays, [&](const Stray& stray) { return stray.frame.tag == wanted->tag; });
     if (found == strays.end())
       continue;
-    const std::vector<std::byte> data = std::move(found->data);
+    const Stray stray = std::move(*found);
     strays.erase(found);
     std::exception_ptr error;
-    if (data.size() != wanted->data.bytes) {
-      error = std::make_exception_ptr(Error(ErrorCode::invalid_argument,
-                                            cat("recv: expected ",
-                                                wanted->data.bytes,
-                                                " bytes from rank ",
-                                                team_.name(peer),
-                                                " with tag ",
-                                                wanted->tag,
-                                                ", got ",
-                                                data.size(),
-                                                " (rank ",
-                                                team_.name(team_.rank()),
-                                                "); make the sender's tensor as large")));
-    } else if (!data.empty()) {
-      std::memcpy(wanted->data.data, data.data(), data.size());
-    }
+    if (!fits(wanted->data, stray.frame))
+      error = misfit(*wanted, peer, stray.frame);
+    else if (!stray.data.empty())
+      std::memcpy(wanted->data.data, stray.data.data(), stray.data.size());
     finish(std::move(*wanted), peer, error);
     receives_.erase(wanted);
     return true;

@@ -43,6 +43,8 @@ class Mailbox {
   struct Frame {  // in front of every message
     uint64_t bytes;
     int64_t tag;
+    uint64_t element;
+    char type[24];  // ends with 0
   };
   struct Pending {
     int peer = 0;  // or kAnySource
@@ -54,7 +56,7 @@ class Mailbox {
   };
   // A message that has come from a rank and that nobody has asked for yet.
   struct Stray {
-    int64_t tag;
+    Frame frame;
     std::vector<std::byte> data;
   };
   // A message that is being read.
@@ -80,6 +82,9 @@ class Mailbox {
   bool pull_frame(int from, Incoming& message, size_t& moved);
   bool pull_data(int from, Incoming& message, size_t& moved);
   void find_wanted(int from, Incoming& message);
+  static Frame frame_of(const Part& data, int tag);
+  static bool fits(const Part& wanted, const Frame& frame);
+  std::exception_ptr misfit(const Pending& wanted, int from, const Frame& frame) const;
   bool wants_from(int peer) const;
   void finish_incoming(int from);
   bool give_stray(std::list<Pending>::iterator wanted);

@@ -149,6 +149,61 @@ TEST_P(EveryBackend, TypesThatDifferShowBothSides) {
     EXPECT_EQ(code_of(failure), ErrorCode::invalid_argument) << message_of(failure);
 }
 
+// The message may have come before it is asked for, or may come afterwards. The next one is whole.
+TEST(Shm, MessagesOfAnotherTypeOrLengthShowBothSides) {
+  struct Sides {
+    at::Tensor sent, wanted;
+    const char* says;
+  };
+  const Sides cases[] = {
+      {torch::ones({4}),
+       torch::ones({4}, torch::kInt),
+       "expected 4 × Int from rank 0 with tag 3, got 4 × Float"},
+      {torch::ones({4}),
+       torch::ones({6}),
+       "expected 6 × Float from rank 0 with tag 3, got 4 × Float"},
+      {torch::ones({6}),
+       torch::ones({2, 2}),
+       "expected 4 × Float from rank 0 with tag 3, got 6 × Float"},
+      {torch::ones({20'000}),
+       torch::ones({10'000}, torch::kDouble),
+       "expected 10000 × Double from rank 0"},
+      {torch::ones({4}, torch::kHalf), torch::ones({4}, torch::kBFloat16), "expected 4 × BFloat16"},
+  };
+  for (const auto& [sent, wanted, says] : cases) {
+    for (const bool sent_before : {true, false}) {
+      SCOPED_TRACE(cat(says, sent_before ? ", sent before" : ", sent afterwards"));
+      const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+        if (group.rank() == 0) {
+          if (!sent_before)
+            group.store()->wait({"asked"});
+          auto sending = group.send_async(sent, 1, 3);
+          if (sent_before)
+            group.store()->set("sent", "");
+          sending.wait();
+          group.send(torch::full({2, 2}, 7), 1, 3);
+          return;
+        }
+        if (sent_before)
+          group.store()->wait({"sent"});
+        auto receiving = group.recv_async(wanted.clone(), 0, 3);
+        group.store()->set("asked", "");
+        auto next = torch::zeros({4}, torch::kLong);
+        try {
+          receiving.wait();
+        } catch (const Error&) {
+          group.recv(next, 0, 3);
+          EXPECT_TRUE(next.equal(torch::full({4}, 7))) << "of another shape, and as many";
+          throw;
+        }
+      });
+      EXPECT_FALSE(failures[0]) << message_of(failures[0]);
+      EXPECT_EQ(code_of(failures[1]), ErrorCode::invalid_argument);
+      EXPECT_THAT(message_of(failures[1]), HasSubstr(says));
+    }
+  }
+}
+
 TEST_P(EveryBackend, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
   // Both signatures have been used before, so only the wait that stays unanswered tells.
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {

@@ -176,7 +176,9 @@ TEST(Mailbox, AMessageWhoseReceiverGaveUpIsWholeForTheNext) {
       const struct {
         uint64_t bytes;
         int64_t tag;
-      } frame{.bytes = 8'000, .tag = 0};
+        uint64_t element;
+        char type[24];
+      } frame{.bytes = 8'000, .tag = 0, .element = 4, .type = {}};
       team.memory()->reserve(team.layout().channel(0, 1), kChannelBytes);
       std::byte* const ring = team.at(team.layout().channel(0, 1));
       auto& words = *reinterpret_cast<ChannelWords*>(team.at(team.layout().channel_words(0, 1)));
