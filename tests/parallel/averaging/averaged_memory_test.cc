@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sstream>
+
 #include "muster/parallel/averaging/diloco.h"
 #include "muster/parallel/averaging/gossip.h"
 #include "muster/parallel/averaging/local_sgd.h"
@@ -11,10 +13,18 @@
 namespace muster::testing {
 namespace {
 
-// Parameters of ones get memory of their own that says the rank.
+// Puts a number into the parameters as a program does: from what torch::save has written.
+void load_into(const std::vector<at::Tensor>& parameters, double value) {
+  for (at::Tensor parameter : parameters) {
+    std::stringstream file;
+    torch::save(torch::full({3}, value), file);
+    torch::load(parameter, file);
+  }
+}
+
+// Loads the parameters, each rank a number of its own.
 void replace_by_rank(const std::vector<at::Tensor>& parameters, const ProcessGroup& group) {
-  for (at::Tensor parameter : parameters)
-    parameter.set_data(torch::full({3}, 2.0 * group.rank()));
+  load_into(parameters, 2.0 * group.rank());
 }
 
 std::vector<at::Tensor> parameters_of_ones() {
@@ -50,8 +60,7 @@ TEST(AveragedMemory, DiLoCoMovesWhatIsThereNow) {
     replace_by_rank(parameters, group);
     outer.step();
     expect_all_are(parameters, 1);
-    for (at::Tensor parameter : parameters)
-      parameter.set_data(torch::full({3}, 5.0 + group.rank()));
+    load_into(parameters, 5.0 + group.rank());
     outer.step();
     expect_all_are(parameters, 5.5);
   });
