@@ -156,6 +156,11 @@ int64_t LoaderCore::samples_of_step(const EpochBatches& epoch, int64_t batch) co
   return samples;
 }
 
+int64_t LoaderCore::global_batch() const {
+  const EpochBatches epoch = sampler_->whole_epoch();
+  return epoch.size_of_all == 0 ? 0 : samples_of_step(epoch, 0);
+}
+
 // A batch's loss is a mean. The weight turns the ranks' average into the mean over all samples of
 // the step.
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {

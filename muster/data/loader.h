@@ -189,6 +189,8 @@ class DataLoader {
   std::vector<int64_t> bad_samples() const { return state_->core.shared()->bad.all(); }
   // Batches of a step.
   int64_t accumulate() const { return state_->core.options().accumulate; }
+  // Samples of a whole step, of all ranks together.
+  int64_t global_batch() const { return state_->core.global_batch(); }
 
   // Reads these samples as one batch on the loader's device, apart from its order, its position and
   // its stats. Throws: as the dataset's get().

@@ -109,6 +109,8 @@ class LoaderCore {
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
   // Of all ranks, in the batch's step.
   int64_t samples_of_step(const EpochBatches& epoch, int64_t batch) const;
+  // Of all ranks, in the first step of a whole epoch; 0: there is none.
+  int64_t global_batch() const;
 
   // An epoch has ended; moves to the start of the next. Throws: failed_precondition for a whole
   // epoch without batches, which would loop forever.

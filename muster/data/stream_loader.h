@@ -189,6 +189,10 @@ class StreamLoader {
 
   // Batches of a step.
   int64_t accumulate() const { return state_->shared->options.accumulate; }
+  // Samples of a whole step, of all ranks together.
+  int64_t global_batch() const {
+    return options().batch_size * options().accumulate * options().ranks;
+  }
 
  private:
   std::unique_ptr<State> state_;

@@ -364,6 +364,58 @@ TEST(Checkpoints, OtherRanksReadWhatIsLeftOfAStream) {
     EXPECT_EQ(seen.count(number), 1) << number;
 }
 
+// What rank 0 says where the loader of another number of ranks resumes.
+template <class MakeLoader>
+std::string said_of_the_global_batch(int ranks_then, int ranks, MakeLoader make_loader) {
+  const test::TempFolder folder;
+  const auto run = [&](bool resume) {
+    run_ranks(resume ? ranks : ranks_then, [&](ProcessGroup& group) {
+      torch::nn::Linear net(1, 1);
+      auto loader = make_loader(group, ranks_then);
+      Checkpoints checkpoints(group, {.folder = folder.path(), .resume = resume});
+      checkpoints.add("model", net).add("data", loader);
+      if (resume)
+        checkpoints.restore();
+      else
+        checkpoints.save(1);
+    });
+  };
+  run(false);
+  ::testing::internal::CaptureStderr();
+  run(true);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Checkpoints, OtherRanksAreToldOfAnotherGlobalBatch) {
+  const auto loader_of = [](ProcessGroup& group, int64_t batch_size, int64_t accumulate) {
+    const TensorDataset data(torch::zeros({48, 3}), torch::zeros(48));
+    return DataLoader(
+        std::make_shared<const TensorDataset>(data),
+        std::make_shared<DistributedSampler>(
+            48, SamplerOptions{.num_replicas = group.size(), .rank = group.rank()}),
+        {.batch_size = batch_size, .accumulate = accumulate});
+  };
+  const auto of_samples = [&](ProcessGroup& group, int) { return loader_of(group, 4, 2); };
+  const auto kept = [&](ProcessGroup& group, int ranks_then) {
+    return loader_of(group, 4 * ranks_then / group.size(), 1);
+  };
+  const auto of_a_stream = [](ProcessGroup& group, int) {
+    return StreamLoader(CountingStream(),
+                        {.batch_size = 4,
+                         .accumulate = 2,
+                         .rank = group.rank(),
+                         .ranks = group.size()});
+  };
+  const auto fewer =
+      HasSubstr("the global batch of 'data' was 32 samples (4 ranks) and is 16 samples (2 ranks)");
+  EXPECT_THAT(said_of_the_global_batch(4, 2, of_samples), fewer);
+  EXPECT_THAT(said_of_the_global_batch(4, 2, of_a_stream), fewer);
+  EXPECT_THAT(said_of_the_global_batch(1, 3, of_samples),
+              HasSubstr("was 8 samples (1 rank) and is 24 samples (3 ranks) now"));
+  EXPECT_THAT(said_of_the_global_batch(2, 2, of_samples), Not(HasSubstr("global batch")));
+  EXPECT_THAT(said_of_the_global_batch(4, 2, kept), Not(HasSubstr("global batch")));
+}
+
 TEST(Checkpoints, StreamsWithDifferentWorkersAreNotSaved) {
   const test::TempFolder folder;
   const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {

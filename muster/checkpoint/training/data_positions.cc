@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
 namespace muster {
 
 SavedState state_of(const DataPosition& position) {
@@ -27,6 +30,33 @@ DataPosition data_position_of(const std::string& owner, const SavedState& state)
                          ? state.whole_number(owner, "samples")
                          : position.epoch * position.dataset_size + position.consumed;
   return position;
+}
+
+void add_global_batch(const GlobalBatch& batch, SavedState* state) {
+  state->numbers["global_batch"] = as_number(batch.samples);
+  state->numbers["ranks"] = as_number(batch.ranks);
+}
+
+void tell_other_global_batch(const std::string& owner,
+                             const SavedState& saved,
+                             const GlobalBatch& now) {
+  if (!saved.numbers.contains("global_batch") || !saved.numbers.contains("ranks"))
+    return;
+  const GlobalBatch then{.samples = saved.whole_number(owner, "global_batch"),
+                         .ranks = saved.whole_number(owner, "ranks")};
+  if (then.samples == now.samples || then.samples == 0 || now.samples == 0)
+    return;
+  const auto shown = [](const GlobalBatch& batch) {
+    return cat(batch.samples, " samples (", batch.ranks, batch.ranks == 1 ? " rank)" : " ranks)");
+  };
+  log(LogLevel::warn,
+      cat("resume: the global batch of '",
+          owner,
+          "' was ",
+          shown(then),
+          " and is ",
+          shown(now),
+          " now; give each rank another batch size to keep it, or fit the learning rate to it"));
 }
 
 TrainingPosition training_position(int64_t step, const DataPosition& position) {

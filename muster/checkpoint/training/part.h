@@ -56,6 +56,42 @@ concept HasDataPosition = requires(Part& part, const DataPosition& position) {
   part.restore(position);
 };
 
+// A loader that knows how many samples a step has.
+template <class Part>
+concept HasGlobalBatch = requires(const Part& part) {
+  { part.global_batch() } -> std::convertible_to<int64_t>;
+};
+
+// How many it is, asked for once: an epoch of some loaders is costly to cut.
+template <class Part>
+class GlobalBatchOf {
+ public:
+  GlobalBatchOf(ProcessGroup& group, const Part& loader) : group_(group), loader_(loader) {}
+
+  void add_to(SavedState* state) {
+    if constexpr (HasGlobalBatch<Part>)
+      add_global_batch(now(), state);
+  }
+  // Rank 0 speaks for all.
+  void tell_if_other(const std::string& owner, const SavedState& saved) {
+    if constexpr (HasGlobalBatch<Part>) {
+      if (group_.rank() == 0)
+        tell_other_global_batch(owner, saved, now());
+    }
+  }
+
+ private:
+  GlobalBatch now() {
+    if (now_.ranks == 0)
+      now_ = {.samples = loader_.global_batch(), .ranks = group_.size()};
+    return now_;
+  }
+
+  ProcessGroup& group_;
+  const Part& loader_;
+  GlobalBatch now_;
+};
+
 // A StreamLoader: every rank has its own position.
 template <class Part>
 concept HasStreamPosition = requires(Part& part, const std::vector<StreamPosition>& of_ranks) {
@@ -181,18 +217,26 @@ class PartOf<Object> : public TrainingPart {
 template <HasDataPosition Object>
 class PartOf<Object> : public TrainingPart {
  public:
-  PartOf(std::string name, ProcessGroup& /*group*/, Object& object)
-      : TrainingPart(std::move(name)), object_(object) {}
+  PartOf(std::string name, ProcessGroup& group, Object& object)
+      : TrainingPart(std::move(name)), object_(object), global_batch_(group, object) {}
 
   PartPlace place() const override { return PartPlace::of_data; }
-  SavedState state() override { return state_of(object_.position()); }
-  void load(const SavedState& state) override { object_.restore(data_position_of(name(), state)); }
+  SavedState state() override {
+    SavedState state = state_of(object_.position());
+    global_batch_.add_to(&state);
+    return state;
+  }
+  void load(const SavedState& state) override {
+    object_.restore(data_position_of(name(), state));
+    global_batch_.tell_if_other(name(), state);
+  }
   std::optional<TrainingPosition> position_after(int64_t step) override {
     return training_position(step, object_.position());
   }
 
  private:
   Object& object_;
+  GlobalBatchOf<Object> global_batch_;
 };
 
 // All ranks' positions are saved. On other numbers of ranks or workers, a load divides what was
@@ -201,16 +245,21 @@ template <HasStreamPosition Object>
 class PartOf<Object> : public TrainingPart {
  public:
   PartOf(std::string name, ProcessGroup& group, Object& object)
-      : TrainingPart(std::move(name)), group_(group), object_(object) {}
+      : TrainingPart(std::move(name)),
+        group_(group),
+        object_(object),
+        global_batch_(group, object) {}
 
   PartPlace place() const override { return PartPlace::of_data; }
   SavedState state() override {
     SavedState state = stream_positions(group_, object_.position());
     saved_last_ = place_in_streams(state);
+    global_batch_.add_to(&state);
     return state;
   }
   void load(const SavedState& state) override {
     object_.restore(positions_of_ranks(name(), state));
+    global_batch_.tell_if_other(name(), state);
   }
   std::optional<TrainingPosition> position_after(int64_t step) override {
     saved_last_.step = step;
@@ -220,6 +269,7 @@ class PartOf<Object> : public TrainingPart {
  private:
   ProcessGroup& group_;
   Object& object_;
+  GlobalBatchOf<Object> global_batch_;
   TrainingPosition saved_last_;
 };
 
