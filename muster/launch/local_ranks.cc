@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
@@ -31,6 +32,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
+constexpr size_t kMostNamed = 20;  // of the processes that ranks have left behind
 
 // Only the failure that the card is about gets its source lines, as their files are on this host.
 void name_source_lines(std::vector<RankExit>& exits) {
@@ -316,7 +318,11 @@ class LocalRanks {
         .grace = rules_.shutdown_timeout,
         .until = rules_.until,
         .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
-        .account = [this](const ChildExit& exit) { return account_of(starts_.explained(exit)); }};
+        .account = [this](const ChildExit& exit) { return account_of(starts_.explained(exit)); },
+        .describe =
+            [this](pid_t pid, std::optional<int> slot) {
+              return left_by(pid, slot);
+            }};
     if (!successors_)
       return wait;
     wait.is_made_good = [this](const std::vector<ChildExit>& failed) {
@@ -386,8 +392,28 @@ class LocalRanks {
     return exits;
   }
 
+  // "process 7435 (sh, state S) of rank 1". A daemon has no group of a rank, but its environment;
+  // in that of a job inside the job, ranks are others.
+  std::string left_by(pid_t pid, std::optional<int> slot) const {
+    const auto entries = slot ? std::vector<std::string>() : environment_entries(pid);
+    const auto has = [&](const std::string& entry) {
+      return contains(entries, entry);
+    };
+    const bool is_of_job = !entries.empty() && std::ranges::all_of(marks_of(specs_), has);
+    for (int at = 0; is_of_job && !slot && std::cmp_less(at, specs_.size()); ++at) {
+      if (has(cat("RANK=", specs_[at].rank)))
+        slot = at;
+    }
+    return cat(describe_process(pid), slot ? cat(" of rank ", starts_.rank_in(*slot)) : "");
+  }
+
   // Processes that ranks started and left behind, and processes that even SIGKILL did not end.
   static void say_leftovers(const WaitResult& ended) {
+    if (!ended.ended.empty()) {
+      log(LogLevel::warn,
+          cat("ended processes that ranks had left behind: ",
+              join_first(ended.ended, ", ", kMostNamed)));
+    }
     if (!ended.killed.empty()) {
       log(LogLevel::warn,
           cat("killed processes that ranks had left behind: ", join(ended.killed, ", ")));

@@ -5,13 +5,31 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/supervise/child_exit.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
+
+namespace {
+
+// A shell tells of a signal by an exit code, and so do programs that save first. A process that is
+// no child any more has not.
+bool has_ended_of_sigterm(pid_t pid) {
+  constexpr int kExitCode = 128 + SIGTERM;
+  siginfo_t info = {};
+  if (::waitid(P_PID, pid, &info, WEXITED | WNOWAIT | WNOHANG) != 0 || info.si_pid != pid)
+    return false;
+  return (info.si_code == CLD_KILLED && info.si_status == SIGTERM) ||
+         (info.si_code == CLD_EXITED && info.si_status == kExitCode);
+}
+
+}  // namespace
 
 ChildList::ChildList()
     : file_(
@@ -32,10 +50,29 @@ std::set<pid_t> ChildList::read() const {
   }
 }
 
+LeftoverSweep::LeftoverSweep() : LeftoverSweep(describe_process) {}
+
+LeftoverSweep::LeftoverSweep(std::function<std::string(pid_t)> describe)
+    : describe_(std::move(describe)) {}
+
+void LeftoverSweep::note_asked(pid_t pid) {
+  if (!asked_.contains(pid))
+    asked_.emplace(pid, describe_(pid));
+}
+
 void LeftoverSweep::ask(const std::set<pid_t>& left) {
   for (const pid_t pid : left) {
-    if (asked_.insert(pid).second)
-      ::kill(pid, SIGTERM);
+    if (asked_.contains(pid))
+      continue;
+    note_asked(pid);
+    ::kill(pid, SIGTERM);
+  }
+}
+
+void LeftoverSweep::note_ended() {
+  for (auto& [pid, description] : asked_) {
+    if (!description.empty() && has_ended_of_sigterm(pid))
+      ended_.push_back(std::exchange(description, {}));
   }
 }
 
@@ -43,7 +80,7 @@ void LeftoverSweep::ask(const std::set<pid_t>& left) {
 void LeftoverSweep::kill(const std::set<pid_t>& left) {
   for (const pid_t pid : left) {
     if (killed_.insert(pid).second)
-      descriptions_.push_back(describe_process(pid));
+      descriptions_.push_back(describe_(pid));
     ::kill(pid, SIGKILL);
   }
 }

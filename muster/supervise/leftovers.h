@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,21 +37,32 @@ class ChildList {
 // children here.
 class LeftoverSweep {
  public:
+  // `describe` is asked for a process's description while the process lives.
+  LeftoverSweep();
+  explicit LeftoverSweep(std::function<std::string(pid_t)> describe);
+
   // SIGTERM to each process that has not had one; a second could cut its saving short.
   void ask(const std::set<pid_t>& left);
   void kill(const std::set<pid_t>& left);
 
-  // The processes have been asked, by another way.
-  void note_asked(pid_t pid) { asked_.insert(pid); }
+  // The process is asked at once, by another way.
+  void note_asked(pid_t pid);
   bool has_signalled(pid_t pid) const { return asked_.contains(pid) || killed_.contains(pid); }
 
-  // A description of each process that was killed.
+  // Notes which of the processes that were asked SIGTERM has ended. To be called before they are
+  // reaped: a process that ended by itself meanwhile is none of them.
+  void note_ended();
+
+  // A description of each process that was killed, and of each that SIGTERM was enough for.
   const std::vector<std::string>& killed() const { return descriptions_; }
+  const std::vector<std::string>& ended() const { return ended_; }
 
  private:
-  std::set<pid_t> asked_;
+  std::function<std::string(pid_t)> describe_;
+  std::map<pid_t, std::string> asked_;  // descriptions; empty: its end is known
   std::set<pid_t> killed_;
   std::vector<std::string> descriptions_;
+  std::vector<std::string> ended_;
 };
 
 }  // namespace muster

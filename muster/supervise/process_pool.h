@@ -109,7 +109,7 @@ class ProcessPool {
     bool killing = false;
     PoolExit end = {};
     bool has_ended = false;
-    LeftoverSweep leftovers = {};
+    LeftoverSweep leftovers;
   };
 
   void take_signals();

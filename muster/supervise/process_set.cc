@@ -414,21 +414,28 @@ std::set<pid_t> ProcessSet::left_behind() const {
   return pids;
 }
 
-// Whether the process is in the group of a member, which signal_groups reaches.
-bool ProcessSet::is_in_a_group(pid_t pid) const {
+// The member whose group the process is in, which signal_groups reaches.
+std::optional<int> ProcessSet::group_of(pid_t pid) const {
   const pid_t group = ::getpgid(pid);
-  return std::ranges::any_of(members_,
-                             [group](const auto& member) { return member->child.pid == group; });
+  for (const auto& member : members_) {
+    if (member->child.pid == group)
+      return member->id;
+  }
+  return std::nullopt;
+}
+
+std::string ProcessSet::describe(pid_t pid) const {
+  return rules_.describe ? rules_.describe(pid, group_of(pid)) : describe_process(pid);
 }
 
 // A process in a member's group is asked by a signal to the group, only once.
 void ProcessSet::ask(LeftoverSweep& leftovers, const std::set<pid_t>& left, bool groups_too) const {
-  if (groups_too)
-    signal_groups(SIGTERM);
   for (const pid_t pid : left) {
-    if (is_in_a_group(pid))
+    if (group_of(pid))
       leftovers.note_asked(pid);
   }
+  if (groups_too)
+    signal_groups(SIGTERM);
   leftovers.ask(left);
 }
 
@@ -440,9 +447,11 @@ void ProcessSet::sweep() {
   const auto start = Clock::now();
   auto ask_until = phase_ == Phase::stopping ? deadline_.value_or(start)
                                              : start + std::min(rules_.grace, kAskLeftovers);
+  const bool by_itself = phase_ == Phase::running;
   bool groups_asked = false;
-  LeftoverSweep leftovers;
+  LeftoverSweep leftovers([this](pid_t pid) { return describe(pid); });
   for (;;) {
+    leftovers.note_ended();
     const std::set<pid_t> left = without_ended(left_behind());
     const bool has_running = !running().empty();
     if (left.empty() && !has_running)
@@ -466,6 +475,8 @@ void ProcessSet::sweep() {
                    std::clamp<Clock::duration>(pause, kLookAtLeftovers, kLookAtLeftoversLate));
   }
   result_.killed = leftovers.killed();
+  if (by_itself)
+    result_.ended = leftovers.ended();
 }
 
 // Members that still run count too.
@@ -474,7 +485,7 @@ std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftove
   for (const Member* const member : running())
     survivors.push_back(describe_process(member->child.pid));
   for (const pid_t pid : leftovers)
-    survivors.push_back(describe_process(pid));
+    survivors.push_back(describe(pid));
   return survivors;
 }
 

@@ -57,6 +57,9 @@ struct WaitRules {
   // Called before a stop signal or the time limit stops the set; it may still spawn members.
   // Returns the members that are stopped only after another member has ended, if there are others.
   std::function<std::set<int>()> before_stop = {};
+  // Describes a process that a member has started and left behind; `id` is the member's, if the
+  // process is in its process group. Without it, describe_process().
+  std::function<std::string(pid_t pid, std::optional<int> id)> describe = {};
   // Called instead of passing on the first stop signal, for children that are stopped by other
   // means than a signal. The grace period still applies.
   std::function<void(int signal)> on_stop = {};
@@ -68,6 +71,8 @@ struct WaitResult {
   int stopped_by = 0;                  // the stop signal received, if any
   bool timed_out = false;              // WaitRules::until was reached
   std::vector<std::string> killed;     // descriptions of leftover descendants that needed SIGKILL
+  // Descriptions of those that SIGTERM was enough for, where the set has ended by itself.
+  std::vector<std::string> ended;
   std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL
 };
 
@@ -155,7 +160,8 @@ class ProcessSet {
   WaitResult finish();
   void sweep();
   void ask(LeftoverSweep& leftovers, const std::set<pid_t>& left, bool groups_too) const;
-  bool is_in_a_group(pid_t pid) const;
+  std::string describe(pid_t pid) const;
+  std::optional<int> group_of(pid_t pid) const;
   std::set<pid_t> left_behind() const;
   std::vector<std::string> describe_all(const std::set<pid_t>& leftovers) const;
 

@@ -134,8 +134,10 @@ def stale_keys(place):
 
 @row(10, "a rank's grandchildren", "ended with it")
 def grandchildren(place):
+    deaf = "(sh -c 'trap \"\" TERM; : >left0; sleep 1000' &)"
+    daemon = "(setsid sh -c ': >left1; exec sleep 1000' &)"
     code, _, err = place.run("run", "-q", "-n", "2", *sh(
-        "(setsid sleep 1000 &) ; (sh -c 'trap \"\" TERM; : >deaf$RANK; sleep 1000' &); until [ -e deaf$RANK ]; do sleep 0.02; done"))
+        f"if [ $RANK = 0 ]; then {deaf}; else {daemon}; fi; until [ -e left$RANK ]; do sleep 0.02; done"))
     place.gone_after(30)
     expect(code == 0, err)
     return "a daemonised one and one that ignores SIGTERM: gone"

@@ -234,10 +234,34 @@ TEST(ProcessSet, LeavesNoDescendant) {
   const WaitResult result = set.wait_all({});
   EXPECT_TRUE(result.survivors.empty());
   EXPECT_TRUE(result.killed.empty()) << "SIGTERM was enough";
+  EXPECT_EQ(result.ended.size(), 3U) << testing::PrintToString(result.ended);
   const auto lines = split(trim(read_file(pids)), '\n');
   ASSERT_EQ(lines.size(), 3U);
   for (const std::string& pid : lines)
     EXPECT_TRUE(ends_soon(std::stoi(pid))) << pid;
+}
+
+// A helper that ends of its parent's end, as those of Python's multiprocessing do, was not ended.
+TEST(ProcessSet, WhatEndsByItselfWasNotEnded) {
+  const ScratchFolder scratch;
+  const std::string deaf = scratch.path() + "/deaf";
+  ProcessSet set;
+  set.spawn(
+      0,
+      shell(cat(
+          "(trap '' TERM; : > ", deaf, "; exec sleep 0.1) & until [ -e ", deaf, " ]; do :; done")));
+  const WaitResult result = set.wait_all({});
+  EXPECT_TRUE(result.ended.empty()) << testing::PrintToString(result.ended);
+  EXPECT_TRUE(result.killed.empty());
+}
+
+TEST(ProcessSet, WhatAStopEndsIsNotTold) {
+  const ScratchFolder scratch;
+  const std::string gate = make_gate(scratch, "gate");
+  ProcessSet set;
+  set.spawn(0, shell(cat("(exec sleep 1000) & echo > ", gate, "; wait")));
+  set.spawn(1, shell(cat("read x < ", gate, "; exit 3")));
+  EXPECT_TRUE(set.wait_all({}).ended.empty());
 }
 
 TEST(ProcessSet, LeavesOthersChildrenAlone) {
