@@ -4,9 +4,14 @@
 
 #include <algorithm>
 
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
 namespace muster {
 
 namespace {
+
+constexpr int kMostLevels = 64;
 
 // The place after the string whose quotes open at `at`.
 size_t end_of_json_string(std::string_view json, size_t at) {
@@ -20,7 +25,6 @@ size_t end_of_json_string(std::string_view json, size_t at) {
 }  // namespace
 
 bool nests_too_deep(std::string_view json) {
-  constexpr int kMostLevels = 64;
   int level = 0;
   for (size_t at = 0; at < json.size();) {
     switch (json[at]) {
@@ -43,6 +47,12 @@ bool nests_too_deep(std::string_view json) {
     ++at;
   }
   return false;
+}
+
+void check_json_depth(std::string_view json, const char* what) {
+  if (nests_too_deep(json))
+    throw Error(ErrorCode::invalid_argument,
+                cat(what, ": expected JSON that nests at most ", kMostLevels, " deep, got more"));
 }
 
 }  // namespace muster

@@ -5,9 +5,12 @@
 
 namespace muster {
 
-// Whether it nests deeper than 64 levels. nlohmann::json frees values by recursion, so such a text
-// could overflow the stack, and nothing that muster reads is one. To be asked before the text is
-// parsed.
+// Whether it nests deeper than 64 levels. nlohmann::json copies and writes values by recursion, so
+// such a text could overflow the stack, and nothing that muster reads is one. To be asked before
+// the text is parsed.
 bool nests_too_deep(std::string_view json);
+
+// Throws: invalid_argument that begins with `what`, if it does.
+void check_json_depth(std::string_view json, const char* what);
 
 }  // namespace muster

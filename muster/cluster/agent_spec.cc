@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "muster/base/byte_text.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 #include "muster/launch/json_members.h"
@@ -200,6 +201,7 @@ std::string to_line(const AgentSpec& spec) {
 AgentSpec agent_spec_from(std::string_view line) {
   const size_t space = std::min(line.find(' '), line.size());
   try {
+    check_json_depth(line.substr(space), "agent");
     Json json = Json::parse(line.substr(space));
     change_texts(json, [](const std::string& text) { return bytes_of_text(text, "agent"); });
     if (json.at("schema") != kSchema)

@@ -9,6 +9,7 @@
 
 #include "muster/base/compress.h"
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
@@ -154,7 +155,9 @@ std::string dump(const Json& json) {
 template <class Value>
 Value parse(const std::string& message, const char* what, Value (*read)(const Json&)) {
   try {
-    return read(Json::parse(is_compressed(message) ? uncompressed(message, kMostBytes) : message));
+    const std::string text = is_compressed(message) ? uncompressed(message, kMostBytes) : message;
+    check_json_depth(text, what);
+    return read(Json::parse(text));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
                 cat(what, ": expected JSON of this version of muster, got ", error.what()));

@@ -24,6 +24,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/log.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
@@ -84,6 +85,8 @@ std::string job_text(const JobNote& note) {
 
 // Nothing when the bytes are no such note, or one from another pid namespace.
 std::optional<JobNote> job_from(const std::string& bytes) {
+  if (nests_too_deep(bytes))
+    return std::nullopt;
   try {
     const JobJson document = JobJson::parse(bytes);
     if (document.at("schema") != kJobSchema || document.at("pid_namespace") != pid_namespace())

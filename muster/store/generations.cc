@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -51,6 +52,7 @@ std::optional<Generation> wait_for_generation(Store& store,
     const std::string said = store.get(key_of_generation("why", process, generation), patience);
     if (said == kLeft)
       return std::nullopt;
+    check_json_depth(said, "generation");
     const auto json = nlohmann::json::parse(said);
     return Generation{
         .number = generation, .why = json.at("why"), .variables = json.at("variables")};

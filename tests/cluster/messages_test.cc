@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/cluster/agent_spec.h"
 #include "muster/placement/planner.h"
 #include "tests/placement/machines.h"
 
@@ -85,6 +87,14 @@ TEST(Messages, WhatIsNoneIsAnError) {
     EXPECT_THROW(report_from_text(text), Error) << text;
     EXPECT_THROW(order_from_text(text), Error) << text;
   }
+}
+
+// It would overflow the stack of who copies it.
+TEST(Messages, WhatNestsTooDeepIsAnError) {
+  const std::string deep = cat(std::string(1'000'000, '['), std::string(1'000'000, ']'));
+  EXPECT_THROW(report_from_text(cat("{\"kind\": \"join\", \"facts\": ", deep, "}")), Error);
+  EXPECT_THROW(order_from_text(cat("{\"kind\": \"start\", \"plan\": ", deep, "}")), Error);
+  EXPECT_THROW(agent_spec_from(cat(std::string(64, 'a'), " {\"schema\": ", deep, "}")), Error);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
@@ -45,7 +46,7 @@ std::string to_text(const RankIdentity& member) {
 
 // Another program may use the store, and its text is no identity.
 RankIdentity member_from(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
   if (!json.is_object()) {
     throw Error(
         ErrorCode::invalid_argument,

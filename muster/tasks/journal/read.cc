@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/stop_pause.h"
@@ -140,7 +141,7 @@ std::optional<ReadJson> whole_record(std::string_view line) {
     return std::nullopt;
   const std::string json(line.substr(kJournalSumChars + 1));
   const std::string whole = journal_line(json);
-  if (line != std::string_view(whole).substr(0, whole.size() - 1))
+  if (line != std::string_view(whole).substr(0, whole.size() - 1) || nests_too_deep(json))
     return std::nullopt;
   ReadJson record = ReadJson::parse(json, nullptr, false);
   if (!record.is_object())

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 
 // Keys that have their default are left out, since there may be a million tasks. What is read was
@@ -136,7 +137,9 @@ TaskFile task_file_of(const std::string& text, const std::string& source) {
     ++number;
     const size_t end = std::min(text.find('\n', from), text.size());
     try {
-      const FileJson json = FileJson::parse(std::string_view(text).substr(from, end - from));
+      const std::string_view line = std::string_view(text).substr(from, end - from);
+      check_json_depth(line, "tasks.json");
+      const FileJson json = FileJson::parse(line);
       if (number > 1) {
         file.tasks.push_back(task_of(json));
       } else if (json.at("schema") == kTasksSchema) {

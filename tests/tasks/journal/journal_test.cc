@@ -324,6 +324,16 @@ TEST(TaskFile, GivesTheSameTasksBack) {
   EXPECT_THROW(task_file_of(to_text(file) + "{\"name\": 3}\n", "test"), Error);
 }
 
+// Its list of members copies what it has when it grows, and a copy would overflow the stack.
+TEST(TaskFile, WhatNestsTooDeepIsAnError) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  const std::string text = to_text({.settings = {}, .tasks = {task_of("x", {{.gpus = 1}})}});
+  const size_t place = text.find("\"name\"");
+  EXPECT_THROW(
+      task_file_of(text.substr(0, place) + "\"deep\":" + deep + "," + text.substr(place), "test"),
+      Error);
+}
+
 // What is written into a file that nobody can open any more is lost at the run's end.
 TEST(Journal, AFileThatSomebodyHasRemovedIsAnError) {
   const ScratchFolder folder;
