@@ -93,6 +93,8 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
   while (!line.empty()) {
     const std::string_view field = take_field(line);
     if (field.starts_with("slots=")) {
+      if (host.nproc)
+        refuse(cat(host.name, " with ", *host.nproc, " and ", field));
       host.nproc = parse_slots(field.substr(6), refuse);
     } else if (!field.starts_with("max_slots=") && !field.starts_with("max-slots=")) {
       refuse(std::string(field));

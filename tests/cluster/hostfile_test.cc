@@ -85,6 +85,12 @@ TEST(Hostfile, ErrorsNameTheLine) {
   EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb slots=x\n", "my.txt"); }),
               HasSubstr("my.txt:2"));
   EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb gpus=2\n", "my.txt"); }), HasSubstr("'gpus=2'"));
+  for (const char* text : {"a:4 slots=2", "a slots=4 slots=2", "a:4 slots=4"}) {
+    EXPECT_THAT(
+        refusal_of([&] { parse_hostfile(text, "my.txt"); }),
+        HasSubstr("my.txt:1: expected a host as in 'a slots=4' or 'a:4', got 'a with 4 and"))
+        << text;
+  }
   EXPECT_THAT(refusal_of([] { parse_hostfile("# nothing\n", "my.txt"); }), HasSubstr("got none"));
 }
 
