@@ -332,9 +332,15 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
   if (are_alike && !flags.mesh.empty())
     blocks = blocks_of_mesh(parse_axes(flags.mesh), ranks, std::ssize(hosts));
   std::vector<HostSpec> ordered;
-  for (const size_t at : network_order(read_switch_file(flags.topology), names, blocks))
+  for (const size_t at : network_order(flags.switches, names, blocks))
     ordered.push_back(hosts[at]);
   return ordered;
+}
+
+// The file may be a pipe, so it is read once.
+void read_topology(RunFlags& flags) {
+  if (!flags.topology.empty())
+    flags.switches = read_switch_file(flags.topology);
 }
 
 // A list on the command line and a file of hosts cannot be one list.

@@ -23,6 +23,9 @@ HostPort parse_host_port(const std::string& text, const std::string& flag);
 // An IPv6 address gets brackets, so that a port can follow it.
 std::string in_brackets(const std::string& host);
 
+// Reads the file of --topology, before all that asks for hosts. Throws: io, invalid_argument.
+void read_topology(RunFlags& flags);
+
 // Returns the hosts of --hosts or --hostfile. Throws: io; invalid_argument for both.
 std::vector<HostSpec> listed_hosts(const RunFlags& flags);
 

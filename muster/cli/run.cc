@@ -4,8 +4,10 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/cli/cluster_flags.h"
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
 #include "muster/cli/plan_hosts.h"
@@ -122,6 +124,35 @@ void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::st
                     "' is taken for the program's own; flags of muster stand before it")));
 }
 
+// Programs that start themselves take these variables, and this command takes flags. A task has
+// some of its runner.
+void warn_of_variables_of_programs(const RunFlags& flags) {
+  struct Variable {
+    const char* name;
+    const char* flag;
+    bool is_given;
+  };
+  const Variable variables[] = {{"MUSTER_NPROC", "--nproc-per-node", !flags.nproc_per_node.empty()},
+                                {"MUSTER_GPUS", "--gpus", !flags.gpus.empty()},
+                                {"MUSTER_POLICY", "--policy", !flags.policy.empty()},
+                                {"MUSTER_SURPLUS", "--surplus", flags.surplus != "error"},
+                                {"MUSTER_INVENTORY", "--inventory", !flags.inventory.empty()}};
+  if (get_env("MUSTER_TASK"))
+    return;
+  std::vector<std::string> unused;
+  for (const Variable& variable : variables) {
+    const auto value = get_env(variable.name);
+    if (value && !variable.is_given)
+      unused.push_back(cat(variable.name, "=", *value, " (", variable.flag, ")"));
+  }
+  if (unused.empty())
+    return;
+  log(LogLevel::warn,
+      printable(cat("not used here, but by programs that start themselves: ",
+                    join(unused, ", "),
+                    "; give the flag instead")));
+}
+
 }  // namespace
 
 // A dry run plans on the hosts; otherwise one host starts here, agents start over ssh, or this is
@@ -139,6 +170,8 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   use_config_file(*command, args);
   command->callback([flags, programs, exit_code] {
     const std::vector<MoreProgram> more = parse_more_programs(programs);
+    warn_of_variables_of_programs(*flags);
+    read_topology(*flags);
     const auto remote = to_remote_options(*flags);
     if (!remote && flags->inventory.empty())
       keep_to_given_gpus();
@@ -183,6 +216,8 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   use_config_file(*command, args);
   command->callback([flags, model, programs, exit_code, command] {
     warn_of_flags_of_program(*command, programs[0]);
+    warn_of_variables_of_programs(*flags);
+    read_topology(*flags);
     const auto about_model = to_about_model(*model, flags->json);
     const auto remote = to_remote_options(*flags);
     if (!remote && flags->inventory.empty())

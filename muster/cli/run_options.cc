@@ -21,7 +21,6 @@
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/cli/cluster_flags.h"
-#include "muster/cluster/switch_file.h"
 #include "muster/launch/check_launch.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/launch/score_file.h"
@@ -227,8 +226,7 @@ void set_request(const RunFlags& flags, Request& request) {
   set_simulated_hosts(flags, request);
   if (!flags.mesh.empty())
     request.mesh = parse_axes(flags.mesh);
-  if (!flags.topology.empty())
-    request.switches = read_switch_file(flags.topology);
+  request.switches = flags.switches;
   request.global_batch = flags.global_batch;
   request.numa_binding = parse_numa_binding(flags.numa_binding);
   request.surplus = parse_surplus(flags.surplus);

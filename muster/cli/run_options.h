@@ -10,6 +10,7 @@
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/remote_launch.h"
 #include "muster/launch/launch.h"
+#include "muster/placement/network_order.h"
 
 namespace muster {
 
@@ -58,6 +59,7 @@ struct RunFlags {
   std::string hosts;
   std::string mesh;
   std::string topology;
+  SwitchPaths switches;  // read_topology() reads them from the file `topology`
   int64_t global_batch = 0;
   std::string plan;
   std::string svg;

@@ -436,6 +436,46 @@ TEST(Plan, TableAndJsonWithoutStartingAnything) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs"));
 }
 
+// A pipe gives what it has once, and what is read a second time is empty.
+TEST(Plan, FilesOfFlagsMayBePipes) {
+  const ScratchFolder folder;
+  const std::string fleet =
+      folder.write("fleet.toml",
+                   "[[host]]\nname = \"a\"\ngpus = \"1xH100-80GB\"\n[[host]]\nname = \"b\"\ngpus = "
+                   "\"1xH100-80GB\"\n");
+  folder.write("switches", "b s1\na s2\n");
+  folder.write("hosts", "a slots=1\nb slots=1\n");
+  const std::string muster_plan =
+      cat(ProgramSettings().program, " plan --inventory ", fleet, " --hosts a:1,b:1 --topology ");
+  const auto shell = [&](const std::string& command) {
+    return muster({"-c", command}, folder, {.program = "sh"});
+  };
+  const Ran of_file = shell(muster_plan + "switches");
+  EXPECT_THAT(of_file.out, HasSubstr("below s1"));
+  const Ran of_pipe = shell(cat("cat switches | ", muster_plan, "/dev/stdin"));
+  EXPECT_EQ(of_pipe.code, 0) << of_pipe.err;
+  EXPECT_EQ(of_pipe.out, of_file.out);
+  const Ran hosts = shell(cat("cat hosts | ",
+                              ProgramSettings().program,
+                              " plan --hostfile /dev/stdin --inventory ",
+                              fleet));
+  EXPECT_EQ(hosts.code, 0) << hosts.err;
+}
+
+TEST(Plan, VariablesOfProgramsThatStartThemselvesAreNamed) {
+  const ScratchFolder folder;
+  const ProgramSettings told = {.environment = {{"MUSTER_NPROC", "3"}, {"MUSTER_GPUS", "1"}}};
+  const std::string both = "MUSTER_NPROC=3 (--nproc-per-node), MUSTER_GPUS=1 (--gpus)";
+  EXPECT_THAT(muster({"plan"}, folder, told).err, HasSubstr(both));
+  EXPECT_THAT(muster({"run", "-q", "true"}, folder, told).err, HasSubstr(both));
+  EXPECT_THAT(muster({"plan", "-n", "1"}, folder, told).err,
+              AllOf(HasSubstr("MUSTER_GPUS=1"), Not(HasSubstr("MUSTER_NPROC"))))
+      << "the flag wins";
+  ProgramSettings of_task = told;
+  of_task.environment["MUSTER_TASK"] = "a";
+  EXPECT_EQ(muster({"plan"}, folder, of_task).err, "") << "its runner has set them";
+}
+
 TEST(Program, VersionHelpAndSecret) {
   const ScratchFolder folder;
   EXPECT_THAT(muster({"--version"}, folder).out, HasSubstr("muster 0."));
