@@ -10,6 +10,7 @@ from typing import IO, Any, Dict, List, Optional, Sequence
 
 from muster._forks import owned_by_this_process
 from muster._program import program
+from muster._waits import wait_for_event
 
 END_WITH = "MUSTER_END_WITH"  # a descriptor: when its other end is closed, the program ends its job
 _MOST_KEPT = 200  # lines of what the program has said
@@ -37,6 +38,12 @@ class JobProcess:
             os.close(theirs)
         self._forward(self._process.stdout, "stdout")
         self._forward(self._process.stderr, "stderr")
+        self._ended = threading.Event()
+        threading.Thread(target=self._note_end, name="muster-job", daemon=True).start()
+
+    def _note_end(self) -> None:
+        self._process.wait()
+        self._ended.set()
 
     def _forward(self, pipe: Optional[IO[bytes]], name: str) -> None:
         if pipe is None:
@@ -65,7 +72,7 @@ class JobProcess:
         raised: Optional[BaseException] = None
         while True:
             try:
-                code = self._process.wait()
+                wait_for_event(self._ended)
                 break
             except BaseException as error:
                 raised = raised or error
@@ -75,7 +82,7 @@ class JobProcess:
         self._close()
         if raised is not None:
             raise raised
-        return code
+        return self._process.returncode
 
     def let_go(self) -> None:
         self._close()

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Dict, List, Optional, Union
 
 from muster._places import Need, Share
+from muster._waits import wait_until
 from muster.errors import InvalidArgument, text_of
 
 _LONGEST_PAUSE = 60.0
@@ -31,6 +32,20 @@ class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
         self.devices: List[str] = []
         self.log: Optional[str] = None
         self.attempts = 0
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        """What the function returned. Raises what it raised, or TaskFailed."""
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        """What result() raises; None where it returns."""
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: Optional[float]) -> None:
+        with self._condition:
+            wait_until(self._condition, self.done, timeout)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
 from muster._task import Task, failure_of
 from muster._waiting import Waiting
+from muster._waits import wait_until
 from muster._worker import Worker, answer_of, tell
 from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import TaskFailed
@@ -125,7 +126,7 @@ class TaskRunner:
         if self._is_parents:
             return
         with self._changed:
-            self._changed.wait_for(self._is_idle)
+            wait_until(self._changed, self._is_idle)
         self._server.close()
         self._channel.close()
         try:
@@ -237,17 +238,31 @@ class TaskRunner:
                     task.future.log = worker.log
                     worker.give(task)
                 return True
-        if any(worker.task is None for worker in self._workers.values()):
-            return False  # one is on its way
-        share = self._places.take(task.need)
-        if share is not None:
-            self._number += 1
-            log = os.path.join(self.run_dir, f"worker-{self._number}.log")
-            worker = Worker(self._number, share, log)
-            self._workers[worker.number] = worker
-            self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log,
-                        {**changes_since(self._server.environment), LOG: log})
+        while (share := self._places.take(task.need)) is not None:
+            if not self._needs_another_worker():
+                self._places.give_back(share)
+                break
+            try:
+                self._start_worker(share)
+            except Exception as error:
+                self._places.give_back(share)
+                self._waiting.remove(task)
+                self._fail(task, f"could not be started: {error!r}")
+                return True
         return False
+
+    def _needs_another_worker(self) -> bool:
+        """Whether more tasks wait for a worker than are on their way."""
+        starting = sum(worker.is_starting() for worker in self._workers.values())
+        return self._waiting.num_first(Task.is_plain, starting + 1) > starting
+
+    def _start_worker(self, share: Share) -> None:
+        self._number += 1
+        log = os.path.join(self.run_dir, f"worker-{self._number}.log")
+        worker = Worker(self._number, share, log)
+        self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log,
+                    {**changes_since(self._server.environment), LOG: log})
+        self._workers[worker.number] = worker
 
     def _end_workers(self, which: Callable[[Worker], bool]) -> None:
         for worker in self._workers.values():

@@ -43,6 +43,12 @@ class Waiting:
             heapq.heappop(self._ready)
         return self._all[self._ready[0][1]] if self._ready else None
 
+    def num_first(self, which: Callable[[Task], bool], most: int) -> int:
+        """How many of the ready ones that start next, up to `most`, come before the first where `which` does not hold."""
+        ready = {entry[1] for entry in self._ready if self._is_current(entry)}
+        first = heapq.nsmallest(most, (self._all[number] for number in ready), key=_order)
+        return next((place for place, task in enumerate(first) if not which(task)), len(first))
+
     def first_of(self, which: Callable[[Task], bool]) -> Optional[Task]:
         """The ready one that starts next, of those where `which` holds. It looks at all of them."""
         return min((task for task in self._all.values() if task.is_ready and which(task)), key=_order, default=None)

@@ -25,6 +25,9 @@ class Worker:
         self._given = threading.Condition()
         self._queue: List[Optional[Task]] = []
 
+    def is_starting(self) -> bool:
+        return not self.connected and not self._queue
+
     def is_ready(self) -> bool:
         return self.connected and not self._queue
 

@@ -1,5 +1,6 @@
 """muster.Executor where something goes wrong: callers, tasks, processes and signals."""
 import importlib.util
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,10 +119,14 @@ class Values(PackageCase):
                                           "muster.Executor: expected cpu_slots of 1 or more, got 2.5; correct it\n"), err)
 
     def test_a_task_that_cannot_be_started_fails_alone(self):
-        self.must_print(script("""
+        for warm in False, True:
+            self.task_that_cannot_be_started_fails_alone(warm)
+
+    def task_that_cannot_be_started_fails_alone(self, warm):
+        self.must_print(script(f"""
             def one(): return 1
             if __name__ == "__main__":
-                with muster.Executor(cpu_slots=1, run_dir="runs") as pool:
+                with muster.Executor(cpu_slots=1, run_dir="runs", warm={warm}) as pool:
                     here = os.getcwd()
                     os.mkdir("gone")
                     os.chdir("gone")
@@ -235,6 +240,25 @@ class Processes(PackageCase):
                     failed = pool.submit(one).exception()
                     print(str(failed).splitlines()[0], failed.exit_code, failed.log.endswith("worker-2.log"))
             """), "task 'one' failed: exit code 1 1 True\n")
+
+    def test_warm_workers_start_side_by_side(self):
+        self.write("""
+            import os, pathlib, time
+            if "MUSTER_CALL_ID" in os.environ:  # a worker, which waits until both are on their way
+                pathlib.Path(os.environ["MET"], os.environ["MUSTER_CALL_ID"]).touch()
+                until = time.monotonic() + 60
+                while len(os.listdir(os.environ["MET"])) < 2:
+                    if time.monotonic() > until: os._exit(3)
+                    time.sleep(0.01)
+            """, "sitecustomize.py")
+        (self.folder / "met").mkdir()
+        self.must_print(script("""
+            def one(_): return 1
+            if __name__ == "__main__":
+                with muster.Executor(warm=True, cpu_slots=3) as pool:
+                    print(list(pool.map(one, range(2))))
+                print(len(os.listdir("met")))
+            """), "[1, 1]\n2\n", MET=str(self.folder / "met"), PYTHONPATH=f"{self.folder}:{self.environment['PYTHONPATH']}")
 
     def test_a_warm_task_starts_again_and_its_log_is_complete(self):
         self.must_print(script("""
@@ -361,6 +385,33 @@ class Interrupts(PackageCase):
             """))
         self.assertEqual(out, "task 'fail' failed: it was ended with the others 1\n", err)
         self.assertNotIn("RuntimeError", err)
+
+    def test_one_that_another_thread_takes_ends_every_wait(self):
+        for waiting in "future.result()", "future.exception()", "pool.shutdown()", "muster.spawn(wait_for_ever, n=1, quiet=True)":
+            with self.subTest(waiting):
+                self.interrupt_that_another_thread_takes(waiting)
+
+    def interrupt_that_another_thread_takes(self, waiting):
+        shutil.rmtree(self.folder / "pids", ignore_errors=True)
+        process = self.start(script(f"""
+            import signal, threading
+            def take():
+                sys.stdin.readline()
+                signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            if __name__ == "__main__":
+                threading.Thread(target=take, daemon=True).start()
+                with muster.Executor(cpu_slots=1) as pool:
+                    future = pool.submit(wait_for_ever) if "spawn" not in {waiting!r} else None
+                    {waiting}
+            """), stdin=subprocess.PIPE)
+        self.wait_for(lambda: len(self.pids_in()) == 1, "a process")
+        try:
+            _, err = process.communicate("now\n", timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        self.assertIn("KeyboardInterrupt", err)
+        self.wait_for_the_end_of(self.pids_in())
 
     def test_one_ends_the_tasks_of_an_executor_without_a_with(self):
         process = self.start(script("""

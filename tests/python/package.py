@@ -28,11 +28,11 @@ class PackageCase(unittest.TestCase):
         path.write_text(textwrap.dedent(text), encoding="utf-8")
         return path
 
-    def start(self, text, python=sys.executable, as_module=False, **how):
+    def start(self, text, python=sys.executable, as_module=False, stdin=subprocess.DEVNULL, **how):
         """A script, running; with as_module as `python -m` runs it."""
         path = self.write(text)
         return subprocess.Popen([python, "-B", *(["-m", path.stem] if as_module else [str(path)])], cwd=self.folder, env={**self.environment, **how},
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 start_new_session=True)
 
     def run_script(self, text, python=sys.executable, as_module=False, **how):
