@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from muster import _mp_spawn, _stacks
+from muster import _mp_spawn, _stacks, _worlds
 from muster.errors import Unavailable
 
 HOW = "pip install --no-build-isolation 'muster[torch]'"
@@ -42,6 +42,7 @@ def meet_torch() -> None:
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")  # DDP takes its buckets from the shared memory
     _stacks.answer_requests()
     _mp_spawn.guard()
+    _worlds.guard()
 
 
 def _refuse(*_: Any) -> Any:

@@ -312,6 +312,24 @@ class Spawn(PackageCase):
         self.assertIn("replace mp.spawn(f, ...) by f(int(os.environ['LOCAL_RANK']), ...)", done.stderr)
 
     @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_two_worlds_of_one_under_muster_run_are_said(self):
+        path = self.write("""
+            import os, sys, torch.distributed as dist
+            import muster
+            rank, size = (int(os.environ.get(name, other)) for name, other in (("SLURM_PROCID", 0), ("SLURM_NTASKS", 1)))
+            if sys.argv[1:] == ["right"]: rank, size = muster.rank(), muster.world_size()
+            store = dist.FileStore(f"store-{muster.rank() if size == 1 else 'all'}", size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            dist.destroy_process_group()
+            """)
+        environment = {name: value for name, value in self.environment.items() if not name.startswith("SLURM_")}
+        for how, warned in ((), 2), (("right",), 0):
+            done = subprocess.run([os.environ["MUSTER_PROGRAM"], "run", "-q", "-n", "2", TORCH_PYTHON, "-B", str(path), *how], cwd=self.folder,
+                                  env=environment, capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stderr.count("warning: process group: expected the 2 ranks that were started, got a group of 1; give"), warned, done.stderr)
+
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
     def test_ranks_join_and_train(self):
         code, out, err = self.run_script(script("""
             def train(steps):
