@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from typing import Any, Iterator, List, Mapping
 
 from muster._flags import gpus_text, mesh_text, scores_table
@@ -33,6 +34,8 @@ def run_flags(keywords: Mapping[str, Any], folder: str) -> List[str]:
             continue
         if name in _OF_OTHERS:
             raise InvalidArgument(f"muster.spawn: expected a flag for starting a function, got {name}={value!r}; {_OF_OTHERS[name]}")
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
         flags += _switch(name, value) if name in _SWITCHES else _flag(name, value, folder)
     return flags
 

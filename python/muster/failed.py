@@ -107,6 +107,8 @@ def card_of(failure: Mapping[str, Any], run_dir: Optional[str], told: str = "") 
     details = told.rstrip().splitlines() or first.get("stack", "").splitlines() or first.get("last_lines", [])
     lines += [f"    {line}" for line in details]
     lines += [f"  then      rank {other['rank']}: {other['cause']}" for other in failure.get("others", ())[:8]]
+    if first.get("stderr_log"):
+        lines.append(f"  log       {first['stderr_log']}")
     if run_dir:
         lines.append(f"  report    {run_dir}/failure.json")
     return "\n".join(lines)

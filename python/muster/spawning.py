@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Mapping as MappingType, Sequence as SequenceType
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
@@ -29,7 +30,7 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Option
           map: Any = None,
           hosts: Union[None, str, Mapping[str, int]] = None,
           max_restarts: Optional[int] = None,
-          timeout: Optional[str] = None,
+          timeout: Union[None, float, str, timedelta] = None,
           quiet: bool = False,
           **flags: Any) -> List[Any]:
     """Runs `function(*args, **kwargs)` as every rank of a job, and returns what each rank returned, by rank.

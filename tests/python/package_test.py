@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The package muster without torch, from its sources: MUSTER_PROGRAM and MUSTER_LIBRARY are the build's."""
+import datetime
 import doctest
 import importlib.util
 import json
@@ -177,6 +178,8 @@ class Values(PackageTest):
         self.assertEqual([rank.device.index for rank in muster.plan(n=two, inventory=box, gpus=[two, 1])], [2, 1])
         self.assertEqual(_run_flags.run_flags({"n": two, "run_dir": pathlib.Path("a"), "quiet": 1, "no_lease": 0, "wait": "5m"}, "/tmp"),
                          ["-n", "2", "--run-dir", "a", "--quiet", "--wait=5m"])
+        minute = datetime.timedelta(minutes=1)
+        self.assertEqual(_run_flags.run_flags({"timeout": minute, "wait": minute}, "/tmp"), ["--timeout", "60.0", "--wait=60.0"])
 
     def test_wrong_ones_are_named(self):
         for wrong in ({"map": 1}, {"scores": [1, 2]}, {"scores": {1: float("nan")}}, {"mesh": [2, 2]}, {"rank_memory": 1.5}, {"n": True}):

@@ -76,7 +76,12 @@ class Spawn(PackageCase):
                     muster.spawn(train, n=2, quiet=True)
                 except muster.RanksFailed as failed:
                     print(failed.rank, failed.exit_code, failed.cause[:17], failed.__cause__)
-            """), "1 137 killed by SIGKILL None\n")
+                try:
+                    muster.spawn(train, n=2, quiet=True, tee=3)
+                except muster.RanksFailed as failed:
+                    [log] = [path for path in failed.logs if path.endswith("logs/0/1.err")]
+                    print(f"  log       {log}" in failed.card.splitlines())
+            """), "1 137 killed by SIGKILL None\nTrue\n")
 
     def test_ranks_start_again(self):
         self.must_print(script("""
