@@ -66,8 +66,7 @@ bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
 bool LiveReducer::any_keeps_gradient(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex());
   return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
-    return reducer->keeps_gradients_ &&
-           reducer->trained_.contains(parameter.unsafeGetTensorImpl());
+    return reducer->keeps_gradients_ && reducer->trained_.contains(parameter.unsafeGetTensorImpl());
   });
 }
 

@@ -31,7 +31,7 @@ class LocalGradients {
 
   at::Tensor parameter_;  // undefined: none
   std::string name_;
-  at::Tensor values_;     // its first ones, at the last backward
+  at::Tensor values_;  // its first ones, at the last backward
   uint32_t gradient_version_ = 0;
 };
 

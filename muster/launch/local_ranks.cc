@@ -319,10 +319,7 @@ class LocalRanks {
         .until = rules_.until,
         .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
         .account = [this](const ChildExit& exit) { return account_of(starts_.explained(exit)); },
-        .describe =
-            [this](pid_t pid, std::optional<int> slot) {
-              return left_by(pid, slot);
-            }};
+        .describe = [this](pid_t pid, std::optional<int> slot) { return left_by(pid, slot); }};
     if (!successors_)
       return wait;
     wait.is_made_good = [this](const std::vector<ChildExit>& failed) {

@@ -68,9 +68,9 @@ struct WaitRules {
 struct WaitResult {
   // In order of death, but the cause before the failures that came together with it.
   std::vector<ChildExit> exits;
-  int stopped_by = 0;                  // the stop signal received, if any
-  bool timed_out = false;              // WaitRules::until was reached
-  std::vector<std::string> killed;     // descriptions of leftover descendants that needed SIGKILL
+  int stopped_by = 0;               // the stop signal received, if any
+  bool timed_out = false;           // WaitRules::until was reached
+  std::vector<std::string> killed;  // descriptions of leftover descendants that needed SIGKILL
   // Descriptions of those that SIGTERM was enough for, where the set has ended by itself.
   std::vector<std::string> ended;
   std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL

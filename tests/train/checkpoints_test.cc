@@ -389,22 +389,21 @@ std::string said_of_the_global_batch(int ranks_then, int ranks, MakeLoader make_
 TEST(Checkpoints, OtherRanksAreToldOfAnotherGlobalBatch) {
   const auto loader_of = [](ProcessGroup& group, int64_t batch_size, int64_t accumulate) {
     const TensorDataset data(torch::zeros({48, 3}), torch::zeros(48));
-    return DataLoader(
-        std::make_shared<const TensorDataset>(data),
-        std::make_shared<DistributedSampler>(
-            48, SamplerOptions{.num_replicas = group.size(), .rank = group.rank()}),
-        {.batch_size = batch_size, .accumulate = accumulate});
+    return DataLoader(std::make_shared<const TensorDataset>(data),
+                      std::make_shared<DistributedSampler>(
+                          48, SamplerOptions{.num_replicas = group.size(), .rank = group.rank()}),
+                      {.batch_size = batch_size, .accumulate = accumulate});
   };
-  const auto of_samples = [&](ProcessGroup& group, int) { return loader_of(group, 4, 2); };
+  const auto of_samples = [&](ProcessGroup& group, int) {
+    return loader_of(group, 4, 2);
+  };
   const auto kept = [&](ProcessGroup& group, int ranks_then) {
     return loader_of(group, 4 * ranks_then / group.size(), 1);
   };
   const auto of_a_stream = [](ProcessGroup& group, int) {
-    return StreamLoader(CountingStream(),
-                        {.batch_size = 4,
-                         .accumulate = 2,
-                         .rank = group.rank(),
-                         .ranks = group.size()});
+    return StreamLoader(
+        CountingStream(),
+        {.batch_size = 4, .accumulate = 2, .rank = group.rank(), .ranks = group.size()});
   };
   const auto fewer =
       HasSubstr("the global batch of 'data' was 32 samples (4 ranks) and is 16 samples (2 ranks)");

@@ -67,8 +67,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                   cat("allocate_tensor: expected the CPU, got ", options.device().str()));
     }
     const auto memory = carrier_->allocate(size * options.dtype().itemsize());
-    return at::from_blob(
-        memory.get(), {size}, [memory](void*) {}, options);
+    return at::from_blob(memory.get(), {size}, [memory](void*) {}, options);
   }
 
   // Any thread may call it, also while another is in shutdown(), which itself ends what is under
