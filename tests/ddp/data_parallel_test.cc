@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sstream>
+
 #include "muster/base/error.h"
 
 namespace muster::testing {
@@ -41,6 +43,38 @@ TEST(DataParallel, TrainsAsOneDevice) {
     b.step();
   }
   EXPECT_TRUE(several->parameters()[0].is_leaf());
+}
+
+TEST(DataParallel, TrainsValuesOfTorchLoadAsOneDevice) {
+  auto one = replicated_net(), several = replicated_net();
+  DataParallel model(several, kThreeSlots);
+  torch::optim::Adam a(one->parameters(), 0.1), b(several->parameters(), 0.1);
+  const auto load_other = [](torch::nn::Sequential& net, double scale) {
+    auto other = replicated_net();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : other->parameters())
+      parameter.mul_(scale);
+    std::stringstream file;
+    torch::save(other, file);
+    torch::load(net, file);
+  };
+  for (int step = 0; step < 5; ++step) {
+    if (step == 0 || step == 2) {
+      load_other(one, 0.5 + step);
+      load_other(several, 0.5 + step);
+    }
+    const auto x = torch::randn({8, 4});
+    a.zero_grad();
+    b.zero_grad();
+    const auto expected = one->forward(x).square().mean(), got = model(x).square().mean();
+    EXPECT_TRUE(got.allclose(expected, 1e-5, 1e-6)) << step;
+    expected.backward();
+    got.backward();
+    a.step();
+    b.step();
+  }
+  for (size_t i = 0; i < one->parameters().size(); ++i)
+    EXPECT_TRUE(several->parameters()[i].allclose(one->parameters()[i], 1e-4, 1e-5)) << i;
 }
 
 TEST(DataParallel, FollowsFrozenParametersModesAndNoGrad) {

@@ -4,18 +4,30 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"
+#include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
+#include "muster/parallel/tensor/vocabulary_parallel.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
 namespace {
 
-constexpr int64_t kWidth = 8, kBlocks = 4, kBatch = 16, kMicroBatches = 4, kSteps = 20;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 8, kBlocks = 4, kBatch = 16, kMicroBatches = 4, kSteps = 20, kLoadedSteps = 5;
+constexpr uint64_t kBegun = 5;
 constexpr double kBound = 2e-6;  // sums of other lengths are rounded at other places
 
 struct Layers {
@@ -24,10 +36,10 @@ struct Layers {
 
 // The same on every rank, whatever it keeps of them. Ranks are threads, and torch's generator is
 // theirs together.
-std::vector<Layers> whole_layers() {
+std::vector<Layers> whole_layers(uint64_t seed = kBegun) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  torch::manual_seed(5);
+  torch::manual_seed(seed);
   std::vector<Layers> layers;
   for (int64_t i = 0; i < kBlocks; ++i)
     layers.push_back(
@@ -58,8 +70,11 @@ struct DividedBlockImpl : torch::nn::Module {
 TORCH_MODULE(DividedBlock);
 
 // Blocks `first` … `first + count - 1`, divided over `tp`.
-torch::nn::Sequential blocks(int64_t first, int64_t count, const ProcessGroup& tp) {
-  const auto layers = whole_layers();
+torch::nn::Sequential blocks(int64_t first,
+                             int64_t count,
+                             const ProcessGroup& tp,
+                             uint64_t seed = kBegun) {
+  const auto layers = whole_layers(seed);
   torch::nn::Sequential stage;
   for (int64_t i = first; i < first + count; ++i)
     stage->push_back(DividedBlock(layers[static_cast<size_t>(i)], tp));
@@ -72,13 +87,44 @@ at::Tensor batch_of_step(int64_t step, const char* what) {
   return (at * (shift + 0.01 * static_cast<double>(step))).sin();
 }
 
-std::vector<double> losses_of_one_process() {
+torch::nn::Sequential whole_net(uint64_t seed = kBegun) {
   torch::nn::Sequential net;
-  for (const Layers& layers : whole_layers())
+  for (const Layers& layers : whole_layers(seed))
     net->push_back(WholeBlock(layers));
+  return net;
+}
+
+std::string saved(const torch::nn::Sequential& net) {
+  std::ostringstream file;
+  torch::save(net, file);
+  return file.str();
+}
+
+void load(torch::nn::Sequential& net, const std::string& bytes) {
+  std::istringstream file(bytes);
+  torch::load(net, file);
+}
+
+// The files that a training loads before the steps of these numbers.
+using Loads = std::map<int64_t, std::string>;
+
+void load_before(int64_t step, const Loads& loads, torch::nn::Sequential& net) {
+  if (const auto found = loads.find(step); found != loads.end())
+    load(net, found->second);
+}
+
+// Before the first step and after the second, each time the file of another model.
+template <class Make>
+Loads two_loads(const Make& make) {
+  return {{0, saved(make(6))}, {2, saved(make(7))}};
+}
+
+std::vector<double> losses_of_one_process(const Loads& loads = {}) {
+  auto net = whole_net();
   torch::optim::AdamW optimizer(net->parameters(), 1e-2);
   std::vector<double> losses;
   for (int64_t step = 0; step < kSteps; ++step) {
+    load_before(step, loads, net);
     optimizer.zero_grad();
     const auto loss =
         torch::mse_loss(net->forward(batch_of_step(step, "x")), batch_of_step(step, "y"));
@@ -140,6 +186,119 @@ TEST_P(MeshOf, PipelinesOfDividedLayersTrainAsOneProcess) {
       EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
           << step;
     }
+  });
+}
+
+TEST_P(MeshOf, PipelinesThatLoadFilesOfTorchSaveTrainAsOneProcess) {
+  const auto [dp, pp, tp] = GetParam();
+  const auto expected = losses_of_one_process(two_loads(whole_net));
+  for (const auto& schedule : {one_f_one_b(pp, kMicroBatches), zero_bubble(pp, kMicroBatches)}) {
+    SCOPED_TRACE(schedule.name);
+    run_ranks(dp * pp * tp, [&, dp = dp, pp = pp, tp = tp](ProcessGroup& group) {
+      at::set_num_threads(1);
+      Mesh mesh(group, {{"dp", dp}, {"pp", pp}, {"tp", tp}});
+      const int64_t count = kBlocks / pp;
+      const auto stage_of = [&](uint64_t seed) {
+        return blocks(mesh.rank("pp") * count, count, mesh.group("tp"), seed);
+      };
+      const Loads loads = two_loads(stage_of);
+      auto stage = stage_of(kBegun);
+      Pipeline pipeline({stage},
+                        mesh.group("pp"),
+                        {.schedule = schedule,
+                         .loss = [](const at::Tensor& y, const at::Tensor& target) {
+                           return torch::mse_loss(y, target);
+                         },
+                         .share_loss = true});
+      pipeline.average_over(mesh.group("dp"));
+      torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
+      for (int64_t step = 0; step < kLoadedSteps; ++step) {
+        load_before(step, loads, stage);
+        optimizer.zero_grad();
+        const auto loss =
+            pipeline.step(own(batch_of_step(step, "x"), mesh), own(batch_of_step(step, "y"), mesh));
+        optimizer.step();
+        EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
+            << step;
+      }
+    });
+  }
+}
+
+TEST(Combined, DividedLayersThatLoadFilesOfTorchSaveTrainAsOneProcess) {
+  const auto expected = losses_of_one_process(two_loads(whole_net));
+  for (const int dp : {1, 2}) {
+    SCOPED_TRACE(dp);
+    run_ranks(2 * dp, [&](ProcessGroup& group) {
+      at::set_num_threads(1);
+      Mesh mesh(group, {{"dp", dp}, {"tp", 2}});
+      const auto net_of = [&](uint64_t seed) { return blocks(0, kBlocks, mesh.group("tp"), seed); };
+      const Loads loads = two_loads(net_of);
+      auto net = net_of(kBegun);
+      std::optional<DistributedDataParallel<torch::nn::Sequential>> wrapped;
+      if (dp > 1)
+        wrapped.emplace(net, mesh.group("dp"));
+      torch::optim::AdamW optimizer(net->parameters(), 1e-2);
+      for (int64_t step = 0; step < kLoadedSteps; ++step) {
+        load_before(step, loads, net);
+        optimizer.zero_grad();
+        const auto x = own(batch_of_step(step, "x"), mesh);
+        const auto loss = torch::mse_loss(wrapped ? (*wrapped)(x) : net->forward(x),
+                                          own(batch_of_step(step, "y"), mesh));
+        loss.backward();
+        optimizer.step();
+        EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
+            << step;
+      }
+    });
+  }
+}
+
+// LibTorch gives a parameter the file's shape, so that whole layers would compute, and be summed.
+TEST(Combined, AFileOfTheUndividedModelIsAnErrorOnEachRank) {
+  const auto x = batch_of_step(0, "x");
+  const std::string whole = saved(whole_net(6));
+  const std::vector<std::function<void(torch::nn::Sequential&)>> uses = {
+      [&](torch::nn::Sequential& net) { net->forward(x); },
+      [](torch::nn::Sequential& net) { gather_parameters(*net); },
+      [](torch::nn::Sequential& net) { parallel_pieces(*net); }};
+  for (const auto& use : uses) {
+    const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+      auto net = blocks(0, kBlocks, group);
+      load(net, whole);
+      use(net);
+    });
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(message_of(failures[static_cast<size_t>(rank)]),
+                  AllOf(HasSubstr("column_parallel: expected this rank's part of 'weight', "
+                                  "8 along dimension 0, got [16, 8]"),
+                        HasSubstr("(rank " + std::to_string(rank) + ")"),
+                        HasSubstr("before the layers are divided")));
+    }
+  }
+}
+
+TEST(Combined, AFileOfOneUndividedLayerIsAnErrorToo) {
+  const auto of_file = [](auto& to, const auto& from) {
+    std::stringstream file;
+    torch::save(from, file);
+    torch::load(to, file);
+  };
+  const auto refused = [](const auto& use) {
+    for (const auto& failure : failures_of_ranks(2, use))
+      EXPECT_THAT(message_of(failure), HasSubstr("expected this rank's part of 'weight', "));
+  };
+  const torch::nn::Linear linear = whole_layers()[0].down;
+  const torch::nn::Embedding embedding(6, 4);
+  refused([&](ProcessGroup& group) {
+    auto row = row_parallel(linear, group);
+    of_file(row, linear);
+    row(torch::ones({1, 2 * kWidth}));
+  });
+  refused([&](ProcessGroup& group) {
+    auto tokens = parallel_embedding(embedding, group);
+    of_file(tokens, embedding);
+    tokens(torch::arange(6));
   });
 }
 

@@ -105,6 +105,25 @@ OwnRows own_rows(int64_t total, const ProcessGroup& group) {
   return {.begin = rank * least + std::min(rank, more), .length = least + (rank < more ? 1 : 0)};
 }
 
+// It looks at the shape alone, so it costs a step nothing.
+void require_part(const LayerPart& part, const at::Tensor& mine, const ProcessGroup& group) {
+  if (part.dim < mine.dim() && mine.size(part.dim) == part.length)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(part.layer,
+                  ": expected this rank's part of '",
+                  part.name,
+                  "', ",
+                  part.length,
+                  " along dimension ",
+                  part.dim,
+                  ", got [",
+                  join(mine.sizes(), ", "),
+                  "] (rank ",
+                  group.job_rank(),
+                  "); load an undivided model's file before the layers are divided"));
+}
+
 // Padded to the longest, and cut after.
 at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group) {
   const int64_t ranks = group.size();

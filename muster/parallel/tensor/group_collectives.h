@@ -35,6 +35,16 @@ struct OwnRows {
   int64_t length = 0;
 };
 OwnRows own_rows(int64_t total, const ProcessGroup& group);
+// A layer's parameter, which has `length` along `dim` as long as it is this rank's part. torch::load
+// gives it the shape that the file has. Throws: invalid_argument, naming `layer` and `name`, for
+// another length.
+struct LayerPart {
+  const char* layer;
+  const char* name;
+  int64_t dim;
+  int64_t length;
+};
+void require_part(const LayerPart& part, const at::Tensor& mine, const ProcessGroup& group);
 // The ranges of all ranks, joined.
 at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group);
 

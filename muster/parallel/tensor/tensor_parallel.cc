@@ -112,8 +112,18 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
     mark_layer_parts(bias.defined() ? std::vector{weight, bias} : std::vector{weight});
 }
 
+// A whole layer's outputs would pass for this rank's.
+void ColumnParallelLinearImpl::require_own_parts() const {
+  const int64_t length = options_.stacks * own_rows(outputs_ / options_.stacks, group_).length;
+  for (const auto& item : named_parameters(/*recurse=*/false))
+    require_part({.layer = "column_parallel", .name = item.key().c_str(), .dim = 0, .length = length},
+                 item.value(),
+                 group_);
+}
+
 // All ranks call it together where the tokens are sharded, since it gathers them.
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
+  require_own_parts();
   const at::Tensor input = options_.sequence_dim
                                ? gather_sequence(x, group_, *options_.sequence_dim)
                                : copy_to_group(x, group_);
@@ -122,6 +132,7 @@ at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
 
 // All ranks call it together, since it gathers the parts.
 WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
+  require_own_parts();
   const auto whole = [&](const at::Tensor& mine) {
     if (options_.stacks == 1)
       return gathered_rows(mine, outputs_, group_);
@@ -136,6 +147,7 @@ WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
 
 // Each stack gives runs of elements of its own, since its outputs follow those of the stack before.
 TensorPieces ColumnParallelLinearImpl::pieces() const {
+  require_own_parts();
   const int64_t of_stack = outputs_ / options_.stacks;
   const OwnRows rows = own_rows(of_stack, group_);
   TensorPieces all;
@@ -156,7 +168,7 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
 RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
                                              ProcessGroup group,
                                              RowOptions options)
-    : group_(std::move(group)), options_(options) {
+    : group_(std::move(group)), options_(options), inputs_(whole->weight.size(1)) {
   require_agreement(group_,
                     "row_parallel",
                     wrong_division("row_parallel", "inputs", whole->weight.size(1), group_),
@@ -171,9 +183,20 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
     mark_layer_parts({weight});
 }
 
+// Whole weights on each rank would be summed as parts.
+void RowParallelLinearImpl::require_own_part() const {
+  require_part({.layer = "row_parallel",
+                .name = "weight",
+                .dim = 1,
+                .length = inputs_ / group_.size()},
+               weight,
+               group_);
+}
+
 // The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of
 // it.
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
+  require_own_part();
   const at::Tensor part = at::linear(x, weight);
   if (!options_.sequence_dim) {
     const at::Tensor sum = reduce_from_group(part, group_);
@@ -185,6 +208,7 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
 
 // All ranks call it together. The bias is whole on every rank, so it needs no gather.
 WholeParameters RowParallelLinearImpl::gather_parameters() const {
+  require_own_part();
   WholeParameters all{{"weight", gathered(weight.detach(), group_, 1)}};
   if (bias.defined())
     all.emplace("bias", bias.detach().clone());
@@ -192,9 +216,10 @@ WholeParameters RowParallelLinearImpl::gather_parameters() const {
 }
 
 TensorPieces RowParallelLinearImpl::pieces() const {
+  require_own_part();
   const int64_t own = weight.size(1);
   TensorPieces all{
-      slice_piece("weight", {weight.size(0), own * group_.size()}, 1, own * group_.rank(), weight)};
+      slice_piece("weight", {weight.size(0), inputs_}, 1, own * group_.rank(), weight)};
   if (bias.defined())
     all.push_back(whole_piece("bias", bias));
   return all;

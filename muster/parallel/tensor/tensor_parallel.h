@@ -65,7 +65,9 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
                            ColumnOptions options = {});
 
   // Shapes: x [..., inputs], the same values on every rank, or this rank's part; returns [..., own
-  // outputs]. Collective: in backward; with a sequence_dim also in forward.
+  // outputs]. Collective: in backward; with a sequence_dim also in forward. Throws:
+  // invalid_argument, as all calls below, for parameters that are not this rank's part, as after
+  // torch::load of an undivided layer.
   at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return parameters(); }
@@ -75,6 +77,8 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   at::Tensor weight, bias;
 
  private:
+  void require_own_parts() const;
+
   mutable ProcessGroup group_;
   ColumnOptions options_;
   int64_t outputs_;
@@ -90,7 +94,7 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
                         RowOptions options = {});
 
   // Shapes: x [..., own inputs]; returns [..., outputs], the same on every rank, or this rank's
-  // part. Collective: yes.
+  // part. Collective: yes. Throws: as ColumnParallelLinearImpl::forward.
   at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return {weight}; }
@@ -100,8 +104,11 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   at::Tensor weight, bias;
 
  private:
+  void require_own_part() const;
+
   mutable ProcessGroup group_;
   RowOptions options_;
+  int64_t inputs_;
 };
 TORCH_MODULE(RowParallelLinear);
 

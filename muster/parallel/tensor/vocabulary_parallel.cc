@@ -184,8 +184,19 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
     padding_ = padding - rows.begin;
 }
 
+// In a whole weight this rank's indices would be those of other tokens.
+void ParallelEmbeddingImpl::require_own_part() const {
+  require_part({.layer = "parallel_embedding",
+                .name = "weight",
+                .dim = 0,
+                .length = own_rows(vocabulary_, group_).length},
+               weight,
+               group_);
+}
+
 // All ranks call it together, with the same tokens.
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
+  require_own_part();
   expect_ids("ParallelEmbedding", "tokens", tokens, vocabulary_, group_);
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
   const at::Tensor part =
@@ -196,10 +207,12 @@ at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
 }
 
 WholeParameters ParallelEmbeddingImpl::gather_parameters() const {
+  require_own_part();
   return {{"weight", gathered_rows(weight, vocabulary_, group_)}};
 }
 
 TensorPieces ParallelEmbeddingImpl::pieces() const {
+  require_own_part();
   const OwnRows rows = own_rows(vocabulary_, group_);
   return {slice_piece("weight", {vocabulary_, weight.size(1)}, 0, rows.begin, weight)};
 }

@@ -35,7 +35,8 @@ class ParallelEmbeddingImpl : public torch::nn::Module, public DividedLayer {
                         EmbeddingOptions options = {});
 
   // Shapes: tokens [...] int64, the same on every rank; returns [..., width], the same on every
-  // rank, or this rank's part. Collective: yes. Throws: invalid_argument for a token out of range.
+  // rank, or this rank's part. Collective: yes. Throws: invalid_argument for a token out of range,
+  // and as ColumnParallelLinearImpl::forward.
   // (On a GPU it is a device assertion, on the rank that has the end of the vocabulary nearest to
   // the token.)
   at::Tensor forward(const at::Tensor& tokens);
@@ -47,6 +48,8 @@ class ParallelEmbeddingImpl : public torch::nn::Module, public DividedLayer {
   at::Tensor weight;
 
  private:
+  void require_own_part() const;
+
   mutable ProcessGroup group_;
   EmbeddingOptions options_;
   int64_t vocabulary_;
