@@ -26,7 +26,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int64_t kWidth = 8, kBlocks = 4, kBatch = 16, kMicroBatches = 4, kSteps = 20, kLoadedSteps = 5;
+constexpr int64_t kWidth = 8, kBlocks = 4, kBatch = 16, kMicroBatches = 4, kSteps = 20,
+                  kLoadedSteps = 5;
 constexpr uint64_t kBegun = 5;
 constexpr double kBound = 2e-6;  // sums of other lengths are rounded at other places
 
@@ -203,13 +204,13 @@ TEST_P(MeshOf, PipelinesThatLoadFilesOfTorchSaveTrainAsOneProcess) {
       };
       const Loads loads = two_loads(stage_of);
       auto stage = stage_of(kBegun);
-      Pipeline pipeline({stage},
-                        mesh.group("pp"),
-                        {.schedule = schedule,
-                         .loss = [](const at::Tensor& y, const at::Tensor& target) {
-                           return torch::mse_loss(y, target);
-                         },
-                         .share_loss = true});
+      Pipeline pipeline(
+          {stage},
+          mesh.group("pp"),
+          {.schedule = schedule,
+           .loss = [](const at::Tensor& y,
+                      const at::Tensor& target) { return torch::mse_loss(y, target); },
+           .share_loss = true});
       pipeline.average_over(mesh.group("dp"));
       torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
       for (int64_t step = 0; step < kLoadedSteps; ++step) {
@@ -232,7 +233,9 @@ TEST(Combined, DividedLayersThatLoadFilesOfTorchSaveTrainAsOneProcess) {
     run_ranks(2 * dp, [&](ProcessGroup& group) {
       at::set_num_threads(1);
       Mesh mesh(group, {{"dp", dp}, {"tp", 2}});
-      const auto net_of = [&](uint64_t seed) { return blocks(0, kBlocks, mesh.group("tp"), seed); };
+      const auto net_of = [&](uint64_t seed) {
+        return blocks(0, kBlocks, mesh.group("tp"), seed);
+      };
       const Loads loads = two_loads(net_of);
       auto net = net_of(kBegun);
       std::optional<DistributedDataParallel<torch::nn::Sequential>> wrapped;

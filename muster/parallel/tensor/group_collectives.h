@@ -35,9 +35,9 @@ struct OwnRows {
   int64_t length = 0;
 };
 OwnRows own_rows(int64_t total, const ProcessGroup& group);
-// A layer's parameter, which has `length` along `dim` as long as it is this rank's part. torch::load
-// gives it the shape that the file has. Throws: invalid_argument, naming `layer` and `name`, for
-// another length.
+// A layer's parameter, which has `length` along `dim` as long as it is this rank's part.
+// torch::load gives it the shape that the file has. Throws: invalid_argument, naming `layer` and
+// `name`, for another length.
 struct LayerPart {
   const char* layer;
   const char* name;

@@ -115,10 +115,13 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
 // A whole layer's outputs would pass for this rank's.
 void ColumnParallelLinearImpl::require_own_parts() const {
   const int64_t length = options_.stacks * own_rows(outputs_ / options_.stacks, group_).length;
-  for (const auto& item : named_parameters(/*recurse=*/false))
-    require_part({.layer = "column_parallel", .name = item.key().c_str(), .dim = 0, .length = length},
-                 item.value(),
-                 group_);
+  const auto require = [&](const char* name, const at::Tensor& mine) {
+    require_part(
+        {.layer = "column_parallel", .name = name, .dim = 0, .length = length}, mine, group_);
+  };
+  require("weight", weight);
+  if (bias.defined())
+    require("bias", bias);
 }
 
 // All ranks call it together where the tokens are sharded, since it gathers them.
@@ -185,12 +188,10 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
 
 // Whole weights on each rank would be summed as parts.
 void RowParallelLinearImpl::require_own_part() const {
-  require_part({.layer = "row_parallel",
-                .name = "weight",
-                .dim = 1,
-                .length = inputs_ / group_.size()},
-               weight,
-               group_);
+  require_part(
+      {.layer = "row_parallel", .name = "weight", .dim = 1, .length = inputs_ / group_.size()},
+      weight,
+      group_);
 }
 
 // The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of
