@@ -226,6 +226,37 @@ TEST_P(MeshOf, PipelinesThatLoadFilesOfTorchSaveTrainAsOneProcess) {
   }
 }
 
+TEST(Combined, ReplicasOfAPipelineTakeWhatTheFirstLoads) {
+  const auto expected = losses_of_one_process(two_loads(whole_net));
+  run_ranks(4, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    Mesh mesh(group, {{"dp", 2}, {"pp", 2}, {"tp", 1}});
+    const auto stage_of = [&](uint64_t seed) {
+      return blocks(mesh.rank("pp") * kBlocks / 2, kBlocks / 2, mesh.group("tp"), seed);
+    };
+    const Loads loads = two_loads(stage_of);
+    auto stage = stage_of(kBegun);
+    Pipeline pipeline({stage},
+                      mesh.group("pp"),
+                      {.schedule = one_f_one_b(2, kMicroBatches),
+                       .loss = [](const at::Tensor& y,
+                                  const at::Tensor& target) { return torch::mse_loss(y, target); },
+                       .share_loss = true});
+    pipeline.average_over(mesh.group("dp"));
+    torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
+    for (int64_t step = 0; step < kLoadedSteps; ++step) {
+      if (mesh.rank("dp") == 0)
+        load_before(step, loads, stage);
+      optimizer.zero_grad();
+      const auto loss =
+          pipeline.step(own(batch_of_step(step, "x"), mesh), own(batch_of_step(step, "y"), mesh));
+      optimizer.step();
+      EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
+          << step;
+    }
+  });
+}
+
 TEST(Combined, DividedLayersThatLoadFilesOfTorchSaveTrainAsOneProcess) {
   const auto expected = losses_of_one_process(two_loads(whole_net));
   for (const int dp : {1, 2}) {
@@ -264,7 +295,9 @@ TEST(Combined, AFileOfTheUndividedModelIsAnErrorOnEachRank) {
   const std::vector<std::function<void(torch::nn::Sequential&)>> uses = {
       [&](torch::nn::Sequential& net) { net->forward(x); },
       [](torch::nn::Sequential& net) { gather_parameters(*net); },
-      [](torch::nn::Sequential& net) { parallel_pieces(*net); }};
+      [](torch::nn::Sequential& net) {
+        parallel_pieces(*net);
+      }};
   for (const auto& use : uses) {
     const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
       auto net = blocks(0, kBlocks, group);

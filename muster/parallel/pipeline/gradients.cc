@@ -30,13 +30,31 @@ std::string form_of_tied(const at::Tensor& parameter) {
 
 }  // namespace
 
+ParameterMemory::ParameterMemory(std::vector<at::Tensor> parameters)
+    : parameters_(std::move(parameters)) {
+  remember();
+}
+
+// A weak pointer holds no memory, and no other storage gets its address.
+void ParameterMemory::remember() {
+  known_.clear();
+  for (const at::Tensor& parameter : parameters_)
+    known_.emplace_back(parameter.storage().getWeakStorageImpl());
+}
+
+bool ParameterMemory::is_other() const {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].storage().unsafeGetStorageImpl() != known_[i]._unsafe_get_target())
+      return true;
+  return false;
+}
+
 // All replicas construct it together. They start from rank 0's values, so that equal gradients keep
 // them equal.
 StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas)
-    : replicas_(std::move(replicas)) {
-  const at::NoGradGuard no_grad;
+    : replicas_(std::move(replicas)), memory_(parameters) {
+  take_first();
   for (const at::Tensor& parameter : parameters) {
-    replicas_.broadcast(parameter, 0);
     if (!parameter.requires_grad())
       continue;
     // A flat buffer has one type, so parameters of each type have a bucket.
@@ -47,6 +65,14 @@ StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGro
       bucket = buckets_.insert(bucket, Bucket());
     bucket->parameters.push_back(parameter);
   }
+}
+
+// All replicas call it together.
+void StageAverage::take_first() {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : memory_.parameters())
+    replicas_.broadcast(parameter, 0);
+  memory_.remember();
 }
 
 // A parameter without a gradient counts as zeros: another replica may have one.
@@ -83,7 +109,8 @@ void StageAverage::finish() {
 // All ranks of the pipeline construct it together; one without the weight gives an undefined
 // tensor.
 TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group)
-    : parameter_(std::move(parameter)) {
+    : parameter_(std::move(parameter)),
+      memory_(parameter_.defined() ? std::vector{parameter_} : std::vector<at::Tensor>{}) {
   const std::vector<std::string> forms =
       group.all_gather_bytes(form_of_tied(parameter_), "a tied weight");
   std::vector<int> holders;
@@ -118,6 +145,12 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
     return;
   // Every rank of `group` takes part, though only holders get the group.
   holders_ = group.new_group(holders);
+  take_first();
+}
+
+// All holders call it together; other ranks do nothing.
+void TiedWeight::take_first() {
+  memory_.remember();
   if (!holders_)
     return;
   const at::NoGradGuard no_grad;

@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -75,6 +76,7 @@ struct Pipeline::State {
   void expect_input_of(const PipelineAction* next, PipelineMessages& by);
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
+  void follow_replicas();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
   void check_same_reduce(const at::Tensor& by_rank) const;
   std::string problem_of_batch(const at::Tensor& batch,
@@ -98,11 +100,13 @@ struct Pipeline::State {
   PipelineFailure failure;
   std::vector<StageAverage> averages;          // by stage of this rank, where there are replicas
   std::optional<StageAverage> shared_average;  // of parameters that several of its stages have
+  std::optional<ProcessGroup> replicas;
   std::deque<TiedWeight> tied;
   std::optional<TensorForm> input_form, target_form;
   std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
   int64_t steps = 0;
-  bool adds_up = false;  // gradients of steps before are not reduced yet
+  bool has_other_tied = false;  // on some rank, as after torch::load
+  bool adds_up = false;         // gradients of steps before are not reduced yet
   PipelineStats stats;
 
   // These belong to the step under way.
@@ -212,21 +216,25 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
     if (problem.empty())
       target_rows = target.size(0);
   }
-  const at::Tensor mine = at::empty({4}, at::kLong);
-  const at::Tensor all = at::empty({4 * group.size()}, at::kLong);
+  constexpr int64_t kWords = 5;
+  const at::Tensor mine = at::empty({kWords}, at::kLong);
+  const at::Tensor all = at::empty({kWords * group.size()}, at::kLong);
   auto* const words = mine.data_ptr<int64_t>();
   words[0] = problem.empty() ? 0 : 1;
   words[1] = input_rows;
   words[2] = target_rows;
   words[3] = of_step.reduce ? 1 : 0;
+  words[4] = std::ranges::any_of(tied, &TiedWeight::has_other_memory) ? 1 : 0;
   group.all_gather(all, mine);
-  const at::Tensor highest = std::get<0>(all.view({group.size(), 4}).max(0));
+  const at::Tensor highest = std::get<0>(all.view({group.size(), kWords}).max(0));
   const auto* const seen = highest.const_data_ptr<int64_t>();
   if (seen[0] != 0)
     refuse_on_all_stages(group, problem);
-  check_same_reduce(all.view({group.size(), 4}).select(1, 3));
-  if (seen[1] == seen[2])
+  check_same_reduce(all.view({group.size(), kWords}).select(1, 3));
+  if (seen[1] == seen[2]) {
+    has_other_tied = seen[4] != 0;
     return;
+  }
   throw Error(ErrorCode::invalid_argument,
               cat("pipeline: expected as many rows of input and target, got ",
                   seen[1],
@@ -344,6 +352,24 @@ void Pipeline::State::reduce_gradients() {
     weight.sum_gradients();
 }
 
+// All replicas call it together, in the steps that average over them. A replica's file may have
+// other values than the first's, which equal gradients would keep different.
+void Pipeline::State::follow_replicas() {
+  std::vector<StageAverage*> all;
+  for (StageAverage& average : averages)
+    all.push_back(&average);
+  if (shared_average)
+    all.push_back(&*shared_average);
+  const bool is_other =
+      std::ranges::any_of(all, [](const StageAverage* some) { return some->has_other_memory(); });
+  at::Tensor others = at::full({1}, is_other ? 1 : 0, at::kLong);
+  replicas->all_reduce(others, ReduceOp::max);
+  if (others.item<int64_t>() == 0)
+    return;
+  for (StageAverage* some : all)
+    some->take_first();
+}
+
 // Ranks other than the last get an undefined tensor unless the loss is shared.
 at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
   at::Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
@@ -369,6 +395,11 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
+  if (trains && of_step.reduce && replicas)
+    follow_replicas();
+  if (has_other_tied)
+    for (TiedWeight& weight : tied)
+      weight.take_first();
   // Gradients that add up were set aside before the first of these steps, so they stay there.
   if (trains && !adds_up)
     for (TiedWeight& weight : tied)
@@ -464,6 +495,7 @@ void Pipeline::average_over(ProcessGroup replicas) {
                     state_->group.job_rank(),
                     "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
   }
+  state_->replicas = replicas;
   std::map<const void*, int> uses;
   for (const PipelineStage& stage : state_->stages)
     for (const at::Tensor& parameter : distinct_parameters(*stage.module))

@@ -101,16 +101,17 @@ class Pipeline {
   at::Tensor evaluate(const at::Tensor& input, const at::Tensor& target);
 
   // Ties a weight that several ranks share (such as a token embedding that the last stage reuses).
-  // The copies are set to the first rank's now, and their gradients are summed in every step. Two
+  // The copies are set to the first rank's now, and in the next step where one was given other
+  // memory (torch::load, vector_to_parameters); their gradients are summed in every step. Two
   // stages of one rank share the tensor itself. Call it before the first step. Collective: over all
   // ranks; ranks without the weight pass nothing. Throws: invalid_argument, on every rank alike,
   // for copies whose shapes or types differ, and if no rank passes one.
   void tie(const at::Tensor& parameter = {});
 
   // Makes `replicas` data-parallel replicas of this pipeline. Their weights are set to the first
-  // one's now, and gradients are averaged in every step, a stage's while other stages still
-  // compute. Call it once, before the first step. Collective: over `replicas`. Throws:
-  // failed_precondition the second time.
+  // one's now, and in the next step that reduces where one was given other memory; gradients are
+  // averaged in every step, a stage's while other stages still compute. Call it once, before the
+  // first step. Collective: over `replicas`. Throws: failed_precondition the second time.
   void average_over(ProcessGroup replicas);
 
   // The parameters of this rank's stages, each once.

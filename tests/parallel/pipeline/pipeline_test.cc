@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <sstream>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/simulation.h"
 #include "tests/parallel/pipeline/models.h"
@@ -182,6 +184,62 @@ TEST(Pipeline, TiedWeightsTrainAsOne) {
   }
 }
 
+// What the first rank alone loads; the last has a copy.
+TEST(Pipeline, ATiedWeightThatOneRankLoadsIsTakenByAll) {
+  at::set_num_threads(1);
+  const auto batches = batches_for(Model::tied_gpt);
+  const auto load_before = [](size_t step, const Gpt& gpt) {
+    if (step != 0 && step != 2)
+      return;
+    std::stringstream file;
+    torch::save(gpt->token->weight.detach() * (step == 0 ? 0.5 : 1.5), file);
+    at::Tensor weight = gpt->token->weight;
+    torch::load(weight, file);
+  };
+  const auto train = [&](const auto& parameters, const auto& before, const auto& loss_of) {
+    torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.2).momentum(0.9));
+    std::vector<double> losses;
+    for (size_t step = 0; step < 5; ++step) {
+      before(step);
+      optimizer.zero_grad();
+      losses.push_back(loss_of(batches[step]));
+      optimizer.step();
+    }
+    return losses;
+  };
+  const Gpt alone = make_gpt(/*tied=*/true);
+  const auto expected = train(
+      distinct_parameters(*alone),
+      [&](size_t step) { load_before(step, alone); },
+      [&](const Batch& batch) {
+        const auto loss = next_token_loss(Gpt(alone)(batch.x), batch.y);
+        loss.backward();
+        return loss.template item<double>();
+      });
+  std::vector<Gpt> gpts;
+  for (int rank = 0; rank < 4; ++rank)
+    gpts.push_back(make_gpt(/*tied=*/true));
+  run_ranks(4, [&](ProcessGroup& group) {
+    const Gpt& gpt = gpts[static_cast<size_t>(group.rank())];
+    Pipeline pipeline(stages_of(gpt_pieces(gpt), group.rank(), 4, 4),
+                      group,
+                      {.schedule = one_f_one_b(4, 4), .loss = next_token_loss, .share_loss = true});
+    pipeline.tie(group.rank() == 0 || group.rank() == 3 ? gpt->token->weight : at::Tensor());
+    const auto losses = train(
+        pipeline.parameters(),
+        [&](size_t step) {
+          if (group.rank() == 0)
+            load_before(step, gpt);
+        },
+        [&](const Batch& batch) {
+          return pipeline.step(batch.x, batch.y).template item<double>();
+        });
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], expected[i], 1e-5 * expected[i]) << i;
+  });
+  EXPECT_TRUE(gpts[0]->token->weight.equal(gpts[3]->token->weight));
+}
+
 // Two replicas of two stages: each takes every other row of a micro-batch's, so that sums over rows
 // divide differently than one process's.
 TEST(Pipeline, ReplicasAverageTheirGradients) {
@@ -330,17 +388,30 @@ TEST(Pipeline, WhatDoesNotFitIsRefusedOnAllRanks) {
   at::set_num_threads(1);
   const auto all_say = [](const Choice& choice, const std::vector<std::string>& words) {
     for (const char* backend : {"shm", "gloo"})
-      expect_all_say(2, [&](ProcessGroup& group) { run_choice(group, choice); }, words, backend);
+      expect_all_say(
+          2, [&](ProcessGroup& group) { run_choice(group, choice); }, words, backend);
   };
   all_say(
-      {.schedule = [](int rank) { return rank ? gpipe(2, 4) : one_f_one_b(2, 4); }},
+      {.schedule =
+           [](int rank) {
+             return rank ? gpipe(2, 4) : one_f_one_b(2, 4);
+           }},
       {"one schedule on all ranks", "'one_f_one_b: 2 ranks", "'gpipe: 2 ranks", "ranks 0 and 1"});
-  all_say({.schedule = [](int rank) { return one_f_one_b(2, 4 + rank); }},
+  all_say({.schedule =
+               [](int rank) {
+                 return one_f_one_b(2, 4 + rank);
+               }},
           {"4 micro-batches", "5 micro"});
-  all_say({.schedule = [](int) { return one_f_one_b(3, 4); }},
+  all_say({.schedule =
+               [](int) {
+                 return one_f_one_b(3, 4);
+               }},
           {"of the group's 2 ranks, got one of 3"});
   all_say({.schedule = [](int) { return interleaved(2, 4, 2); },
-           .stages = [](int rank) { return rank ? size_t{1} : size_t{2}; }},
+           .stages =
+               [](int rank) {
+                 return rank ? size_t{1} : size_t{2};
+               }},
           {"expected 2 stages on every rank, as interleaved says, got 1 (rank 1)"});
   all_say({.schedule =
                [](int rank) {
@@ -426,8 +497,11 @@ TEST(Pipeline, TiesThatDifferAreRefused) {
                    },
                    {words});
   };
-  all_say([](int rank) { return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank}); },
-          "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
+  all_say(
+      [](int rank) {
+        return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank});
+      },
+      "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
   all_say([](int) { return at::Tensor(); }, "got none on any");
 }
 
