@@ -295,9 +295,7 @@ TEST(Combined, AFileOfTheUndividedModelIsAnErrorOnEachRank) {
   const std::vector<std::function<void(torch::nn::Sequential&)>> uses = {
       [&](torch::nn::Sequential& net) { net->forward(x); },
       [](torch::nn::Sequential& net) { gather_parameters(*net); },
-      [](torch::nn::Sequential& net) {
-        parallel_pieces(*net);
-      }};
+      [](torch::nn::Sequential& net) { parallel_pieces(*net); }};
   for (const auto& use : uses) {
     const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
       auto net = blocks(0, kBlocks, group);

@@ -388,30 +388,17 @@ TEST(Pipeline, WhatDoesNotFitIsRefusedOnAllRanks) {
   at::set_num_threads(1);
   const auto all_say = [](const Choice& choice, const std::vector<std::string>& words) {
     for (const char* backend : {"shm", "gloo"})
-      expect_all_say(
-          2, [&](ProcessGroup& group) { run_choice(group, choice); }, words, backend);
+      expect_all_say(2, [&](ProcessGroup& group) { run_choice(group, choice); }, words, backend);
   };
   all_say(
-      {.schedule =
-           [](int rank) {
-             return rank ? gpipe(2, 4) : one_f_one_b(2, 4);
-           }},
+      {.schedule = [](int rank) { return rank ? gpipe(2, 4) : one_f_one_b(2, 4); }},
       {"one schedule on all ranks", "'one_f_one_b: 2 ranks", "'gpipe: 2 ranks", "ranks 0 and 1"});
-  all_say({.schedule =
-               [](int rank) {
-                 return one_f_one_b(2, 4 + rank);
-               }},
+  all_say({.schedule = [](int rank) { return one_f_one_b(2, 4 + rank); }},
           {"4 micro-batches", "5 micro"});
-  all_say({.schedule =
-               [](int) {
-                 return one_f_one_b(3, 4);
-               }},
+  all_say({.schedule = [](int) { return one_f_one_b(3, 4); }},
           {"of the group's 2 ranks, got one of 3"});
   all_say({.schedule = [](int) { return interleaved(2, 4, 2); },
-           .stages =
-               [](int rank) {
-                 return rank ? size_t{1} : size_t{2};
-               }},
+           .stages = [](int rank) { return rank ? size_t{1} : size_t{2}; }},
           {"expected 2 stages on every rank, as interleaved says, got 1 (rank 1)"});
   all_say({.schedule =
                [](int rank) {
@@ -497,11 +484,8 @@ TEST(Pipeline, TiesThatDifferAreRefused) {
                    },
                    {words});
   };
-  all_say(
-      [](int rank) {
-        return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank});
-      },
-      "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
+  all_say([](int rank) { return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank}); },
+          "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
   all_say([](int) { return at::Tensor(); }, "got none on any");
 }
 
