@@ -190,6 +190,37 @@ TEST_P(MeshOf, PipelinesOfDividedLayersTrainAsOneProcess) {
   });
 }
 
+// Trains this rank's stage, which loads two files where `loads_here`, and compares the losses.
+void train_and_load(Mesh& mesh,
+                    const PipelineSchedule& schedule,
+                    bool loads_here,
+                    const std::vector<double>& expected) {
+  const int64_t count = kBlocks / mesh.size("pp");
+  const auto stage_of = [&](uint64_t seed) {
+    return blocks(mesh.rank("pp") * count, count, mesh.group("tp"), seed);
+  };
+  const Loads loads = two_loads(stage_of);
+  auto stage = stage_of(kBegun);
+  Pipeline pipeline({stage},
+                    mesh.group("pp"),
+                    {.schedule = schedule,
+                     .loss = [](const at::Tensor& y,
+                                const at::Tensor& target) { return torch::mse_loss(y, target); },
+                     .share_loss = true});
+  pipeline.average_over(mesh.group("dp"));
+  torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
+  for (int64_t step = 0; step < kLoadedSteps; ++step) {
+    if (loads_here)
+      load_before(step, loads, stage);
+    optimizer.zero_grad();
+    const auto loss =
+        pipeline.step(own(batch_of_step(step, "x"), mesh), own(batch_of_step(step, "y"), mesh));
+    optimizer.step();
+    EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
+        << step;
+  }
+}
+
 TEST_P(MeshOf, PipelinesThatLoadFilesOfTorchSaveTrainAsOneProcess) {
   const auto [dp, pp, tp] = GetParam();
   const auto expected = losses_of_one_process(two_loads(whole_net));
@@ -198,30 +229,7 @@ TEST_P(MeshOf, PipelinesThatLoadFilesOfTorchSaveTrainAsOneProcess) {
     run_ranks(dp * pp * tp, [&, dp = dp, pp = pp, tp = tp](ProcessGroup& group) {
       at::set_num_threads(1);
       Mesh mesh(group, {{"dp", dp}, {"pp", pp}, {"tp", tp}});
-      const int64_t count = kBlocks / pp;
-      const auto stage_of = [&](uint64_t seed) {
-        return blocks(mesh.rank("pp") * count, count, mesh.group("tp"), seed);
-      };
-      const Loads loads = two_loads(stage_of);
-      auto stage = stage_of(kBegun);
-      Pipeline pipeline(
-          {stage},
-          mesh.group("pp"),
-          {.schedule = schedule,
-           .loss = [](const at::Tensor& y,
-                      const at::Tensor& target) { return torch::mse_loss(y, target); },
-           .share_loss = true});
-      pipeline.average_over(mesh.group("dp"));
-      torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
-      for (int64_t step = 0; step < kLoadedSteps; ++step) {
-        load_before(step, loads, stage);
-        optimizer.zero_grad();
-        const auto loss =
-            pipeline.step(own(batch_of_step(step, "x"), mesh), own(batch_of_step(step, "y"), mesh));
-        optimizer.step();
-        EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
-            << step;
-      }
+      train_and_load(mesh, schedule, true, expected);
     });
   }
 }
@@ -231,29 +239,7 @@ TEST(Combined, ReplicasOfAPipelineTakeWhatTheFirstLoads) {
   run_ranks(4, [&](ProcessGroup& group) {
     at::set_num_threads(1);
     Mesh mesh(group, {{"dp", 2}, {"pp", 2}, {"tp", 1}});
-    const auto stage_of = [&](uint64_t seed) {
-      return blocks(mesh.rank("pp") * kBlocks / 2, kBlocks / 2, mesh.group("tp"), seed);
-    };
-    const Loads loads = two_loads(stage_of);
-    auto stage = stage_of(kBegun);
-    Pipeline pipeline({stage},
-                      mesh.group("pp"),
-                      {.schedule = one_f_one_b(2, kMicroBatches),
-                       .loss = [](const at::Tensor& y,
-                                  const at::Tensor& target) { return torch::mse_loss(y, target); },
-                       .share_loss = true});
-    pipeline.average_over(mesh.group("dp"));
-    torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
-    for (int64_t step = 0; step < kLoadedSteps; ++step) {
-      if (mesh.rank("dp") == 0)
-        load_before(step, loads, stage);
-      optimizer.zero_grad();
-      const auto loss =
-          pipeline.step(own(batch_of_step(step, "x"), mesh), own(batch_of_step(step, "y"), mesh));
-      optimizer.step();
-      EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
-          << step;
-    }
+    train_and_load(mesh, one_f_one_b(2, kMicroBatches), mesh.rank("dp") == 0, expected);
   });
 }
 
