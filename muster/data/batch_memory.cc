@@ -21,7 +21,7 @@ namespace {
 // Below it the C library reuses memory as well.
 constexpr size_t kLeastBytes = size_t{64} << 10;
 
-thread_local BatchMemory* t_batch_memory = nullptr;
+thread_local UseOfBatchMemory* t_use = nullptr;
 
 // A tensor may ask for more memory later (resize_), when its loader is gone, on any thread.
 class MemoryOfThisThread final : public c10::Allocator {
@@ -31,9 +31,9 @@ class MemoryOfThisThread final : public c10::Allocator {
     return *allocator;
   }
   c10::DataPtr allocate(size_t bytes) override {
-    if (t_batch_memory == nullptr || bytes < kLeastBytes)
+    if (t_use == nullptr || bytes < kLeastBytes)
       return c10::GetCPUAllocator()->allocate(bytes);
-    return t_batch_memory->allocate(bytes);
+    return t_use->allocate(bytes);
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
@@ -82,17 +82,21 @@ c10::DataPtr BatchMemory::allocate(size_t bytes) {
       c10::kCPU);
 }
 
+void BatchMemory::note_batch(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  largest_batch_ = std::max(largest_batch_, bytes);
+}
+
 // What was kept longest goes: it has not been needed since. It is freed without the lock.
 void BatchMemory::keep(Block block) {
   std::vector<Block> gone;
   const std::lock_guard lock(mutex_);
-  largest_ = std::max(largest_, block.size);
   spare_.push_back(std::move(block));
   size_t bytes = 0;
   for (const Block& spare : spare_)
     bytes += spare.size;
   auto first = spare_.begin();
-  for (; bytes > most_spare_ * largest_; ++first)
+  for (; bytes > most_spare_ * largest_batch_; ++first)
     bytes -= first->size;
   gone.assign(std::make_move_iterator(spare_.begin()), std::make_move_iterator(first));
   spare_.erase(spare_.begin(), first);
@@ -107,20 +111,26 @@ size_t BatchMemory::spare_bytes() const {
 }
 
 UseOfBatchMemory::UseOfBatchMemory(BatchMemory& memory)
-    : before_(std::exchange(t_batch_memory, &memory)) {}
+    : memory_(memory), before_(std::exchange(t_use, this)) {}
 
 UseOfBatchMemory::~UseOfBatchMemory() {
-  t_batch_memory = before_;
+  t_use = before_;
+}
+
+c10::DataPtr UseOfBatchMemory::allocate(size_t bytes) {
+  bytes_ += block_size(bytes);
+  memory_.note_batch(bytes_);
+  return memory_.allocate(bytes);
 }
 
 bool has_batch_memory_for(const at::Tensor& source) {
-  return t_batch_memory != nullptr && !c10::GradMode::is_enabled() && source.is_cpu() &&
+  return t_use != nullptr && !c10::GradMode::is_enabled() && source.is_cpu() &&
          source.layout() == at::kStrided && !source.is_quantized();
 }
 
 at::Tensor batch_tensor(const at::TensorOptions& options) {
   auto tensor = at::empty({0}, options);
-  if (t_batch_memory != nullptr && tensor.is_cpu() && !options.pinned_memory())
+  if (t_use != nullptr && tensor.is_cpu() && !options.pinned_memory())
     tensor.set_(c10::Storage(c10::Storage::use_byte_size_t(),
                              0,
                              MemoryOfThisThread::get().allocate(0),

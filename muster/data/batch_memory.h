@@ -18,11 +18,13 @@ namespace muster {
 // Of one loader; its batches may outlive it. Called by several threads at once.
 class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
  public:
-  // `most_spare`: it keeps at most the memory of so many of its largest tensors for later ones.
+  // `most_spare`: it keeps at most the memory of so many of its largest batches for later ones.
   explicit BatchMemory(int64_t most_spare) : most_spare_(static_cast<size_t>(most_spare)) {}
 
   // Uninitialised.
   c10::DataPtr allocate(size_t bytes);
+  // A batch has taken so many bytes so far, in all its tensors.
+  void note_batch(size_t bytes);
   // What it keeps.
   size_t spare_bytes() const;
 
@@ -37,10 +39,10 @@ class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
   const size_t most_spare_;
   mutable std::mutex mutex_;
   std::vector<Block> spare_;  // the one that was kept last is last
-  size_t largest_ = 0;
+  size_t largest_batch_ = 0;  // bytes
 };
 
-// While it lives, batch_tensor() takes this thread's memory from `memory`.
+// While it lives, this thread makes a batch, and batch_tensor() takes memory from `memory`.
 class UseOfBatchMemory {
  public:
   explicit UseOfBatchMemory(BatchMemory& memory);
@@ -48,8 +50,12 @@ class UseOfBatchMemory {
   UseOfBatchMemory(const UseOfBatchMemory&) = delete;
   UseOfBatchMemory& operator=(const UseOfBatchMemory&) = delete;
 
+  c10::DataPtr allocate(size_t bytes);
+
  private:
-  BatchMemory* before_;
+  BatchMemory& memory_;
+  size_t bytes_ = 0;  // of the batch so far
+  UseOfBatchMemory* before_;
 };
 
 // Whether a loader has memory for what this thread makes of such a tensor. Gradients need an

@@ -82,7 +82,7 @@ class BatchPlaces {
                                    const std::vector<at::Tensor>& tensors) const;
 
   LoaderMemory& loader_;
-  const UseOfBatchMemory use_;
+  UseOfBatchMemory use_;
   const int64_t examples_;
   int64_t example_ = -1;  // the one that is made now
   const std::vector<int64_t> expected_;

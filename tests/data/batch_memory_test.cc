@@ -267,14 +267,30 @@ TEST(BatchMemories, AreForStreamsToo) {
 }
 
 TEST(BatchMemories, KeepNoMoreThanALoaderNeeds) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  for (const size_t tensors : {2, 1}) {
+    const auto memory = std::make_shared<BatchMemory>(3);
+    {
+      std::vector<c10::DataPtr> many;
+      for (int batch = 0; batch < 20; ++batch) {
+        UseOfBatchMemory use(*memory);
+        for (size_t i = 0; i < tensors; ++i)
+          many.push_back(use.allocate(kBytes));
+      }
+    }
+    EXPECT_EQ(memory->spare_bytes(), 3 * tensors * kBytes);
+  }
+}
+
+TEST(BatchMemories, GiveOutWhatFits) {
   const auto memory = std::make_shared<BatchMemory>(3);
   constexpr size_t kBytes = size_t{1} << 20;
+  memory->note_batch(3 * kBytes);
   {
-    std::vector<c10::DataPtr> many;
-    for (int i = 0; i < 20; ++i)
-      many.push_back(memory->allocate(kBytes));
+    std::vector<c10::DataPtr> some;
+    for (int i = 0; i < 3; ++i)
+      some.push_back(memory->allocate(kBytes));
   }
-  EXPECT_EQ(memory->spare_bytes(), 3 * kBytes);
   const auto small = memory->allocate(kBytes / 8);  // has none of the large ones
   EXPECT_EQ(memory->spare_bytes(), 3 * kBytes);
   const auto like = memory->allocate(kBytes - 100);
