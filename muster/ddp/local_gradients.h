@@ -1,6 +1,6 @@
-// Notices a step of an optimizer on gradients that no_sync() has left on this rank. An optimizer
-// does not say that it steps, and LibTorch's SGD does not count its writes: so the values of one
-// parameter, the first whose gradient stayed here, are compared.
+// Notices a step of an optimizer on gradients that no_sync(), or a pipeline's step without .reduce,
+// has left on this rank. An optimizer does not say that it steps, and LibTorch's SGD does not count
+// its writes: so the values of one parameter, the first whose gradient stayed here, are compared.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -106,6 +107,10 @@ void load(torch::nn::Sequential& net, const std::string& bytes) {
   torch::load(net, file);
 }
 
+at::Tensor mean_square(const at::Tensor& y, const at::Tensor& target) {
+  return torch::mse_loss(y, target);
+}
+
 // The files that a training loads before the steps of these numbers.
 using Loads = std::map<int64_t, std::string>;
 
@@ -171,12 +176,10 @@ TEST_P(MeshOf, PipelinesOfDividedLayersTrainAsOneProcess) {
     at::set_num_threads(1);
     Mesh mesh(group, {{"dp", dp}, {"pp", pp}, {"tp", tp}});
     const int64_t count = kBlocks / pp;
-    Pipeline pipeline({blocks(mesh.rank("pp") * count, count, mesh.group("tp"))},
-                      mesh.group("pp"),
-                      {.schedule = one_f_one_b(pp, kMicroBatches),
-                       .loss = [](const at::Tensor& y,
-                                  const at::Tensor& target) { return torch::mse_loss(y, target); },
-                       .share_loss = true});
+    Pipeline pipeline(
+        {blocks(mesh.rank("pp") * count, count, mesh.group("tp"))},
+        mesh.group("pp"),
+        {.schedule = one_f_one_b(pp, kMicroBatches), .loss = mean_square, .share_loss = true});
     pipeline.average_over(mesh.group("dp"));
     torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -201,12 +204,8 @@ void train_and_load(Mesh& mesh,
   };
   const Loads loads = two_loads(stage_of);
   auto stage = stage_of(kBegun);
-  Pipeline pipeline({stage},
-                    mesh.group("pp"),
-                    {.schedule = schedule,
-                     .loss = [](const at::Tensor& y,
-                                const at::Tensor& target) { return torch::mse_loss(y, target); },
-                     .share_loss = true});
+  Pipeline pipeline(
+      {stage}, mesh.group("pp"), {.schedule = schedule, .loss = mean_square, .share_loss = true});
   pipeline.average_over(mesh.group("dp"));
   torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
   for (int64_t step = 0; step < kLoadedSteps; ++step) {
@@ -241,6 +240,36 @@ TEST(Combined, ReplicasOfAPipelineTakeWhatTheFirstLoads) {
     Mesh mesh(group, {{"dp", 2}, {"pp", 2}, {"tp", 1}});
     train_and_load(mesh, one_f_one_b(2, kMicroBatches), mesh.rank("dp") == 0, expected);
   });
+}
+
+// Two micro-batches a step of the optimizer. What `reduces` says of the first and the second.
+std::string printed_by_replicas(const std::array<bool, 2>& reduces) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(4, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    Mesh mesh(group, {{"dp", 2}, {"pp", 2}, {"tp", 1}});
+    auto stage = blocks(mesh.rank("pp") * kBlocks / 2, kBlocks / 2, mesh.group("tp"), kBegun);
+    Pipeline pipeline({stage},
+                      mesh.group("pp"),
+                      {.schedule = one_f_one_b(2, kMicroBatches), .loss = mean_square});
+    pipeline.average_over(mesh.group("dp"));
+    torch::optim::SGD optimizer(pipeline.parameters(), 0.1);
+    for (int64_t step = 0; step < 3; ++step) {
+      for (const bool reduce : reduces)
+        pipeline.step(own(batch_of_step(step, "x"), mesh),
+                      own(batch_of_step(step, "y"), mesh),
+                      {.scale = 0.5, .reduce = reduce});
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Combined, AnOptimizersStepOnGradientsThatWereNotReducedIsSaid) {
+  const auto said = HasSubstr("has changed after a step with .reduce = false");
+  EXPECT_THAT(printed_by_replicas({true, false}), said);
+  EXPECT_THAT(printed_by_replicas({false, true}), ::testing::Not(said));
 }
 
 TEST(Combined, DividedLayersThatLoadFilesOfTorchSaveTrainAsOneProcess) {

@@ -15,11 +15,14 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/gradient_reducer.h"
+#include "muster/ddp/local_gradients.h"
 #include "muster/parallel/pipeline/checks.h"
 #include "muster/parallel/pipeline/failure.h"
 #include "muster/parallel/pipeline/gradients.h"
@@ -77,6 +80,8 @@ struct Pipeline::State {
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
   void follow_replicas();
+  void follow_gradients();
+  void warn_of_local_step();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
   void check_same_reduce(const at::Tensor& by_rank) const;
   std::string problem_of_batch(const at::Tensor& batch,
@@ -107,6 +112,7 @@ struct Pipeline::State {
   int64_t steps = 0;
   bool has_other_tied = false;  // on some rank, as after torch::load
   bool adds_up = false;         // gradients of steps before are not reduced yet
+  LocalGradients local;         // the optimizer's step that must not follow those
   PipelineStats stats;
 
   // These belong to the step under way.
@@ -370,6 +376,40 @@ void Pipeline::State::follow_replicas() {
     some->take_first();
 }
 
+// Notes what a step has left in the gradients: their sums over the ranks, or this rank's own part.
+void Pipeline::State::follow_gradients() {
+  adds_up = !of_step.reduce;
+  if (of_step.reduce)
+    return local.forget();
+  const auto note = [&](const at::Tensor& parameter, const std::string& name) {
+    if (parameter.defined() && parameter.grad().defined())
+      local.note(parameter, name);
+  };
+  for (const TiedWeight& weight : tied)
+    note(weight.parameter(), "a tied weight");
+  if (!replicas)
+    return;
+  for (const PipelineStage& stage : stages)
+    for (const auto& item : stage.module->named_parameters())
+      note(item.value(), item.key());
+}
+
+// An optimizer that steps on such gradients makes replicas and tied copies differ, and nobody would
+// see it.
+void Pipeline::State::warn_of_local_step() {
+  if (!local.were_applied())
+    return;
+  log(LogLevel::warn,
+      cat("pipeline: '",
+          local.name(),
+          "' has changed after a step with .reduce = false, whose gradients are this rank's alone "
+          "(rank ",
+          group.job_rank(),
+          "); if an optimizer has stepped on them, replicas and tied weights differ from here on: "
+          "set .reduce in the last step before each of the optimizer's"));
+  local.forget();
+}
+
 // Ranks other than the last get an undefined tensor unless the loss is shared.
 at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
   at::Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
@@ -395,6 +435,8 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
+  if (trains)
+    warn_of_local_step();
   if (trains && of_step.reduce && replicas)
     follow_replicas();
   if (has_other_tied)
@@ -418,7 +460,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   if (trains && of_step.reduce)
     reduce_gradients();
   if (trains)
-    adds_up = !of_step.reduce;
+    follow_gradients();
   const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
   // The batch is not held beyond the step.
   whole_input.reset();
