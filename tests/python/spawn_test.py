@@ -325,6 +325,7 @@ class Spawn(PackageCase):
             if sys.argv[1:] == ["right"]: rank, size = muster.rank(), muster.world_size()
             store = dist.FileStore(f"store-{muster.rank() if size == 1 else 'all'}", size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            dist.barrier()  # Gloo fails in a rank that still connects to one that has gone
             dist.destroy_process_group()
             """)
         environment = {name: value for name, value in self.environment.items() if not name.startswith("SLURM_")}
