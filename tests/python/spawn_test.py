@@ -188,7 +188,7 @@ class Spawn(PackageCase):
             import signal, threading
             def leave(number, frame): sys.exit(4)
             def when_started():
-                while not pathlib.Path("pids").exists(): time.sleep(0.01)
+                while not list(pathlib.Path("pids").glob("*")): time.sleep(0.01)
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
             if __name__ == "__main__":
                 signal.signal(signal.SIGALRM, leave)
@@ -205,7 +205,7 @@ class Spawn(PackageCase):
         process = self.start(script("""
             import threading
             def fork():
-                while not pathlib.Path("pids").exists(): time.sleep(0.01)
+                while not list(pathlib.Path("pids").glob("*")): time.sleep(0.01)
                 child = os.fork()
                 pathlib.Path("forked", str(child)).touch()
                 if child == 0: time.sleep(100)
