@@ -80,6 +80,7 @@ struct Pipeline::State {
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
   void follow_replicas();
+  void follow_parameters(bool trains);
   void follow_gradients();
   void warn_of_local_step();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
@@ -423,6 +424,21 @@ at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
   return is_last() ? loss : shared;
 }
 
+// Looks at what has happened to the parameters since the last step.
+void Pipeline::State::follow_parameters(bool trains) {
+  if (trains)
+    warn_of_local_step();
+  if (trains && of_step.reduce && replicas)
+    follow_replicas();
+  if (has_other_tied)
+    for (TiedWeight& weight : tied)
+      weight.take_first();
+  // Gradients that add up were set aside before the first of these steps, so they stay there.
+  if (trains && !adds_up)
+    for (TiedWeight& weight : tied)
+      weight.begin_step();
+}
+
 at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
                                 PipelineMessages& by,
                                 const at::Tensor& input,
@@ -435,17 +451,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
-  if (trains)
-    warn_of_local_step();
-  if (trains && of_step.reduce && replicas)
-    follow_replicas();
-  if (has_other_tied)
-    for (TiedWeight& weight : tied)
-      weight.take_first();
-  // Gradients that add up were set aside before the first of these steps, so they stay there.
-  if (trains && !adds_up)
-    for (TiedWeight& weight : tied)
-      weight.begin_step();
+  follow_parameters(trains);
   const auto& actions = of_run.actions[group.rank()];
   for (size_t i = 0; i < actions.size(); ++i) {
     failure.now_at(actions[i], steps);
