@@ -20,6 +20,7 @@ import threading
 import time
 import unittest
 
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 WORK = "/tmp/work"  # on the disks of hosts that are apart
 SKIPPED = 77  # what a test exits with that could not be run here
 
@@ -59,9 +60,12 @@ class Host:
         if not self.world.apart:
             return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"',
                     self.name, *argv]
-        enter = 'hostname "$0" && mount --bind "$1/shm" /dev/shm && mount --bind "$1/var" /var/tmp && mount --bind "$1" /tmp && cd "$2" && shift 2 && exec "$@"'
+        # A checkout below /tmp stays visible.
+        enter = 'hostname "$0" && mount --bind "$1/shm" /dev/shm && mount --bind "$1/var" /var/tmp && ' \
+                'case "$3" in /tmp/*) mkdir -p "$1${3#/tmp}" && mount --bind "$3" "$1${3#/tmp}";; esac && ' \
+                'mount --rbind "$1" /tmp && cd "$2" && shift 3 && exec "$@"'
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "--mount", "sh", "-c", enter,
-                self.name, str(self.disk), str(cwd), *argv]
+                self.name, str(self.disk), str(cwd), str(CHECKOUT), *argv]
 
     def start(self, argv, **more):
         """A process of this host, its output in pipes."""

@@ -181,14 +181,14 @@ def below_minimum(place):
 
 @row(52, "a worker killed in an elastic job", "the others go on")
 def worker_killed(place):
-    script = "echo world $WORLD_SIZE $$; [ $MUSTER_ATTEMPT -gt 0 ] && [ $WORLD_SIZE = 2 ] && [ -e end ] && exit 0; " \
+    script = "echo world $WORLD_SIZE $RANK $$; [ $MUSTER_ATTEMPT -gt 0 ] && [ $WORLD_SIZE = 2 ] && [ -e end ] && exit 0; " \
              "exec sleep 1000"
     restarts = ["--max-restarts", "2"]
     first, second = two_agents(place, script, nnodes="1:2", first=restarts, second=restarts)
-    read_until(first, "world 2")
-    pid = int(re.search(r"world 2 (\d+)", read_until(second, "world 2")).group(1))
+    said = [read_until(job, "world 2") for job in (first, second)]
+    pids = dict(re.search(r"world 2 (\d+) (\d+)", text).groups() for text in said)  # of ranks
     (place.folder / "end").touch()
-    os.kill(pid, signal.SIGKILL)
+    os.kill(int(pids["1"]), signal.SIGKILL)
     for job in (first, second):
         out, err = job.communicate(timeout=60)
         expect(job.returncode == 0 and b"world 2" in out, out + err)

@@ -212,7 +212,9 @@ class HostsTasks(TasksCase, HostsCase):
         self.nothing_is_left()
 
     def test_ctrl_z_stops_tasks_there_too(self):
-        spec = self.write(task("t", 'echo $$ >pid; until [ -e go ]; do sleep 0.05; done; hostname'))
+        os.mkfifo(self.folder / "go")
+        # The shell starts nothing meanwhile: one that waits for a process's exec is not shown as stopped.
+        spec = self.write(task("t", 'echo $$ >pid; read -r line <go; hostname'))
         process = self.start_tasks("b:1", spec)
         wait_for(lambda: (self.folder / "pid").exists() and (self.folder / "pid").read_text().endswith("\n"), 60)
         sleeper = int((self.folder / "pid").read_text())
@@ -224,7 +226,7 @@ class HostsTasks(TasksCase, HostsCase):
         wait_for(lambda: stopped(process.pid) and stopped(sleeper), 30)
         os.kill(process.pid, signal.SIGCONT)
         wait_for(lambda: not stopped(process.pid) and not stopped(sleeper), 30)
-        (self.folder / "go").touch()
+        (self.folder / "go").write_text("on\n")
         out, err = process.communicate(timeout=60)
         self.assertEqual((process.returncode, self.log("t")), (0, "b\n"), err)
 
