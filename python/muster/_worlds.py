@@ -8,13 +8,18 @@ import sys
 from typing import Any
 
 
+_guarded = False
+
+
 def guard() -> None:
     """From now on a first group that is smaller than the launcher's world is warned of. Called where torch has been imported; does
-    nothing in a world of one."""
+    nothing in a world of one, nor a second time."""
+    global _guarded
     distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
     started = os.environ.get("WORLD_SIZE", "")
-    if distributed is None or not started.isdigit() or int(started) <= 1:
+    if _guarded or not hasattr(distributed, "init_process_group") or not started.isdigit() or int(started) <= 1:
         return
+    _guarded = True
     original = distributed.init_process_group
 
     @functools.wraps(original)

@@ -328,12 +328,43 @@ class Spawn(PackageCase):
             dist.barrier()  # Gloo fails in a rank that still connects to one that has gone
             dist.destroy_process_group()
             """)
-        environment = {name: value for name, value in self.environment.items() if not name.startswith("SLURM_")}
         for how, warned in ((), 2), (("right",), 0):
-            done = subprocess.run([os.environ["MUSTER_PROGRAM"], "run", "-q", "-n", "2", TORCH_PYTHON, "-B", str(path), *how], cwd=self.folder,
-                                  env=environment, capture_output=True, text=True, timeout=300, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(done.stderr.count("warning: process group: expected the 2 ranks that were started, got a group of 1; give"), warned, done.stderr)
+            self.must_warn_of_worlds(path, how, warned)
+
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_a_program_without_muster_is_told_of_two_worlds_of_one(self):
+        self.install_entry_point()
+        path = self.write("""
+            import os, sys, torch.distributed as dist
+            rank, size = (int(os.environ.get(name, other)) for name, other in (("SLURM_PROCID", 0), ("SLURM_NTASKS", 1)))
+            if sys.argv[1:] == ["right"]: rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            if sys.argv[1:] == ["later"]: import muster
+            store = dist.FileStore(f"store-{os.environ['RANK'] if size == 1 else 'all'}", size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            dist.barrier()
+            dist.destroy_process_group()
+            """)
+        for how, warned in ((), 2), (("right",), 0), (("later",), 2):
+            self.must_warn_of_worlds(path, how, warned)
+
+    def install_entry_point(self):
+        """What `pip install` leaves beside the package, so that the import of torch finds it."""
+        folder = self.folder / "site/muster-0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: muster\nVersion: 0\n", encoding="utf-8")
+        (folder / "entry_points.txt").write_text("[torch.backends]\nmuster = _muster_autoload:register\n", encoding="utf-8")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(folder.parent), self.environment["PYTHONPATH"]])
+
+    def run_two_ranks(self, path, *arguments):
+        environment = {name: value for name, value in self.environment.items() if not name.startswith("SLURM_")}
+        return subprocess.run([os.environ["MUSTER_PROGRAM"], "run", "-q", "-n", "2", TORCH_PYTHON, "-B", str(path), *arguments],
+                              cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    def must_warn_of_worlds(self, path, arguments, times):
+        done = self.run_two_ranks(path, *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = "warning: process group: expected the 2 ranks that were started, got a group of 1; give"
+        self.assertEqual(done.stderr.count(said), times, done.stderr)
 
     @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
     def test_ranks_join_and_train(self):
