@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/reducer_state.h"
@@ -176,17 +177,15 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
 void GradientReducer::State::after_graph() {
   {
     const std::lock_guard lock(mutex);
-    // This was torch::autograd::grad, a backward that ended before this model's parameters, or a
-    // local one.
     if (!arrivals.any()) {
-      graph.reset();
-      begun = false;
+      after_graph_without_gradients();
       return;
     }
   }
   arrivals.check_all();
   compute.end_step();
-  steps.compare();
+  if (const auto other_rank = steps.compare(sample_weights()))
+    warn_of_drift(*other_rank);
   // The first backward of a static graph only learns the order; without the delay it reduces
   // nothing.
   if (options.static_graph && !static_graph_seen) {
@@ -196,6 +195,45 @@ void GradientReducer::State::after_graph() {
   }
   waits_for_gradients.emplace("gradients", Category::communication);
   at_graph_end(weak_from_this(), &State::finish_backward);
+}
+
+// The caller holds the lock. This was torch::autograd::grad, a backward that ended before this
+// model's parameters, or a local one.
+void GradientReducer::State::after_graph_without_gradients() {
+  graph.reset();
+  begun = false;
+  if (expected == Expected::reduction && group.size() > 1 && !local_step_said)
+    local.note_returned(model.trained().tensors[0], model.trained().names[0]);
+}
+
+// Each backward samples another parameter. A hook may mean the ranks to train apart, and ranks that
+// join() has let go have counted other backwards.
+ReplicaSample GradientReducer::State::sample_weights() const {
+  const bool must_be_equal = group.size() > 1 && options.check_steps && !options.hook && !join;
+  if (!must_be_equal || drift_said)
+    return {};
+  const auto& weights = model.trained().tensors;
+  return sample_of(weights[static_cast<size_t>(steps.backwards()) % weights.size()]);
+}
+
+// Every rank knows it; the first one says it.
+void GradientReducer::State::warn_of_drift(int other_rank) {
+  drift_said = true;
+  if (group.rank() != 0)
+    return;
+  const auto& names = model.trained().names;
+  log(LogLevel::warn,
+      cat("DistributedDataParallel: expected equal weights on every rank, got others on rank ",
+          other_rank,
+          " in '",
+          names[static_cast<size_t>(steps.backwards() - 1) % names.size()],
+          "' at the end of backward ",
+          steps.backwards(),
+          " (rank ",
+          group.job_rank(),
+          "); let every rank step alike, with one learning rate and no writes of its own, load "
+          "rank 0's weights everywhere, or set check_steps = false where ranks are to train "
+          "apart; verify_every = 1 names the first difference"));
 }
 
 // Runs when the Reducer has waited for its all_reduces: every gradient is the average now.

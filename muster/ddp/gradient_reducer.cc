@@ -218,21 +218,28 @@ void GradientReducer::before_forward() {
     state.compute.resume();
 }
 
-// An optimizer that steps on gradients of no_sync() makes the ranks' weights differ, and nobody
+// An optimizer that steps on gradients of one rank makes the ranks' weights differ, and nobody
 // would see it. The weights may have been loaded instead, so it is no error.
 void GradientReducer::State::warn_of_local_step() {
+  constexpr const char* kNoSync =
+      "run the last backward before each step outside of no_sync(), or keep no_sync() over the "
+      "step where ranks are to train apart";
+  constexpr const char* kGrad =
+      "call backward(), which averages the gradients, or average what grad() returns with "
+      "all_reduce";
   const std::lock_guard lock(mutex);
   if (!local.were_applied())
     return;
+  const bool returned = local.were_returned();
   log(LogLevel::warn,
       cat("DistributedDataParallel: '",
           local.name(),
-          "' has changed after a backward inside no_sync(), whose gradients are this rank's alone "
-          "(rank ",
+          "' has changed after ",
+          returned ? "torch::autograd::grad" : "a backward inside no_sync()",
+          ", whose gradients are this rank's alone (rank ",
           group.job_rank(),
-          "); if an optimizer has stepped on them, the ranks' weights differ from here on: run "
-          "the last backward before each step outside of no_sync(), or keep no_sync() over the "
-          "step where ranks are to train apart"));
+          "); if an optimizer has stepped on them, the ranks' weights differ from here on: ",
+          returned ? kGrad : kNoSync));
   local.forget();
   local_step_said = true;
 }

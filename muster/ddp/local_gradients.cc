@@ -25,6 +25,14 @@ void LocalGradients::note(const at::Tensor& parameter, const std::string& name) 
   name_ = name;
   values_ = first_values(parameter).clone();
   gradient_version_ = parameter.grad().defined() ? parameter.grad()._version() : 0;
+  returned_ = false;
+}
+
+void LocalGradients::note_returned(const at::Tensor& parameter, const std::string& name) {
+  if (parameter_.defined())
+    return;
+  note(parameter, name);
+  returned_ = true;
 }
 
 void LocalGradients::accept() {
@@ -46,7 +54,7 @@ bool LocalGradients::has_other_values() const {
 }
 
 bool LocalGradients::were_applied() const {
-  return parameter_.defined() && gradient_was_cleared() && has_other_values();
+  return parameter_.defined() && (returned_ || gradient_was_cleared()) && has_other_values();
 }
 
 }  // namespace muster

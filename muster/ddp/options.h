@@ -43,7 +43,8 @@ struct DdpOptions {
   // share a parameter copy anyway.
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
-  // Not in PyTorch: it is an error within the step if ranks run different forwards and backwards.
+  // Not in PyTorch: it is an error within the step if ranks run different forwards and backwards,
+  // and on CPUs a warning if a sample of their weights differs (ddp.md, Verifying the replicas).
   // Only forwards in training mode count. Set it to false if ranks run different numbers of
   // forwards whose results are dropped, provided that no backward is skipped or fails on some ranks
   // only: the others would not be told (over Gloo they would wait until the timeout).

@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -15,6 +16,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kShadows = -1;  // instead of a count: the rank has no more inputs
+constexpr int64_t kColumns = 4;   // of a rank's row: backwards, skipped forwards, and its sample
 
 constexpr const char* kAlike =
     "load and freeze parameters, run forwards, and run or skip backwards, alike on all ranks";
@@ -50,35 +52,38 @@ void StepCheck::count_skipped() {
 std::string StepCheck::counts_of_all(const int64_t* values) const {
   std::vector<std::string> counts;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    counts.push_back(cat(values[2 * rank],
+    counts.push_back(cat(values[kColumns * rank],
                          " backwards and ",
-                         values[2 * rank + 1],
+                         values[kColumns * rank + 1],
                          " forwards without one on rank ",
                          group_.job_rank(rank)));
   }
   return join(counts, ", ");
 }
 
-// Gathers a row of two counts from every rank.
-at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped) {
-  const at::Tensor mine = at::empty({1, 2}, at::kLong);
-  mine.mutable_data_ptr<int64_t>()[0] = backwards;
-  mine.mutable_data_ptr<int64_t>()[1] = skipped;
-  const at::Tensor all = at::empty({group_.size(), 2}, at::kLong);
+// Gathers a row of two counts and the bits of a sample from every rank.
+at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped, const ReplicaSample& sample) {
+  const at::Tensor mine = at::empty({1, kColumns}, at::kLong);
+  auto* const row = mine.mutable_data_ptr<int64_t>();
+  row[0] = backwards;
+  row[1] = skipped;
+  row[2] = std::bit_cast<int64_t>(sample.sum);
+  row[3] = std::bit_cast<int64_t>(sample.size);
+  const at::Tensor all = at::empty({group_.size(), kColumns}, at::kLong);
   meet("at the end of a backward", [&] { group_.all_gather(all, mine); });
   return all;
 }
 
 // A rank that shadows says so in place of its count, and differs from nobody.
-void StepCheck::compare() {
+std::optional<int> StepCheck::compare(const ReplicaSample& sample) {
   ++backwards_;
   count_skipped();
   if (!active_ || group_.size() == 1)
-    return;
-  const at::Tensor all = exchange(backwards_, skipped_);
+    return std::nullopt;
+  const at::Tensor all = exchange(backwards_, skipped_, sample);
   const auto* values = all.const_data_ptr<int64_t>();
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const int64_t skipped = values[2 * rank + 1];
+    const int64_t skipped = values[kColumns * rank + 1];
     if (skipped == kShadows || skipped == skipped_)
       continue;
     const std::string counts = counts_of_all(values);
@@ -91,6 +96,20 @@ void StepCheck::compare() {
                     "); let all ranks skip a backward or none, evaluate on module() or without "
                     "gradients, or set check_steps = false"));
   }
+  return rank_that_differs(sample, values);
+}
+
+// Ranks sample the same parameter in the same backward only.
+std::optional<int> StepCheck::rank_that_differs(const ReplicaSample& sample,
+                                                const int64_t* values) const {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int64_t* const row = values + kColumns * rank;
+    const ReplicaSample other{.sum = std::bit_cast<double>(row[2]),
+                              .size = std::bit_cast<double>(row[3])};
+    if (row[0] == backwards_ && sample.differs_from(other))
+      return group_.job_rank(rank);
+  }
+  return std::nullopt;
 }
 
 void StepCheck::shadow() {

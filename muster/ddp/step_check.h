@@ -1,19 +1,21 @@
 // Finds, within the step, ranks that average gradients of different steps. If one rank skips a
 // backward (`if (isnan(loss)) continue;`), its all_reduces then meet those of its peers' earlier
 // step, with the same shapes. After every reduced backward, the ranks therefore compare how many
-// forwards they ran without a backward.
+// forwards they ran without a backward. A sample of their weights travels along.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/comm/process_group.h"
+#include "muster/ddp/replica_sample.h"
 
 namespace muster {
 
@@ -30,15 +32,18 @@ class StepCheck {
 
   std::shared_ptr<Forward> add_forward();
 
-  // The backward of the last forwards has ended on this rank.
+  // The backward of the last forwards has ended on this rank. Returns the first rank of the job
+  // whose `sample` of the weights differs from this rank's.
   // Collective: yes.
   // Blocking: until it has ended on every rank.
   // Throws: failed_precondition, on every rank, if they ran different numbers of forwards without a
   // backward.
-  void compare();
+  std::optional<int> compare(const ReplicaSample& sample = {});
 
   // Replaces compare() on a rank without more inputs while others have some (join).
   void shadow();
+
+  int64_t backwards() const { return backwards_; }  // that were compared
 
   // An exception has interrupted the backward: the ranks start anew together. Collective: yes.
   // Throws: invalid_argument, on every rank, if it did not happen on all: the others wait in
@@ -55,7 +60,8 @@ class StepCheck {
  private:
   [[noreturn]] void rethrow(const Error& error, const char* where, const std::string& next) const;
   void count_skipped();
-  at::Tensor exchange(int64_t backwards, int64_t skipped);
+  at::Tensor exchange(int64_t backwards, int64_t skipped, const ReplicaSample& sample = {});
+  std::optional<int> rank_that_differs(const ReplicaSample& sample, const int64_t* values) const;
   std::string counts_of_all(const int64_t* values) const;
 
   ProcessGroup group_;

@@ -1,0 +1,59 @@
+// The sample is a sum over at most 512 values in memory order, a fixed distance apart. A change of
+// the weights by a part of their size changes the sum by about that part of the sample's size.
+#include "muster/ddp/replica_sample.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t sampled_values = 512;
+
+// A last bit of bf16 is 1/128 of a value; of float32 it is nothing beside 1e-5.
+double tolerance_of(at::ScalarType type) {
+  const bool is_short = c10::elementSize(c10::toRealValueType(type)) < sizeof(float);
+  return is_short ? 0.03 : 1e-5;
+}
+
+// Returns a view of memory, whatever the order of the dimensions is.
+at::Tensor values_in_memory(const at::Tensor& parameter) {
+  const at::Tensor real = parameter.is_complex() ? at::view_as_real(parameter) : parameter;
+  const at::Tensor flat = real.as_strided({real.numel()}, {1});
+  const int64_t distance = (flat.numel() + sampled_values - 1) / sampled_values;
+  return flat.slice(0, 0, flat.numel(), distance);
+}
+
+}  // namespace
+
+ReplicaSample sample_of(const at::Tensor& parameter) {
+  const at::Tensor plain = parameter.detach();
+  if (!plain.is_cpu() || !plain.is_non_overlapping_and_dense() || plain.numel() == 0 ||
+      plain.is_conj() || plain.is_neg())
+    return {};
+  const at::Tensor values = values_in_memory(plain).to(at::kDouble).contiguous();
+  ReplicaSample sample{.size = 0, .tolerance = tolerance_of(plain.scalar_type())};
+  double squares = 0;
+  for (const double value :
+       std::span(values.const_data_ptr<double>(), static_cast<size_t>(values.numel()))) {
+    sample.sum += value;
+    squares += value * value;
+  }
+  sample.size = std::sqrt(squares);
+  return sample;
+}
+
+bool ReplicaSample::differs_from(const ReplicaSample& other) const {
+  if (!is_taken() || !other.is_taken())
+    return false;
+  if (std::isfinite(sum) != std::isfinite(other.sum))
+    return true;
+  return std::abs(sum - other.sum) > tolerance * std::max(size, other.size);
+}
+
+}  // namespace muster

@@ -1,0 +1,166 @@
+// Ranks whose weights come to differ although their gradients are averaged: they are told of it,
+// once; and ranks whose weights are equal, or differ on purpose, are not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+
+#include "muster/ddp/distributed_data_parallel.h"
+#include "muster/ddp/hooks.h"
+#include "muster/ddp/replica_sample.h"
+#include "tests/ddp/small_models.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using torch::nn::Sequential;
+using torch::optim::SGD;
+
+using Model = DistributedDataParallel<Sequential>;
+constexpr int kSteps = 6;
+
+struct Plan {
+  std::function<double(int rank)> rate = [](int) {
+    return 0.01;
+  };
+  std::function<void(Model&, int rank, int step)> before_step = [](Model&, int, int) {
+  };
+  DdpOptions options = {};
+};
+
+// What two ranks print that train by `plan`.
+std::string printed_by(const Plan& plan) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    Model model(two_layers(), group, plan.options);
+    SGD optimizer(model.parameters(), plan.rate(group.rank()));
+    for (int step = 0; step < kSteps; ++step) {
+      plan.before_step(model, group.rank(), step);
+      optimizer.zero_grad();
+      square_loss(model(batch_of(group.rank(), step % 2))).backward();
+      optimizer.step();
+    }
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+size_t times(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    ++count;
+  return count;
+}
+
+constexpr const char* kDrift = "expected equal weights on every rank, got others on rank 1 in '";
+
+TEST(DriftingReplicas, ALearningRateOfEachRankIsSaidOnce) {
+  const auto printed = printed_by({.rate = [](int rank) { return 0.01 / (1 + rank); }});
+  EXPECT_EQ(times(printed, kDrift), 1U) << printed;
+  EXPECT_THAT(printed, HasSubstr("at the end of backward 2 (rank 0); let every rank step alike"));
+}
+
+TEST(DriftingReplicas, AWriteOnOneRankIsSaidWithTheParameter) {
+  const auto printed = printed_by({.before_step = [](Model& model, int rank, int step) {
+    const torch::NoGradGuard no_grad;
+    if (rank == 1 && step == 1)
+      model.module()[1]->as<torch::nn::Linear>()->bias.add_(0.5);
+  }});
+  EXPECT_EQ(times(printed, kDrift), 1U) << printed;
+}
+
+TEST(DriftingReplicas, AnOptimizerThatOneRankStepsTwiceIsSaid) {
+  const auto printed = printed_by({.before_step = [](Model& model, int rank, int step) {
+    if (rank == 1 && step == 2)
+      SGD(model.parameters(), 0.01).step();
+  }});
+  EXPECT_EQ(times(printed, kDrift), 1U) << printed;
+}
+
+TEST(DriftingReplicas, EqualOnesAndThoseThatAreMeantToDifferAreNot) {
+  const auto apart = [](int rank) {
+    return 0.01 / (1 + rank);
+  };
+  const auto nothing = Not(HasSubstr("equal weights"));
+  EXPECT_THAT(printed_by({}), nothing);
+  EXPECT_THAT(printed_by({.rate = apart, .options = {.check_steps = false}}), nothing);
+  EXPECT_THAT(printed_by({.rate = apart, .options = {.hook = fp16_compression()}}), nothing);
+}
+
+// Gradients that torch::autograd::grad returns are each rank's own.
+void step_by_hand(Model& model, SGD& optimizer, const at::Tensor& loss) {
+  const auto parameters = model.parameters();
+  const auto gradients = torch::autograd::grad({loss}, parameters);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    parameters[i].mutable_grad() = gradients[i];
+  optimizer.step();
+}
+
+TEST(DriftingReplicas, AStepOnGradientsOfAutogradGradIsSaid) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    Model model(two_layers(), group);
+    SGD optimizer(model.parameters(), 0.01);
+    for (int step = 0; step < kSteps; ++step)
+      step_by_hand(model, optimizer, square_loss(model(batch_of(group.rank(), step))));
+  });
+  const auto printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(times(printed, "has changed after torch::autograd::grad"), 2U) << printed;
+  EXPECT_THAT(printed, HasSubstr("call backward(), which averages the gradients"));
+}
+
+// The gradient of an input, and a penalty on it, end in a backward that is averaged.
+TEST(DriftingReplicas, AGradientPenaltyIsNot) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    Model model(two_layers(), group);
+    SGD optimizer(model.parameters(), 0.001);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto input = batch_of(group.rank()).requires_grad_();
+      const auto output = square_loss(model(input));
+      const auto slope = torch::autograd::grad({output}, {input}, {}, true, true)[0];
+      optimizer.zero_grad();
+      (output + slope.square().sum()).backward();
+      optimizer.step();
+    }
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("warn")));
+}
+
+TEST(ReplicaSample, DiffersWhereValuesDoByMoreThanRoundings) {
+  torch::manual_seed(1);
+  const auto weight = torch::randn({64, 48});
+  for (const auto& values :
+       {weight,
+        weight.to(at::kDouble),
+        weight.to(at::kBFloat16),
+        weight.to(at::kComplexFloat),
+        weight.t(),
+        weight.view({4, 3, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast)}) {
+    const auto sample = sample_of(values);
+    EXPECT_TRUE(sample.is_taken());
+    EXPECT_FALSE(sample.differs_from(sample_of(values.clone())));
+    EXPECT_TRUE(sample.differs_from(sample_of(values * 1.1)) ||
+                values.scalar_type() == at::kBFloat16);
+    EXPECT_TRUE(sample.differs_from(sample_of(values * 2)));
+    EXPECT_TRUE(sample.differs_from(sample_of(values * NAN)));
+  }
+  EXPECT_FALSE(sample_of(weight).differs_from(sample_of(weight * (1 + 1e-7))));
+}
+
+TEST(ReplicaSample, IsNotTakenOfWhatHasNoValuesInOneBlock) {
+  const auto weight = torch::ones({4, 4});
+  for (const auto& values :
+       {torch::empty({0}), weight.slice(1, 0, 2), torch::ones({1}).expand({4})}) {
+    EXPECT_FALSE(sample_of(values).is_taken());
+    EXPECT_FALSE(sample_of(values).differs_from(sample_of(weight)));
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing
