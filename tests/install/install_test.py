@@ -36,7 +36,7 @@ def run(*command, environment=None, cwd=None):
     return done.returncode, done.stdout, done.stderr
 
 
-class InstallTest(unittest.TestCase):
+class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.scratch = pathlib.Path(tempfile.mkdtemp(prefix="muster-install-"))
@@ -68,6 +68,8 @@ class InstallTest(unittest.TestCase):
         names = (path.relative_to(self.prefix).as_posix() for path in self.prefix.rglob("*") if not path.is_dir())
         return {name for name in names if not name.startswith("lib/muster/libtorch/")}
 
+
+class Package(Installed):
     def test_program(self):
         self.assertEqual(self.must(self.prefix / "bin/muster", "--version"), f"muster {VERSION}\n")
         for name in "LICENSE", "README.md", "docs/clusters.md":
@@ -116,41 +118,6 @@ class InstallTest(unittest.TestCase):
                 self.assertNotRegex(self.must("ldd", path), checkout, path)
             elif path.suffix == ".cmake":
                 self.assertNotRegex(path.read_text(encoding="utf-8"), checkout, path)
-
-    def build_hello(self, **how):
-        build, (code, out, err) = self.configure(**how)
-        self.assertEqual(code, 0, out + err)
-        self.must("cmake", "--build", build)
-        self.assertIn(f"=> {self.prefix}/lib/libmuster.so", self.must("ldd", build / "hello"))
-        return build
-
-    @long
-    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
-    def test_project_of_ones_own(self):
-        build = self.build_hello()
-
-        # No GPU, so that the two ranks have two devices on every machine.
-        environment = {"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-        out = self.must(build / "hello", environment=environment, cwd=self.scratch)
-        for rank in range(2):
-            self.assertIn(f"rank {rank} of 2 on cpu: sum 1\n", out)
-
-    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
-    def test_the_readme_program_prints_what_the_readme_shows(self):
-        readme = (SOURCE / "README.md").read_text(encoding="utf-8")
-        project = self.scratch / "readme"
-        project.mkdir()
-        for kind, name in ("cpp program", "main.cc"), ("cmake", "CMakeLists.txt"):
-            (project / name).write_text(re.search(rf"^```{kind}\n(.*?)^```$", readme, re.M | re.S)[1], encoding="utf-8")
-        build = self.build_hello(project=project)
-        self.assertEqual(len(list(build.rglob("cmake_pch.hxx.gch"))), 1)  # muster_precompile
-        out = self.must(build / "hello", environment={"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}, cwd=self.scratch)
-        # Processors differ in the last digits.
-        losses = [{int(rank): float(loss) for rank, loss in re.findall(r"(?m)^\[\d\] rank (\d) on cpu: loss (\S+)$", text)}
-                  for text in (readme, out)]
-        self.assertEqual(sorted(losses[0]), [0, 1])
-        for rank, loss in losses[0].items():
-            self.assertAlmostEqual(losses[1][rank], loss, places=4, msg=out)
 
     def project_of(self, lines):
         """A project of programs of one empty source, with these lines of CMake; as configure() returns it."""
@@ -222,6 +189,43 @@ class InstallTest(unittest.TestCase):
         _, (code, out, err) = self.configure(f"-DTORCH={torch}")
         self.assertNotEqual(code, 0)
         self.assertRegex(" ".join((out + err).split()), r"expected LibTorch 2\.\d+\.\d+, .* got 2\.12\.77")
+
+
+class OnesOwnProgram(Installed):
+    def build_hello(self, **how):
+        build, (code, out, err) = self.configure(**how)
+        self.assertEqual(code, 0, out + err)
+        self.must("cmake", "--build", build)
+        self.assertIn(f"=> {self.prefix}/lib/libmuster.so", self.must("ldd", build / "hello"))
+        return build
+
+    @long
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_project_of_ones_own(self):
+        build = self.build_hello()
+
+        # No GPU, so that the two ranks have two devices on every machine.
+        environment = {"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+        out = self.must(build / "hello", environment=environment, cwd=self.scratch)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2 on cpu: sum 1\n", out)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_the_readme_program_prints_what_the_readme_shows(self):
+        readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+        project = self.scratch / "readme"
+        project.mkdir()
+        for kind, name in ("cpp program", "main.cc"), ("cmake", "CMakeLists.txt"):
+            (project / name).write_text(re.search(rf"^```{kind}\n(.*?)^```$", readme, re.M | re.S)[1], encoding="utf-8")
+        build = self.build_hello(project=project)
+        self.assertEqual(len(list(build.rglob("cmake_pch.hxx.gch"))), 1)  # muster_precompile
+        out = self.must(build / "hello", environment={"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}, cwd=self.scratch)
+        # Processors differ in the last digits.
+        losses = [{int(rank): float(loss) for rank, loss in re.findall(r"(?m)^\[\d\] rank (\d) on cpu: loss (\S+)$", text)}
+                  for text in (readme, out)]
+        self.assertEqual(sorted(losses[0]), [0, 1])
+        for rank, loss in losses[0].items():
+            self.assertAlmostEqual(losses[1][rank], loss, places=4, msg=out)
 
 
 if __name__ == "__main__":
