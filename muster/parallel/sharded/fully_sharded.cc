@@ -143,8 +143,10 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
 
 // All ranks call it together. Gradients that the program has cleared must not count.
 at::Tensor FullySharded::clip_grad_norm(double max_norm) {
-  for (const auto& unit : set_->units)
+  for (const auto& unit : set_->units) {
     unit->clear_parts();
+    unit->guard_parts();
+  }
   return clip_sharded_grads(parameters(), max_norm, set_->group);
 }
 

@@ -121,10 +121,12 @@ class FullySharded {
       const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
   // Clips by the norm of all ranks' gradients. Returns the norm before clipping. Collective: yes.
+  // Throws: c10::Error for gradients of no_sync() that no backward has reduced.
   at::Tensor clip_grad_norm(double max_norm);
 
   // While the guard lives, backwards reduce nothing: whole gradients add up, in the type of the
-  // reduction.
+  // reduction. Until a backward reduces them, reading the parts' gradients is an error, as a step
+  // of their optimizer does.
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
   // While the guard lives, every rank has the modules' whole parameters in their own type, for

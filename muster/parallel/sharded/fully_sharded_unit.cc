@@ -40,6 +40,16 @@ std::string look_at_gradient(const ProcessGroup& group) {
       "without an argument");
 }
 
+// Whoever reads a part's gradient gets this text while those of no_sync() are not reduced.
+std::string look_at_part(const ProcessGroup& group) {
+  return cat(
+      "fully sharded: expected gradients that were averaged over the ranks, got a look at those of "
+      "sharded.parameters() after a backward inside no_sync(), whose gradients are not in them "
+      "(rank ",
+      group.job_rank(),
+      "); run the last backward before each step outside of no_sync()");
+}
+
 std::string look_at_parameter(const std::string& name, const ProcessGroup& group) {
   return cat(
       "fully sharded: expected parameters to be read in their wrapped module's forward, or while "
@@ -168,6 +178,7 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
         if (const auto set = weak.lock())
           set->begin_backward();
       });
+  unreduced = std::make_unique<UnreducedGradients>(tensors, look_at_part(group));
   divide_whole();
 }
 
@@ -451,14 +462,22 @@ void FullyShardedUnit::forget_backward() {
   open_uses = 0;
 }
 
-// A gradient that somebody has cleared in the module is cleared in the parts too.
+// A gradient that somebody has cleared in the module is cleared in the parts too. guard_parts()
+// comes after it.
 void FullyShardedUnit::clear_parts() {
+  unreduced->lift();
   for (const size_t cleared : stand_ins->take_cleared()) {
     gradients->forget(cleared);
     for (size_t p = 0; p < pieces.size(); ++p)
       if (pieces[p].parameter == cleared)
         tensors[p].mutable_grad().reset();
   }
+}
+
+// A step of the optimizer would leave out what no_sync() has added up.
+void FullyShardedUnit::guard_parts() {
+  if (holds_whole_gradients())
+    unreduced->put();
 }
 
 // Frozen parameters get no gradient, and so no hook.
@@ -595,7 +614,8 @@ void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
 // It asks for gradients that were added up without a reduction.
 bool FullyShardedUnit::holds_whole_gradients() const {
   for (size_t i = 0; i < parameters.size(); ++i)
-    if (parameters[i].requires_grad() && gradients->holds(i))
+    if (parameters[i].requires_grad() &&
+        (gradients->keeps(i) || (parameters[i].grad().defined() && !stand_ins->stands_in(i))))
       return true;
   return false;
 }
@@ -608,6 +628,7 @@ void FullyShardedSet::begin_forward() {
   forget_failed_backward();
   for (const auto& unit : units) {
     unit->clear_parts();
+    unit->guard_parts();
     if (kept_are_done)
       unit->kept = false;
     unit->release();
@@ -684,8 +705,10 @@ void FullyShardedSet::after_graph() {
 }
 
 void FullyShardedSet::end_graph() {
-  for (const auto& unit : units)
+  for (const auto& unit : units) {
     unit->stand_ins->put();
+    unit->guard_parts();
+  }
   guard_memory(false);
 }
 

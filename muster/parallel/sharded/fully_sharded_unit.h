@@ -17,6 +17,7 @@
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
+#include "muster/parallel/sharded/unreduced_gradients.h"
 
 namespace muster::detail {
 
@@ -113,6 +114,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void release_when_done();
   void forget_backward();
   void clear_parts();
+  void guard_parts();
   void hang_hooks();
   void make_whole();
   void divide_whole();
@@ -137,9 +139,10 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::vector<FlatPiece> pieces;
   std::vector<at::Tensor> tensors;  // the pieces, in the part's memory: the optimizer's parameters
   std::unique_ptr<ScatteredGradients> gradients;
-  std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
-  at::Tensor whole;                             // of whole_parameters()
-  std::vector<int64_t> versions;                // of the parameters when they became whole
+  std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters
+  std::unique_ptr<UnreducedGradients> unreduced;  // in the tensors
+  at::Tensor whole;                               // of whole_parameters()
+  std::vector<int64_t> versions;                  // of the parameters when they became whole
   std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
   int64_t expected_part = 0;           // that of the part with them
 

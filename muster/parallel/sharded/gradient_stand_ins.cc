@@ -13,23 +13,23 @@
 
 namespace muster {
 
-namespace {
-
-// It has the shape and type of `like`; a read throws `error`.
 at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error) {
+  const at::NoGradGuard no_grad;
   const at::Tensor tensor = at::empty({0}, like.options().requires_grad(false));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   refuse_reads_for_good(*tensor.storage().unsafeGetStorageImpl(), error);
   return tensor;
 }
 
-}  // namespace
+bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in) {
+  return gradient.defined() && gradient.has_storage() &&
+         gradient.storage().unsafeGetStorageImpl() == stand_in.storage().unsafeGetStorageImpl();
+}
 
 // The thread of the backward runs `on_backward` whenever a gradient comes to a parameter.
 GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
                                    const std::string& error,
                                    const std::function<void()>& on_backward) {
-  const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : parameters) {
     Place& place = places_.emplace_back();
     place.stand_in = tensor_without_memory(parameter, error);
@@ -47,13 +47,12 @@ GradientStandIns::~GradientStandIns() {
       place.parameter.remove_hook(*place.hook);
 }
 
-// Module::zero_grad() detaches a gradient before it clears it: another tensor with the same
-// storage.
 bool GradientStandIns::has_stand_in(const Place& place) {
-  const at::Tensor& gradient = place.parameter.grad();
-  return gradient.defined() && gradient.has_storage() &&
-         gradient.storage().unsafeGetStorageImpl() ==
-             place.stand_in.storage().unsafeGetStorageImpl();
+  return has_storage_of(place.parameter.grad(), place.stand_in);
+}
+
+bool GradientStandIns::stands_in(size_t parameter) const {
+  return has_stand_in(places_[parameter]);
 }
 
 // It only notes the parameter: put() gives it the stand-in after the backward.

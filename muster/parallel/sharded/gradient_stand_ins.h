@@ -13,6 +13,12 @@
 
 namespace muster {
 
+// It has the shape and type of `like`; a read throws `error`.
+at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error);
+// Whether the gradient is that stand-in. Module::zero_grad() detaches a gradient before it clears
+// it: another tensor with the same storage.
+bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in);
+
 class GradientStandIns {
  public:
   // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a
@@ -31,6 +37,9 @@ class GradientStandIns {
   // they are.
   void lift();
   void put();
+
+  // Whether the parameter's .grad is its stand-in now.
+  bool stands_in(size_t parameter) const;
 
   // The parameters whose gradients were cleared, or replaced, since put(); each once.
   std::vector<size_t> take_cleared();

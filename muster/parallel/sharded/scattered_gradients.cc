@@ -91,16 +91,12 @@ void ScatteredGradients::forget(size_t parameter) {
   kept_[parameter].reset();
 }
 
-bool ScatteredGradients::holds(size_t parameter) const {
-  return parameters_[parameter].grad().defined() || kept_[parameter].defined();
-}
-
 // All ranks call it together for the same bucket. Parameters without a gradient count as zeros.
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
   // Gradients may have been gathered without a reduction, and not be reached by this backward.
   for (size_t i = 0; i < parameters_.size(); ++i)
-    if (!has_[i] && parameters_[i].requires_grad() && holds(i))
+    if (!has_[i] && parameters_[i].requires_grad() && (parameters_[i].grad().defined() || keeps(i)))
       take(i);
   if (!flat_.defined())
     flat_ =

@@ -28,8 +28,8 @@ class ScatteredGradients {
   // Keeps a parameter's gradient for the next take(), which adds it, if the reduction is in another
   // type; its sum with earlier ones is in that type. Returns whether: else it stays where it is.
   bool keep(size_t parameter);
-  void forget(size_t parameter);       // what was kept of it
-  bool holds(size_t parameter) const;  // a whole gradient, kept or not
+  void forget(size_t parameter);  // what was kept of it
+  bool keeps(size_t parameter) const { return kept_[parameter].defined(); }
   bool complete() const {
     return taken_ == wanted_;
   }  // every trained parameter's gradient is there

@@ -195,6 +195,48 @@ TEST(OptimizerOfTheNetsParameters, IsRefusedInItsFirstStep) {
   });
 }
 
+// The parts have none of these gradients, so the step would train nothing, or less than was asked
+// for.
+TEST(StepsOnNoSync, AreAnErrorOfAFullyShardedModel) {
+  const auto expected = accumulated_alone();
+  for (const auto type : {torch::kFloat, torch::kDouble}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      at::set_num_threads(1);
+      FullySharded sharded(group, {.compute_dtype = type});
+      auto net = sharded_mlp();
+      LayeredMlpImpl model(net, sharded);
+      SGD optimizer(sharded.parameters(), kMomentum);
+      const auto backward = [&](int64_t of_step, bool local) {
+        const auto batch = mlp_batch(of_step).of(group.rank(), group.size());
+        const auto guard = local ? sharded.no_sync() : nullptr;
+        sharded_loss(model.forward(batch.x.to(type)), batch.y).backward();
+      };
+      const auto expect_refused = [&] {
+        const auto names_it = HasSubstr("after a backward inside no_sync()");
+        EXPECT_THAT(failure_text([&] { optimizer.step(); }), names_it);
+        EXPECT_THAT(failure_text([&] { sharded.clip_grad_norm(1.0); }), names_it);
+      };
+      backward(7, true);
+      expect_refused();
+      net->zero_grad();
+      EXPECT_EQ(sharded.clip_grad_norm(1e9).item<float>(), 0);  // dropped: nothing is left out
+
+      // What was reduced before is there again when the rest is.
+      backward(0, false);
+      backward(1, true);
+      {
+        const torch::NoGradGuard evaluates;
+        model.forward(mlp_batch(0).x.to(type));
+      }
+      expect_refused();
+      backward(2, false);
+      optimizer.step();
+      const auto whole = sharded.whole_parameters();
+      EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
+    });
+  }
+}
+
 TEST(NormOfTheNetsParameters, IsRefused) {
   run_ranks(2, [&](ProcessGroup& group) {
     FullySharded sharded(group);
@@ -287,6 +329,23 @@ TEST(SharedWeights, AShardedOptimizerStepsOnceOnEach) {
       EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6) << gradients;
     });
   }
+}
+
+TEST(SharedWeights, AFullyShardedModelHasOneWeightOfEach) {
+  at::set_num_threads(1);
+  auto alone = std::make_shared<TwiceImpl>();
+  torch::optim::AdamW plain(distinct_parameters(*alone), 0.01);
+  train_twice(plain, 0, 1, [&](const torch::Tensor& x) { return alone->forward(x); });
+  run_ranks(2, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    auto net = std::make_shared<TwiceImpl>();
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    torch::optim::AdamW optimizer(sharded.parameters(), 0.01);
+    train_twice(optimizer, group.rank(), 2, [&](const torch::Tensor& x) { return model(x); });
+    const auto whole = sharded.whole_parameters();
+    EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6);
+  });
 }
 
 // Parts have one dimension, as biases have, so no weight would decay.

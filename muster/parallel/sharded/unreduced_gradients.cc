@@ -1,0 +1,33 @@
+#include "muster/parallel/sharded/unreduced_gradients.h"
+
+#include <utility>
+
+#include "muster/parallel/sharded/gradient_stand_ins.h"
+
+namespace muster {
+
+UnreducedGradients::UnreducedGradients(const std::vector<at::Tensor>& parts,
+                                       const std::string& error) {
+  for (const at::Tensor& part : parts)
+    places_.push_back(
+        {.part = part, .stand_in = tensor_without_memory(part, error), .reduced = {}});
+}
+
+void UnreducedGradients::put() {
+  if (std::exchange(put_, true))
+    return;
+  for (Place& place : places_)
+    place.reduced = std::exchange(place.part.mutable_grad(), place.stand_in);
+}
+
+void UnreducedGradients::lift() {
+  if (!std::exchange(put_, false))
+    return;
+  for (Place& place : places_) {
+    const at::Tensor reduced = std::exchange(place.reduced, {});
+    if (has_storage_of(place.part.grad(), place.stand_in))
+      place.part.mutable_grad() = reduced;
+  }
+}
+
+}  // namespace muster
