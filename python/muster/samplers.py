@@ -2,6 +2,7 @@
 numbers they draw."""
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Sized, Union
 
 from muster.errors import FailedPrecondition, InvalidArgument
@@ -27,6 +28,9 @@ class _Sampler:
         self._dataset_size = dataset_size
         self._samples = samples
         self._consumed = 0
+        self._global_batch_now = 0   # of all ranks; 0: not known
+        self._global_batch_then = 0  # that of the state that was loaded, until it was compared
+        self._ranks_then = 0
         if dataset_size < 1 or samples < 1:
             raise InvalidArgument(f"sampler: expected a data set of 1 sample or more, got {dataset_size}, and {samples} of an epoch; give one")
         if not 0 <= self.rank < self.num_replicas:
@@ -45,17 +49,43 @@ class _Sampler:
         if batches < 0 or batch_size < 1:
             raise InvalidArgument(f"sampler: expected 0 batches or more of 1 sample or more, got {batches} of {batch_size}; correct them")
         used = min(self._samples, self._consumed + batches * self._global_batch(batch_size))
-        return {"epoch": self.epoch, "consumed": used, "dataset_size": self._dataset_size, "seed": self.seed}
+        if batches > 0:
+            self._take_global_batch(self._global_batch(batch_size))
+        return {"epoch": self.epoch, "consumed": used, "dataset_size": self._dataset_size, "seed": self.seed, "ranks": self.num_replicas,
+                "global_batch": self._global_batch_now}
 
-    def load_state_dict(self, state: State) -> None:
-        """Goes on at that place, with any number of ranks."""
+    def load_state_dict(self, state: State, batch_size: Optional[int] = None) -> None:
+        """Goes on at that place, with any number of ranks. Warns if all ranks together take another number of samples at once
+        than before. With `batch_size`, the samples that this rank takes at once, it is compared now; else state_dict does it."""
         if state["dataset_size"] != self._dataset_size or state["seed"] != self.seed:
             raise FailedPrecondition(f"sampler: expected the data set of {state['dataset_size']} samples and the seed {state['seed']} of the "
                                      f"checkpoint, got {self._dataset_size} and {self.seed}; give the same")
+        if batch_size is not None and batch_size < 1:
+            raise InvalidArgument(f"sampler: expected a batch size of 1 sample or more, got {batch_size}; correct it")
         self.set_epoch(state["epoch"], state["consumed"])
+        self._global_batch_then, self._ranks_then = state.get("global_batch", 0), state.get("ranks", 0)
+        now = self._global_batch(batch_size)
+        if now > 0:
+            self._take_global_batch(now)
+        elif self._ranks_then not in (0, self.num_replicas):
+            self._warn_of_other_ranks()
 
-    def _global_batch(self, batch_size: int) -> int:
-        return batch_size * self.num_replicas
+    def _take_global_batch(self, samples: int) -> None:
+        then, self._global_batch_then, self._global_batch_now = self._global_batch_then, 0, samples
+        if self.rank == 0 and then not in (0, samples):
+            warnings.warn(f"sampler: the global batch was {_shown(then, self._ranks_then)} and is {_shown(samples, self.num_replicas)} now; give "
+                          "each rank another batch size to keep it, or fit the learning rate to it", stacklevel=3)
+
+    def _warn_of_other_ranks(self) -> None:
+        """Of a batch size that is not known here."""
+        if self.rank == 0:
+            before = _shown(self._global_batch_then, self._ranks_then) if self._global_batch_then else f"that of {self._ranks_then} ranks"
+            warnings.warn(f"sampler: the global batch was {before}, and is another with {self.num_replicas} unless each rank has another batch "
+                          "size; pass it to load_state_dict(state, batch_size), which compares", stacklevel=3)
+
+    def _global_batch(self, batch_size: Optional[int]) -> int:
+        """0 where the batch size of this rank is not known."""
+        return (batch_size or 0) * self.num_replicas
 
     def _generator(self) -> "torch.Generator":
         import torch
@@ -153,7 +183,7 @@ class CostBalancedSampler(_Sampler):
                                   "give a larger one")
         self.global_batch, self.drop_last = global_batch, drop_last
 
-    def _global_batch(self, batch_size: int) -> int:
+    def _global_batch(self, batch_size: Optional[int]) -> int:
         return self.global_batch
 
     def __len__(self) -> int:
@@ -185,6 +215,10 @@ def part_by_cost(costs: Sequence[float], ranks: int, rank: int) -> List[int]:
         if least == rank:
             mine.append(place)
     return sorted(mine)
+
+
+def _shown(samples: int, ranks: int) -> str:
+    return f"{samples} samples ({ranks} rank{'s' if ranks != 1 else ''})"
 
 
 def _drawn(weights: Any, samples: int, replacement: bool, generator: Any) -> Any:

@@ -10,6 +10,7 @@ if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirn
     os.execv(os.environ["MUSTER_TEST_PYTHON"], [os.environ["MUSTER_TEST_PYTHON"], "-B", *sys.argv])
 
 import pathlib
+import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
@@ -50,7 +51,7 @@ class Distributed(unittest.TestCase):
         after = [muster.DistributedSampler(24, 2, rank, seed=1) for rank in range(2)]
         rest = []
         for sampler in after:
-            sampler.load_state_dict(state)
+            sampler.load_state_dict(state, batch_size=3)
             rest += list(sampler)
         self.assertEqual(sorted(used + rest), sorted(whole))
 
@@ -61,6 +62,47 @@ class Distributed(unittest.TestCase):
                       lambda: muster.DistributedSampler(5, 1, 0, drop_last=True, pad=False)):
             self.assertRaises(muster.InvalidArgument, wrong)
         self.assertRaises(muster.FailedPrecondition, sampler.load_state_dict, {"epoch": 0, "consumed": 2, "dataset_size": 11, "seed": 0})
+
+
+def _told(load, state, *args):
+    """What loading the state says, line by line."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        load(state, *args)
+    return [str(warning.message) for warning in told]
+
+
+class OtherGlobalBatch(unittest.TestCase):
+    """Checkpoints.OtherRanksAreToldOfAnotherGlobalBatch (tests/train/checkpoints_test.cc) says the same in C++."""
+
+    def test_other_ranks_are_told(self):
+        for make in (lambda ranks, rank: muster.DistributedSampler(96, ranks, rank),
+                     lambda ranks, rank: muster.WeightedSampler([1.0] * 96, num_replicas=ranks, rank=rank)):
+            state = make(4, 0).state_dict(batches=2, batch_size=6)
+            self.assertEqual(state["consumed"], 48)
+            load = make(2, 0).load_state_dict
+            self.assertRegex(_told(load, state, 6)[0], r"was 24 samples \(4 ranks\) and is 12 samples \(2 ranks\) now; give each rank another")
+            self.assertEqual(_told(load, state, 12), [])  # it was kept
+            self.assertRegex(_told(load, state)[0], r"was 24 samples \(4 ranks\), and is another with 2 unless")
+            self.assertRegex(_told(load, make(4, 0).state_dict())[0], "was that of 4 ranks, and is another with 2 unless")
+            self.assertEqual(_told(make(2, 1).load_state_dict, state, 6), [])  # rank 0 speaks for all
+            self.assertEqual(_told(load, {key: state[key] for key in ("epoch", "consumed", "dataset_size", "seed")}, 6), [])  # an old state
+
+    def test_the_next_state_tells_of_another_batch_size(self):
+        state = muster.DistributedSampler(96, 2, 0).state_dict(batches=1, batch_size=8)
+        sampler = muster.DistributedSampler(96, 2, 0)
+        self.assertEqual(_told(sampler.load_state_dict, state), [])
+        self.assertEqual(_told(sampler.state_dict, 0), [])
+        self.assertRegex(_told(sampler.state_dict, 1, 4)[0], r"was 16 samples \(2 ranks\) and is 8 samples \(2 ranks\) now")
+        self.assertEqual(_told(sampler.state_dict, 2, 4), [])  # once
+        self.assertEqual(sampler.state_dict()["global_batch"], 8)  # at an epoch's end too
+        self.assertRaises(muster.InvalidArgument, sampler.load_state_dict, state, 0)
+
+    def test_a_cost_balanced_batch_is_compared_at_once(self):
+        state = muster.CostBalancedSampler([1.0] * 96, 24, num_replicas=4, rank=0).state_dict(batches=1)
+        for global_batch, told in ((24, 0), (12, 1)):
+            load = muster.CostBalancedSampler([1.0] * 96, global_batch, num_replicas=2, rank=0).load_state_dict
+            self.assertEqual(len(_told(load, state)), told)
 
 
 class Weighted(unittest.TestCase):
