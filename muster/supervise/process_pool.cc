@@ -200,8 +200,10 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
 }
 
 // The children that are neither members nor foreign: members have started them and left them
-// behind.
-std::set<pid_t> ProcessPool::left_behind() const {
+// behind. Those that have ended are reaped, and how they ended is noted before.
+std::set<pid_t> ProcessPool::left_behind() {
+  for (const int id : ended_)
+    members_.at(id)->leftovers.note_ended();
   std::set<pid_t> left = children_.read();
   for (const pid_t pid : parent_->foreign())
     left.erase(pid);
@@ -271,6 +273,8 @@ std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
       continue;
     }
     member.end.killed = member.leftovers.killed();
+    if (member.sent_signal == 0)
+      member.end.ended = member.leftovers.ended();
     exits.push_back(std::move(member.end));
   }
   ended_ = std::move(still);

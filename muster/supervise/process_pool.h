@@ -47,6 +47,8 @@ struct ProcessPoolOptions {
 // A child that has ended, together with everything that it started, but for `alive`.
 struct PoolExit {
   ChildExit exit = {};
+  // Descriptions of what it left that SIGTERM was enough for, where nobody had asked it to end.
+  std::vector<std::string> ended = {};
   std::vector<std::string> killed = {};     // descriptions of what it left that needed SIGKILL
   std::vector<std::string> survivors = {};  // descriptions of processes that survived even SIGKILL
   // Descriptions of processes that this child has left, or another that still runs: they show
@@ -118,7 +120,7 @@ class ProcessPool {
   void insist(Clock::time_point now);
   void note_unkillable(Member& member, Clock::time_point now);
   std::vector<PoolExit> settle(Clock::time_point now);
-  std::set<pid_t> left_behind() const;
+  std::set<pid_t> left_behind();
   // For each process that was left behind: the members of which one has started it.
   using Suspects = std::map<pid_t, std::set<const Member*>>;
   // The processes that were left behind, as one member sees them.

@@ -31,6 +31,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTickEvery{200};
 constexpr milliseconds kShortGrace{0};
 constexpr milliseconds kLostPatience{60'000};
+constexpr size_t kMostNamed = 20;  // of the processes that a task has left behind
 
 // A task that runs.
 struct LiveTask {
@@ -310,8 +311,14 @@ class TaskRunner {
   // Says what the task has left behind: what was killed, and what still runs and may use its GPUs.
   void tell_processes(const Task& task, const Allocation& where, const PoolExit& exit) {
     const std::string name = printable(task.name);
+    if (!exit.ended.empty())
+      view_.note(cat(name,
+                     " left processes behind, which were ended: ",
+                     join_first(exit.ended, ", ", kMostNamed)));
     if (!exit.killed.empty())
-      view_.note(cat(name, " left processes behind, which were killed: ", join(exit.killed, ", ")));
+      view_.note(cat(name,
+                     " left processes behind, which were killed: ",
+                     join_first(exit.killed, ", ", kMostNamed)));
     for (const std::string& survivor : exit.survivors)
       view_.note(cat("could not end ", survivor));
     if (!exit.unclear.empty())

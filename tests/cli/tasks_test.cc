@@ -112,6 +112,18 @@ TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   EXPECT_EQ(whole.code, 124);
 }
 
+TEST(Tasks, WhatATaskLeavesBehindIsNamed) {
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               task_table("web", "setsid sleep 1000 & until [ -e /proc/$! ]; do :; done"));
+  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(
+      ran.err,
+      testing::ContainsRegex("web left processes behind, which were ended: process [0-9]+ "));
+  EXPECT_THAT(processes_in(folder.path()), testing::IsEmpty());
+}
+
 TEST(Tasks, WriteToNoLogThroughALink) {
   const ScratchFolder folder;
   const std::string precious = folder.write("precious", "text");

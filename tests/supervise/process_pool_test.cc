@@ -97,6 +97,40 @@ std::string leaves_a_daemon(const std::string& path) {
              " ]; do sleep 0.01; done");
 }
 
+TEST(ProcessPool, WhatSigtermWasEnoughForIsTold) {
+  const ScratchFolder folder;
+  const std::string deaf = folder.path() + "/deaf";
+  ProcessPool pool(marked());
+  pool.spawn(1, "leaves", pool_shell("leaves", leaves_a_daemon(folder.path() + "/p")));
+  const PoolExit end = wait_for_one(pool);
+  EXPECT_THAT(end.ended,
+              testing::ElementsAre(
+                  testing::HasSubstr(cat("process ", pid_in(folder.path() + "/p"), " ("))));
+  EXPECT_THAT(end.killed, testing::IsEmpty());
+  // It ends by itself, as helpers do whose parent has ended.
+  pool.spawn(2,
+             "helps",
+             pool_shell("helps",
+                        cat("(trap '' TERM; : >",
+                            deaf,
+                            "; exec sleep 0.1) & until [ -e ",
+                            deaf,
+                            " ]; do :; done")));
+  EXPECT_THAT(wait_for_one(pool).ended, testing::IsEmpty());
+}
+
+TEST(ProcessPool, WhatTheEndOfAChildThatWasAskedToEndsIsNotTold) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(
+      1, "wraps", pool_shell("wraps", leaves_a_daemon(folder.path() + "/p") + "; sleep 1000"));
+  pid_in(folder.path() + "/p");
+  pool.end(1, milliseconds(60'000));
+  const PoolExit end = wait_for_one(pool);
+  EXPECT_THAT(end.ended, testing::IsEmpty());
+  EXPECT_THAT(end.killed, testing::IsEmpty());
+}
+
 TEST(ProcessPool, WhatShowsNothingOfItsParentEndsWithTheOnlyOneThatItCanBeOf) {
   const ScratchFolder folder;
   ProcessPool pool(marked());

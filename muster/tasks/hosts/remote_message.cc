@@ -287,6 +287,7 @@ WireJson wire_of(const RemoteEnded& ended) {
           {"signal", exit.signal},
           {"sent_signal", exit.sent_signal},
           {"core_dumped", exit.core_dumped},
+          {"left_ended", wire_texts(end.exit.ended)},
           {"killed", wire_texts(end.exit.killed)},
           {"survivors", wire_texts(end.exit.survivors)},
           {"unclear", wire_texts(end.exit.unclear)},
@@ -308,6 +309,7 @@ RemoteMessage ended_from(JsonObject& json) {
   exit.signal = number_at(json, "signal", SIGRTMAX);
   exit.sent_signal = number_at(json, "sent_signal", SIGRTMAX);
   exit.core_dumped = json.boolean_or("core_dumped", false);
+  end.exit.ended = texts_from(json, "left_ended");
   end.exit.killed = texts_from(json, "killed");
   end.exit.survivors = texts_from(json, "survivors");
   end.exit.unclear = texts_from(json, "unclear");

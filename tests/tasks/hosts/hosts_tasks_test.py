@@ -77,6 +77,12 @@ class HostsTasks(TasksCase, HostsCase):
         self.assertEqual(sorted(line.split("] ")[-1] for line in self.log("t").splitlines()),
                          ["0 of 2 on b", "1 of 2 on b"])
 
+    def test_what_a_task_leaves_behind_there_is_named(self):
+        code, out, err = self.run_tasks("b", self.write(task("web", "sleep 1000 &")))
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"web left processes behind, which were ended: process [0-9]+ \(")
+        self.nothing_is_left()
+
     def test_failures_there_are_told_as_here(self):
         spec = self.write(
             task("code", 'echo alas; [ "$MUSTER_ATTEMPT" = 1 ] && exit 4; exit 3',

@@ -60,7 +60,8 @@ TEST(RemoteMessage, AnEndComesAsItWas) {
   ended.end.exit.exit.signal = SIGKILL;
   ended.end.exit.exit.sent_signal = SIGTERM;
   ended.end.exit.exit.core_dumped = true;
-  ended.end.exit.killed = {"process 4"};
+  ended.end.exit.ended = {"process 4"};
+  ended.end.exit.killed = {"process 5"};
   ended.end.why_not = "no";
   ended.end.out_of_memory = true;
   const TaskEnd got = through_a_line(ended).end;
@@ -69,6 +70,7 @@ TEST(RemoteMessage, AnEndComesAsItWas) {
   EXPECT_EQ(got.exit.exit.signal, SIGKILL);
   EXPECT_EQ(got.exit.exit.sent_signal, SIGTERM);
   EXPECT_TRUE(got.exit.exit.core_dumped);
+  EXPECT_EQ(got.exit.ended, ended.end.exit.ended);
   EXPECT_EQ(got.exit.killed, ended.end.exit.killed);
   EXPECT_EQ(got.why_not, "no");
   EXPECT_TRUE(got.out_of_memory);
