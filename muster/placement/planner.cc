@@ -1,63 +1,33 @@
+// Hosts are taken one after the other: what can be used there and what is selected of it
+// (job_gpus.h), how many ranks go on that (rank_counts.h), what the policy makes of it. Whatever
+// depends on all ranks comes last: visibility, shares of the batch, the mesh and the notes.
 #include "muster/placement/planner.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <ranges>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/base/units.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/batch_shares.h"
 #include "muster/placement/checked_request.h"
 #include "muster/placement/cpu_binding.h"
+#include "muster/placement/job_gpus.h"
 #include "muster/placement/plan_mesh.h"
 #include "muster/placement/plan_network.h"
 #include "muster/placement/plan_notes.h"
 #include "muster/placement/policy/policy.h"
-#include "muster/placement/policy/rank_memory.h"
+#include "muster/placement/rank_counts.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/scores.h"
-#include "muster/placement/selection/selection.h"
-#include "muster/placement/selection/usable_gpus.h"
-
-// Hosts are taken one after the other: what can be used there, what is selected of it, what the
-// policy makes of that. Whatever depends on all ranks comes last: visibility, shares of the batch,
-// the mesh and the notes.
+#include "muster/placement/shared_gpus.h"
 
 namespace muster {
 namespace {
-
-struct HostGpus {
-  UsableGpus usable = {};
-  std::vector<UsableGpu> selected = {};
-  bool named = true;  // --gpus means this host, by its name or because it names none
-};
-
-// A device of PolicyInput::host: a GPU, or one of its instances.
-using DeviceKey = std::pair<size_t, int>;
-
-// Ranks on two instances of one GPU do not share a device.
-DeviceKey key_of(const UsableGpu& gpu) {
-  return {gpu.position, gpu.mig};
-}
-
-// The local ranks on each device.
-using Sharers = std::map<DeviceKey, std::vector<int>>;
-
-Sharers sharers_of(const std::vector<PolicyChoice>& choices) {
-  Sharers sharers;
-  int local_rank = 0;
-  for (const PolicyChoice& choice : choices)
-    sharers[key_of(choice.gpu)].push_back(local_rank++);
-  return sharers;
-}
 
 bool is_on_gpu(const RankPlan& rank) {
   return rank.device.kind == DeviceAssignment::Kind::gpu;
@@ -109,7 +79,7 @@ class Planner {
     plan_.policy = request_.policy;
     plan_.visibility = request_.visibility;
     plan_.simulated = inventory_.simulated;
-    const bool on_gpus = !request_.cpu_only && find_gpus();
+    const bool on_gpus = !request_.cpu_only && gpus_.find();
     for (size_t i = 0; i < hosts_.size(); ++i)
       place_on_host(i, on_gpus);
     check_any_rank();
@@ -137,100 +107,6 @@ class Planner {
     bind_to_cpus(host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
   }
 
-  // Applies mask, health and selection to every host; true when any host has a GPU to use.
-  bool find_gpus() {
-    std::vector<const Host*> hosts;
-    for (const JobHost& host : hosts_)
-      hosts.push_back(host.host);
-    check_selection_hosts(request_.gpus, hosts);
-    bool any_sick = false;
-    bool any_usable = false;
-    bool any_selected = false;
-    for (const JobHost& host : hosts_) {
-      const HostGpus& gpus = gpus_.emplace_back(gpus_of(*host.host, host.masks));
-      any_sick |= !gpus.usable.sick.empty();
-      any_usable |= gpus.named && !gpus.usable.gpus.empty();
-      any_selected |= !gpus.selected.empty();
-    }
-    if (any_usable && !any_selected)
-      fail_with_nothing_left();
-    if (any_sick && !any_selected)
-      fail_with_sick_gpus();
-    return any_selected;
-  }
-
-  // A machine whose GPUs are all broken is to be repaired, not quietly trained on with its CPU.
-  [[noreturn]] void fail_with_sick_gpus() const {
-    const auto sick =
-        std::ranges::find_if(gpus_, [](const HostGpus& gpus) { return !gpus.usable.sick.empty(); });
-    fail_without_gpu(*hosts_[sick - gpus_.begin()].host, *sick);
-  }
-
-  // A host that --gpus does not mean is looked at too, since errors tell what it has.
-  HostGpus gpus_of(const Host& host, const VisibilityMasks& masks) {
-    HostGpus gpus{.usable = usable_gpus(host, masks)};
-    gpus.named = part_for(request_.gpus, host) != nullptr;
-    if (!gpus.named)
-      return gpus;
-    if (gpus.usable.mask_is_wrong) {
-      notes_.warn(host, gpus.usable.mask_note);
-    } else if (!gpus.usable.mask_note.empty()) {
-      notes_.add(host, gpus.usable.mask_note);
-    }
-    for (const std::string& sick : gpus.usable.sick)
-      notes_.warn(host, cat("left out ", sick));
-    if (!gpus.usable.gpus.empty()) {
-      gpus.selected = select_gpus(request_.gpus, host, gpus.usable, request_.scores);
-    } else if (!flag_that_needs_gpus(request_).empty()) {
-      fail_without_gpu(host, gpus);
-    }
-    return gpus;
-  }
-
-  // The error begins with the flag that asks for GPUs, or with the plan when none does.
-  [[noreturn]] void fail_without_gpu(const Host& host, const HostGpus& gpus) const {
-    const std::string flag = flag_that_needs_gpus(request_);
-    const std::string operation = flag.empty() ? "plan" : flag;
-    throw Error(ErrorCode::unavailable,
-                cat(operation,
-                    ": expected a GPU that can be used, got none: ",
-                    describe(host, gpus.usable),
-                    "; --nproc-per-node cpu runs on CPU slots"));
-  }
-
-  // The devices that there are tell the user what the selection could have been.
-  [[noreturn]] void fail_with_nothing_left() const {
-    // The first host that --gpus means stands for all of them.
-    const auto named = std::ranges::find_if(gpus_, &HostGpus::named);
-    const std::string there =
-        named == gpus_.end() ? "" : describe(*hosts_[named - gpus_.begin()].host, named->usable);
-    throw Error(ErrorCode::unavailable,
-                printable(cat("--gpus ",
-                              request_.gpus.text,
-                              ": expected at least one GPU, got none that fits: ",
-                              there,
-                              unknown_memory(),
-                              "; `muster devices` shows them all")));
-  }
-
-  // Names the GPUs that a selection by memory cannot judge.
-  std::string unknown_memory() const {
-    using Kind = SelectionItem::Kind;
-    if (!request_.gpus.has({Kind::memory, Kind::free_memory}))
-      return "";
-    std::vector<std::string> labels;
-    for (size_t i = 0; i < gpus_.size(); ++i) {
-      for (const UsableGpu& device : gpus_[i].usable.gpus) {
-        if (!knows_memory(*hosts_[i].host, device))
-          labels.push_back(label_of(*hosts_[i].host, device));
-      }
-    }
-    constexpr size_t kMaxNamed = 8;
-    if (labels.empty())
-      return "";
-    return cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
-  }
-
   // Ranks are added host by host, so the last one tells whether this host is new.
   RankPlan& add_rank(size_t host_at) {
     RankPlan rank;
@@ -240,6 +116,12 @@ class Planner {
     rank.local_rank = is_first ? 0 : plan_.ranks.back().local_rank + 1;
     rank.host = hosts_[host_at].host->name;
     return plan_.ranks.emplace_back(std::move(rank));
+  }
+
+  // Slots are numbered from 0, whatever ranks are on GPUs. A rank's reason is `why` and its slot.
+  void add_cpu_ranks(size_t host_at, int count, const std::string& why) {
+    for (int slot = 0; slot < count; ++slot)
+      add_cpu_rank(host_at, slot, cat(why, "CPU slot ", slot));
   }
 
   // A CPU slot has a score of its own where shares of the batch follow scores.
@@ -277,11 +159,10 @@ class Planner {
     }
     const int num_ranks = nproc.value_or(slots);
     const std::string why = request_.cpu_only ? "CPU asked for" : "no GPU";
-    for (int i = 0; i < num_ranks; ++i)
-      add_cpu_rank(host_at, i, cat(why, ": CPU slot ", i));
+    add_cpu_ranks(host_at, num_ranks, why + ": ");
     std::string note = why;
     if (!request_.cpu_only)
-      note += cat(" (", no_gpu_reason(host_at), ")");
+      note += cat(" (", gpus_.why_none_on(host_at), ")");
     if (nproc) {
       note += cat(": ", plural(num_ranks, "rank"), " on CPU slots");
     } else {
@@ -289,147 +170,38 @@ class Planner {
                   plural(slots, "CPU slot"),
                   ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many");
     }
-    if (!request_.cpu_only && expects_gpus(host_at)) {
+    if (!request_.cpu_only && gpus_.are_expected_on(host_at)) {
       notes_.warn(*host, note);
     } else {
       notes_.add(*host, note);
     }
   }
 
-  // Whether a job that says nothing of devices would be thought to run on GPUs there.
-  bool expects_gpus(size_t host_at) const {
-    return hosts_[host_at].host->gpus_expected || gpus_[host_at].usable.mask_is_wrong;
-  }
-
-  // The reason is the last step that left no GPU: selection, health, masks, or the machine.
-  std::string no_gpu_reason(size_t host_at) const {
-    const Host& host = *hosts_[host_at].host;
-    const UsableGpus& usable = gpus_[host_at].usable;
-    if (!usable.gpus.empty())
-      return cat("none fits --gpus ", printable(request_.gpus.text));
-    if (!usable.sick.empty())
-      return "all unhealthy";
-    if (host.gpus.empty())
-      return host.gpu_note.empty() ? "none found" : host.gpu_note;
-    const bool is_amd = host.gpus[0].vendor == Vendor::amd;
-    return is_amd ? "all hidden by ROCm's variables" : "all hidden by CUDA_VISIBLE_DEVICES";
-  }
-
-  // The number of ranks is the one that was asked for, or as many as the policy can place.
   void place_on_gpus(size_t host_at) {
     const auto& [host, nproc, masks] = hosts_[host_at];
-    const std::vector<UsableGpu>& gpus = gpus_[host_at].selected;
-    if (!gpus_[host_at].named) {
+    const HostGpus& gpus = gpus_.on(host_at);
+    if (!gpus.named) {
       notes_.add(*host, "no rank there, since --gpus does not name it");
       return;
     }
-    const PolicyInput input{*host, gpus, request_};
-    const int capacity = gpus.empty() ? 0 : policy_.capacity(input) / request_.gpus_per_rank;
-    if (capacity == 0 && !nproc) {
+    const PolicyInput input{*host, gpus.selected, request_};
+    if (!nproc && rank_capacity(policy_, input) == 0) {
       notes_.warn(*host, why_left_out(host_at, input));
       return;
     }
-    const int asked = nproc.value_or(capacity);
-    if (asked < capacity || !nproc)
-      note_left_over(input, asked);
-    const int on_gpus = asked > capacity ? surplus(input, asked, capacity) : asked;
-    if (on_gpus > 0)
-      place_by_policy(host_at, input, on_gpus);
-    if (asked > on_gpus && request_.surplus == Surplus::cpu)
-      place_rest_on_cpu(host_at, asked - on_gpus, capacity);
+    const RankCounts counts = rank_counts(policy_, input, nproc, notes_);
+    if (counts.on_gpus > 0)
+      place_by_policy(host_at, input, counts.on_gpus);
+    const std::string taken = cat("surplus: ", plural(counts.on_gpus, "GPU"), " taken; ");
+    add_cpu_ranks(host_at, counts.on_cpu, taken);
   }
 
   // Says why a host gets no rank while others have GPUs.
   std::string why_left_out(size_t host_at, const PolicyInput& input) const {
     if (!input.gpus.empty())
-      return cat("no rank there: ", why_none(input));
-    return cat("no GPU (", no_gpu_reason(host_at), "): no rank there, since other hosts have GPUs");
-  }
-
-  // Says why `asked` ranks are too many where there are GPUs for all of them, in words to put after
-  // others.
-  // Too few GPUs need no explanation.
-  std::string why_too_many(const PolicyInput& input, int asked) const {
-    if (policy_.why_too_many == nullptr || input.gpus.empty())
-      return "";
-    return asked > std::ssize(input.gpus) ? "" : cat(": ", policy_.why_too_many(input, asked));
-  }
-
-  // GPUs that are named one by one are meant to be used; other selections are there to choose from.
-  void note_left_over(const PolicyInput& input, int num_ranks) {
-    const SelectionPart* const part = part_for(request_.gpus, input.host);
-    if (policy_.name != std::string_view("sequential") || part == nullptr || !names_each(*part))
-      return;
-    const int each = request_.gpus_per_rank;
-    std::vector<std::string> left;
-    for (const UsableGpu& gpu : input.gpus | std::views::drop(num_ranks * each))
-      left.push_back(label_of(input.host, gpu));
-    if (left.empty())
-      return;
-    const char* const are = left.size() == 1 ? " is" : " are";
-    const char* const each_of_several = num_ranks == 1 ? "" : ", each";
-    const char* const advice = each == 1 ? "; --gpus-per-rank N gives each more" : "";
-    notes_.warn(input.host,
-                cat(join(left, ", "),
-                    " of --gpus ",
-                    printable(request_.gpus.text),
-                    are,
-                    " not used: ",
-                    plural(num_ranks, "rank"),
-                    each_of_several,
-                    " with ",
-                    plural(each, "GPU"),
-                    advice));
-  }
-
-  // A policy that goes by more than the number of GPUs says itself what is missing.
-  std::string why_none(const PolicyInput& input) const {
-    if (policy_.why_too_many != nullptr)
-      return policy_.why_too_many(input, 1);
+      return cat("no rank there: ", why_no_rank(policy_, input));
     return cat(
-        plural(input.gpus.size(), "GPU"), ", fewer than --gpus-per-rank ", request_.gpus_per_rank);
-  }
-
-  // Says how many ranks' GPUs there are: "3 GPUs large enough", "5 GPUs for ranks of 2".
-  std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) const {
-    if (request_.gpus_per_rank > 1)
-      return cat(plural(input.gpus.size(), "GPU"), " for ranks of ", request_.gpus_per_rank);
-    return cat(plural(capacity, "GPU"), by_size ? " large enough" : "");
-  }
-
-  // Returns how many of the `asked` ranks go on GPUs when there are only `capacity`.
-  int surplus(const PolicyInput& input, int asked, int capacity) {
-    const std::string why = why_too_many(input, asked);
-    const std::string there = gpus_there(input, capacity, !why.empty());
-    const std::string numbers = cat(plural(asked, "rank"), " asked for, ", there);
-    if (request_.surplus == Surplus::cpu) {
-      notes_.add(input.host,
-                 cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
-      if (request_.numa_binding != NumaBinding::none) {
-        notes_.warn("ranks on CPU slots are bound to no CPUs (--numa-binding goes by the GPU)");
-      }
-      return capacity;
-    }
-    if (request_.surplus == Surplus::drop) {
-      notes_.add(input.host, cat(numbers, ": ", asked - capacity, " left out (--surplus drop)"));
-      return capacity;
-    }
-    if (request_.surplus == Surplus::share && !input.gpus.empty())
-      return asked;
-    const std::string fewer = capacity > 0 ? cat("--nproc-per-node ", capacity, " or less, ") : "";
-    throw Error(ErrorCode::invalid_argument,
-                cat("--nproc-per-node: expected at most ",
-                    capacity,
-                    " ranks on host ",
-                    input.host.name,
-                    " (",
-                    there,
-                    "), got ",
-                    asked,
-                    why,
-                    "; give ",
-                    fewer,
-                    "or say what the others get: --surplus cpu, drop or share"));
+        "no GPU (", gpus_.why_none_on(host_at), "): no rank there, since other hosts have GPUs");
   }
 
   // Policies choose GPUs; ranks of several GPUs take them in groups, in the policy's order.
@@ -439,11 +211,12 @@ class Planner {
     if (request_.gpus_per_rank > 1)
       return place_in_groups(host_at, choices);
     const Sharers sharers = sharers_of(choices);
+    check_sharing(policy_, input, sharers);
     if (sharers.size() < choices.size())
-      note_sharing(input.host, sharers, choices.size());
-    check_memory(input, sharers);
+      note_sharing(input.host, sharers.size(), choices.size());
+    check_rank_memory(policy_, input, sharers);
     for (const PolicyChoice& choice : choices)
-      add_gpu_rank(host_at, choice, int_size(sharers.at(key_of(choice.gpu))));
+      add_gpu_rank(host_at, choice, int_size(sharers.at(device_key(choice.gpu))));
   }
 
   // Each rank gets the next few of the GPUs that the policy has chosen.
@@ -518,80 +291,15 @@ class Planner {
     notes_.add("a process can use only one MIG instance: each rank sees only its own");
   }
 
-  // Sharing a GPU must be asked for, since it is mostly a mistake.
-  void note_sharing(const Host& host, const Sharers& sharers, size_t num_ranks) {
-    if (request_.surplus != Surplus::share)
-      fail_with_shared_gpu(host, sharers);
+  void note_sharing(const Host& host, size_t num_gpus, size_t num_ranks) {
     sharing_ = true;
     const bool sees_own = request_.visibility == Visibility::job;
     notes_.add(host,
                cat(num_ranks,
                    " ranks share ",
-                   plural(sharers.size(), "GPU"),
+                   plural(num_gpus, "GPU"),
                    " (--surplus share)",
                    sees_own ? ", each sees its own GPU alone" : ""));
-  }
-
-  [[noreturn]] void fail_with_shared_gpu(const Host& host, const Sharers& sharers) const {
-    const auto shared =
-        std::ranges::find_if(sharers, [](const auto& entry) { return entry.second.size() > 1; });
-    const auto& [device, ranks] = *shared;
-    const bool by_function = policy_.name == std::string_view("list") && request_.choose;
-    throw Error(ErrorCode::invalid_argument,
-                cat(by_function ? "Request::choose" : cat("--policy ", policy_.name),
-                    ": expected a GPU of its own for each rank, got GPU ",
-                    host.gpus[device.first].index.value,
-                    " for local ranks ",
-                    join(ranks, " and "),
-                    " of host ",
-                    host.name,
-                    "; --surplus share allows it"));
-  }
-
-  // Whatever the policy, no rank gets less free memory than it said it needs.
-  void check_memory(const PolicyInput& input, const Sharers& sharers) const {
-    if (request_.rank_memory_bytes.empty())
-      return;
-    for (const auto& [key, ranks] : sharers) {
-      const UsableGpu device{key.first, {}, key.second};
-      uint64_t left = free_memory_bytes(input.host, device);
-      for (const int rank : ranks) {
-        const uint64_t need = rank_memory_need(request_, rank);
-        if (need > left)
-          fail_with_little_memory(input.host, device, rank, left);
-        left -= need;
-      }
-    }
-  }
-
-  [[noreturn]] void fail_with_little_memory(const Host& host,
-                                            const UsableGpu& device,
-                                            int local_rank,
-                                            uint64_t left) const {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--rank-memory: expected ",
-                    format_bytes(rank_memory_need(request_, local_rank)),
-                    " free for local rank ",
-                    local_rank,
-                    " of host ",
-                    host.name,
-                    ", got ",
-                    knows_memory(host, device) ? format_bytes(left) : "not known",
-                    " on ",
-                    label_of(host, device),
-                    ", which policy ",
-                    policy_.name,
-                    knows_memory(host, device)
-                        ? " gives it; --policy memory looks for one that has it"
-                        : " gives it; leave --rank-memory out, or plan for a file (--inventory) "
-                          "that says the GPU's memory"));
-  }
-
-  // Slots are numbered from 0, as if there were no GPUs.
-  void place_rest_on_cpu(size_t host_at, int count, int num_gpus) {
-    for (int i = 0; i < count; ++i) {
-      add_cpu_rank(host_at, i, cat("surplus: ", plural(num_gpus, "GPU"), " taken; CPU slot ", i));
-    }
   }
 
   // A plan without ranks has nothing to run; its notes say how that came.
@@ -639,9 +347,9 @@ class Planner {
   const Request& request_;
   const std::vector<JobHost> hosts_;
   const Policy& policy_;
-  std::vector<HostGpus> gpus_ = {};   // of each host
-  std::vector<double> weights_ = {};  // of each rank, when scores tell
   PlanNotes notes_ = {};
+  JobGpus gpus_{request_, hosts_, notes_};
+  std::vector<double> weights_ = {};  // of each rank, when scores tell
   Plan plan_ = {};
   bool sharing_ = false;
   bool has_instances_ = false;

@@ -1,0 +1,140 @@
+// The policy says how many ranks it can place (its capacity). Less ranks than that may leave GPUs
+// that were named without use, which is said. What more ranks get is said by --surplus: CPU slots,
+// nothing, a share of a GPU, or an error.
+#include "muster/placement/rank_counts.h"
+
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/selection.h"
+
+namespace muster {
+namespace {
+
+// Ranks that are more than there are places for them.
+struct Excess {
+  int asked;
+  int capacity;
+  std::string why;    // ": " and the policy's own words; empty: too few GPUs
+  std::string there;  // "3 GPUs large enough", "5 GPUs for ranks of 2"
+};
+
+// GPUs that are named one by one are meant to be used; other selections are there to choose from.
+void note_left_over(const Policy& policy,
+                    const PolicyInput& input,
+                    int num_ranks,
+                    PlanNotes& notes) {
+  const SelectionPart* const part = part_for(input.request.gpus, input.host);
+  if (policy.name != std::string_view("sequential") || part == nullptr || !names_each(*part))
+    return;
+  const int each = input.request.gpus_per_rank;
+  std::vector<std::string> left;
+  for (const UsableGpu& gpu : input.gpus | std::views::drop(num_ranks * each))
+    left.push_back(label_of(input.host, gpu));
+  if (left.empty())
+    return;
+  const char* const are = left.size() == 1 ? " is" : " are";
+  const char* const each_of_several = num_ranks == 1 ? "" : ", each";
+  const char* const advice = each == 1 ? "; --gpus-per-rank N gives each more" : "";
+  notes.warn(input.host,
+             cat(join(left, ", "),
+                 " of --gpus ",
+                 printable(input.request.gpus.text),
+                 are,
+                 " not used: ",
+                 plural(num_ranks, "rank"),
+                 each_of_several,
+                 " with ",
+                 plural(each, "GPU"),
+                 advice));
+}
+
+// A policy explains itself only where there are GPUs for all of the ranks.
+std::string why_too_many(const Policy& policy, const PolicyInput& input, int asked) {
+  if (policy.why_too_many == nullptr || input.gpus.empty() || asked > std::ssize(input.gpus))
+    return "";
+  return cat(": ", policy.why_too_many(input, asked));
+}
+
+std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) {
+  const int each = input.request.gpus_per_rank;
+  if (each > 1)
+    return cat(plural(input.gpus.size(), "GPU"), " for ranks of ", each);
+  return cat(plural(capacity, "GPU"), by_size ? " large enough" : "");
+}
+
+[[noreturn]] void fail_with_excess(const Host& host, const Excess& excess) {
+  const std::string fewer =
+      excess.capacity > 0 ? cat("--nproc-per-node ", excess.capacity, " or less, ") : "";
+  throw Error(ErrorCode::invalid_argument,
+              cat("--nproc-per-node: expected at most ",
+                  excess.capacity,
+                  " ranks on host ",
+                  host.name,
+                  " (",
+                  excess.there,
+                  "), got ",
+                  excess.asked,
+                  excess.why,
+                  "; give ",
+                  fewer,
+                  "or say what the others get: --surplus cpu, drop or share"));
+}
+
+// Divides the ranks by the rule that the request gives for those that are too many.
+RankCounts divide_excess(const PolicyInput& input, const Excess& excess, PlanNotes& notes) {
+  const Request& request = input.request;
+  const int others = excess.asked - excess.capacity;
+  const std::string numbers = cat(plural(excess.asked, "rank"), " asked for, ", excess.there, ": ");
+  if (request.surplus == Surplus::cpu) {
+    notes.add(input.host, cat(numbers, "the other ", others, " on CPU slots (--surplus cpu)"));
+    if (request.numa_binding != NumaBinding::none)
+      notes.warn("ranks on CPU slots are bound to no CPUs (--numa-binding goes by the GPU)");
+    return {.on_gpus = excess.capacity, .on_cpu = others};
+  }
+  if (request.surplus == Surplus::drop) {
+    notes.add(input.host, cat(numbers, others, " left out (--surplus drop)"));
+    return {.on_gpus = excess.capacity};
+  }
+  if (request.surplus == Surplus::share && !input.gpus.empty())
+    return {.on_gpus = excess.asked};
+  fail_with_excess(input.host, excess);
+}
+
+}  // namespace
+
+int rank_capacity(const Policy& policy, const PolicyInput& input) {
+  return input.gpus.empty() ? 0 : policy.capacity(input) / input.request.gpus_per_rank;
+}
+
+// A policy that goes by more than the number of GPUs says itself what is missing.
+std::string why_no_rank(const Policy& policy, const PolicyInput& input) {
+  if (policy.why_too_many != nullptr)
+    return policy.why_too_many(input, 1);
+  return cat(plural(input.gpus.size(), "GPU"),
+             ", fewer than --gpus-per-rank ",
+             input.request.gpus_per_rank);
+}
+
+RankCounts rank_counts(const Policy& policy,
+                       const PolicyInput& input,
+                       std::optional<int> nproc,
+                       PlanNotes& notes) {
+  const int capacity = rank_capacity(policy, input);
+  const int asked = nproc.value_or(capacity);
+  if (asked < capacity || !nproc)
+    note_left_over(policy, input, asked, notes);
+  if (asked <= capacity)
+    return {.on_gpus = asked};
+  const std::string why = why_too_many(policy, input, asked);
+  const std::string there = gpus_there(input, capacity, !why.empty());
+  return divide_excess(
+      input, {.asked = asked, .capacity = capacity, .why = why, .there = there}, notes);
+}
+
+}  // namespace muster
