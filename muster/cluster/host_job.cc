@@ -1,0 +1,188 @@
+// A round replaces what the round before it had of the job: place, registration, telemetry. The
+// leases of the last round are let go before those of the next are taken. The first host of a round
+// keeps the record for all; a host that was first hands it over.
+#include "muster/cluster/host_job.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
+#include "muster/launch/job_activity.h"
+#include "muster/launch/job_plan.h"
+#include "muster/launch/job_report.h"
+#include "muster/launch/job_start.h"
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+namespace {
+
+std::string in_words(const RankRange& ranks) {
+  if (ranks.count == 0)
+    return "no ranks";
+  return cat("ranks ", ranks.first, " to ", ranks.first + ranks.count - 1);
+}
+
+LaunchOptions with_folder(LaunchOptions options, const std::string& run_folder) {
+  if (options.run_dir.empty())
+    options.run_dir = "runs/" + run_folder;
+  return options;
+}
+
+}  // namespace
+
+HostJob::HostJob(const LaunchOptions& options,
+                 const ClusterOptions& cluster,
+                 HostInJob host,
+                 RankRendezvous ranks,
+                 const Order& first)
+    : options_(with_folder(options, first.run_folder)),
+      cluster_(cluster),
+      host_(std::move(host)),
+      setup_(std::make_unique<JobSetup>(
+          options_, std::move(ranks), host_.host.num_cores, first.launch)) {}
+
+void HostJob::begin_round(const Order& order, int host_index) {
+  setup_->use_plan(order.plan, {});  // lets the last round's leases go
+  setup_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
+  take_place(order, host_index);
+  announce(order, host_index);
+  begin_record(order, host_index);
+}
+
+void HostJob::change_round(const Order& order, int host_index) {
+  setup_->change_plan(order.plan);
+  take_place(order, host_index);
+  end_attempt(order.exits, "");
+  begin_record(order, host_index);
+}
+
+// Takes over all that another round may change for this host, in place or not.
+void HostJob::take_place(const Order& order, int host_index) {
+  plan_ = order.plan;
+  setup_->use_place(host_index, order.master_addr, order.master_port, order.store);
+  setup_->count_restarts(order.restart_count);
+  setup_->use_launch(order.launch);
+  registration_.reset();
+  registration_ =
+      std::make_unique<JobRegistration>(job_note(options_, order.plan, setup_->facts()));
+  begin_telemetry(order);
+}
+
+// Telemetry belongs to a round: its hosts and their ranks.
+void HostJob::begin_telemetry(const Order& order) {
+  const std::string& run_dir = setup_->facts().work_dir;
+  keep_copies_of_launch(run_dir, order.launch);
+  std::vector<RankRange> ranks;
+  for (int i = 0; i < std::ssize(order.hosts); ++i)
+    ranks.push_back(ranks_on_host(order.plan, i));
+  telemetry_.reset();  // it removes what the next one makes
+  telemetry_ = std::make_unique<HostTelemetry>(host_.store,
+                                               HostTelemetryOptions{.host = host_.id,
+                                                                    .hosts = order.hosts,
+                                                                    .ranks = std::move(ranks),
+                                                                    .run_dir = run_dir,
+                                                                    .launch = order.launch,
+                                                                    .sampler = host_.sampler});
+}
+
+void HostJob::begin_record(const Order& order, int host_index) {
+  if (host_index != 0) {
+    if (record_)
+      record_->hand_over();
+    record_.reset();
+    return;
+  }
+  if (!record_)
+    record_ = std::make_unique<RunRecorder>(options_, setup_->facts(), host_.host.name, nullptr);
+  record_->begin_attempt(attempt_of(order.round), order.in_place);
+}
+
+// A plan is announced once, however often it is started. The first host shows all of it.
+void HostJob::announce(const Order& order, int host_index) {
+  if (order.plan == announced_)
+    return;
+  announced_ = order.plan;
+  if (host_index != 0)
+    return announce_to_others(order, host_index);
+  show_plan(order.plan, options_, STDERR_FILENO);
+  const std::string unknown = unknown_local_ranks(order.plan, options_);
+  if (!unknown.empty())
+    log(LogLevel::warn, unknown);
+}
+
+void HostJob::announce_to_others(const Order& order, int host_index) const {
+  if (cluster_.remote || options_.quiet)
+    return;
+  log(LogLevel::info,
+      cat("host ",
+          host_index,
+          " of ",
+          order.hosts.size(),
+          ": ",
+          in_words(ranks_on_host(order.plan, host_index)),
+          " of ",
+          order.plan.ranks.size(),
+          "; rank 0 is at ",
+          order.master_addr));
+}
+
+std::vector<RankSpec> HostJob::rank_specs(const Order& order) const {
+  return make_rank_specs(order.plan, options_, setup_->facts(), attempt_of(order.round));
+}
+
+void HostJob::explain(const Order& stop) {
+  if (record_)
+    record_->explain(attempt_of(stop.round), stop.reason);
+}
+
+void HostJob::end_attempt(const std::vector<RankExit>& exits, const std::string& fault) {
+  if (record_)
+    record_->end_attempt(exits, fault);
+}
+
+void HostJob::leave_telemetry(int round) {
+  if (telemetry_)
+    telemetry_->leave(attempt_of(round));
+}
+
+void HostJob::leave() {
+  if (telemetry_)
+    telemetry_->finish();
+  if (record_)
+    record_->hand_over();
+}
+
+void HostJob::finish(const Order& order, bool stopped) {
+  if (telemetry_) {
+    telemetry_->collect(attempt_of(order.round));
+    telemetry_->finish();
+  }
+  if (record_) {
+    if (!order.exits.empty())
+      record_->end_attempt(order.exits, "");
+    record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
+  }
+  report_end(order, stopped);
+}
+
+// An agent of ssh says nothing: its launcher does.
+void HostJob::report_end(const Order& order, bool stopped) const {
+  const JobFacts& facts = setup_->facts();
+  const int attempt = attempt_of(order.round);
+  tell_activity(facts, attempt, options_.quiet, facts.host_index == 0);
+  if (!cluster_.remote && !stopped)
+    report_failure(order.exits, facts, attempt, options_.max_restarts);
+  if (order.exit_code == 0) {
+    setup_->remove_unused_folders();
+  } else {  // the folder gets a failure.json, by one of the hosts that share it
+    setup_->remove_empty_folders();
+  }
+}
+
+}  // namespace muster
