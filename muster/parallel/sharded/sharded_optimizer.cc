@@ -127,6 +127,16 @@ void require_same_values(const std::vector<at::Tensor>& replaced, ProcessGroup& 
   }
 }
 
+// Each rank steps a part of every parameter, so that ranks with other rates would train one matrix
+// in two ways.
+std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     const torch::optim::OptimizerOptions& defaults) {
+  std::vector<std::string> rates;
+  for (const auto& group : groups)
+    rates.push_back(cat((group.has_options() ? group.options() : defaults).get_lr()));
+  return join(rates, ", ");
+}
+
 }  // namespace
 
 struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State> {
@@ -550,7 +560,8 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
   const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
                                    {"gradients", options.gradients ? "sharded" : "whole"},
                                    {"bucket_mb", cat(options.bucket_mb)},
-                                   {"groups", cat(groups.size())}};
+                                   {"groups", cat(groups.size())},
+                                   {"learning rate", rates_of(groups, *defaults_)}};
   groups = with_each_once(std::move(groups), group.job_rank());
   const std::vector<at::Tensor> all = shard_all_parameters(groups);
   agree_on_parameters("sharded optimizer", all, wrong, terms, group);

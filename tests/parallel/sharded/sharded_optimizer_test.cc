@@ -386,6 +386,17 @@ TEST(ShardedOptimizer, WrongArgumentsAreRefusedOnEveryRank) {
       "parameters on cpu, got parameter 0, Float [4], on meta (rank 1)");
 }
 
+TEST(ShardedOptimizer, RatesOfOneRankAloneAreRefusedOnEveryRank) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    const torch::optim::SGDOptions options(group.rank() == 1 ? 0.02 : 0.01);
+    const std::vector<torch::Tensor> weights{torch::ones({4}).requires_grad_()};
+    const ShardedOptimizer<torch::optim::SGD> optimizer(weights, options, group);
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("got learning rate 0.01 on rank 0 and 0.02 on rank 1"));
+}
+
 TEST(ShardedOptimizer, ARankThatLeavesIsNamedOnTheOthers) {
   for (const bool gradients : {false, true}) {
     const auto failures = failures_of_ranks(3, [&](ProcessGroup& group) {
