@@ -10,7 +10,6 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/reducer_state.h"
@@ -72,6 +71,8 @@ void GradientReducer::State::on_gradient(size_t index) {
   if (!arrivals.any())
     views.take_back(model.trained().tensors);
   arrivals.note(index);
+  if (index == 0)
+    watch.take_gradient(model.trained().tensors[0].grad());
 }
 
 // The Reducer hears of a gradient only from the accumulator that the parameter had when it was
@@ -184,8 +185,7 @@ void GradientReducer::State::after_graph() {
   }
   arrivals.check_all();
   compute.end_step();
-  if (const auto other_rank = steps.compare(sample_weights()))
-    warn_of_drift(*other_rank);
+  meet_at_graph_end();
   // The first backward of a static graph only learns the order; without the delay it reduces
   // nothing.
   if (options.static_graph && !static_graph_seen) {
@@ -206,34 +206,13 @@ void GradientReducer::State::after_graph_without_gradients() {
     local.note_returned(model.trained().tensors[0], model.trained().names[0]);
 }
 
-// Each backward samples another parameter. A hook may mean the ranks to train apart, and ranks that
-// join() has let go have counted other backwards.
-ReplicaSample GradientReducer::State::sample_weights() const {
-  const bool must_be_equal = group.size() > 1 && options.check_steps && !options.hook && !join;
-  if (!must_be_equal || drift_said)
-    return {};
-  const auto& weights = model.trained().tensors;
-  return sample_of(weights[static_cast<size_t>(steps.backwards()) % weights.size()]);
-}
-
-// Every rank knows it; the first one says it.
-void GradientReducer::State::warn_of_drift(int other_rank) {
-  drift_said = true;
-  if (group.rank() != 0)
-    return;
-  const auto& names = model.trained().names;
-  log(LogLevel::warn,
-      cat("DistributedDataParallel: expected equal weights on every rank, got others on rank ",
-          other_rank,
-          " in '",
-          names[static_cast<size_t>(steps.backwards() - 1) % names.size()],
-          "' at the end of backward ",
-          steps.backwards(),
-          " (rank ",
-          group.job_rank(),
-          "); let every rank step alike, with one learning rate and no writes of its own, load "
-          "rank 0's weights everywhere, or set check_steps = false where ranks are to train "
-          "apart; verify_every = 1 names the first difference"));
+// Ranks that join() has let go have counted other backwards, and have no gradients of their own.
+void GradientReducer::State::meet_at_graph_end() {
+  const TrainedParameters& trained = model.trained();
+  const StepSamples samples = watch.take(trained, steps.backwards());
+  const auto of_all = steps.compare(join ? StepSamples{} : samples);
+  if (!join)
+    watch.judge(of_all, trained);
 }
 
 // Runs when the Reducer has waited for its all_reduces: every gradient is the average now.

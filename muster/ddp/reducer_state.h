@@ -21,7 +21,7 @@
 #include "muster/ddp/local_gradients.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
-#include "muster/ddp/replica_sample.h"
+#include "muster/ddp/replica_watch.h"
 #include "muster/ddp/replicated_model.h"
 #include "muster/ddp/step_check.h"
 #include "muster/trace/span.h"
@@ -38,6 +38,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
         group(std::move(group_)),
         options(options_),
         steps(group, options.check_steps),
+        watch(group, options),
         replicas(group, options) {
     options.hook.take();
   }
@@ -69,12 +70,11 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   [[noreturn]] void refuse_from_inside(size_t index) const;
   void after_graph();
   void after_graph_without_gradients();
+  void meet_at_graph_end();
   void finish_backward();
   void keep_local(size_t index);
   void drop_local();
   void warn_of_local_step();
-  ReplicaSample sample_weights() const;
-  void warn_of_drift(int other_rank);
   void expect(Expected next);
   void expect_nothing();
   void count_traffic();
@@ -91,6 +91,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   ProcessGroup group;
   const DdpOptions options;
   StepCheck steps;
+  ReplicaWatch watch;
   ReplicaCheck replicas;
   std::optional<JoinRounds> join;    // inside join()
   std::optional<BucketTrial> trial;  // of bucket sizes
@@ -122,7 +123,6 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   bool accumulated = false;   // gradients here that no reduction has made equal on all ranks
   LocalGradients local;       // the step that must not follow them
   bool local_step_said = false;  // once
-  bool drift_said = false;       // once
   bool static_graph_seen = false;
   bool order_known = false;  // of the gradients: the Reducer makes new buckets
 };

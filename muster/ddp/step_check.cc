@@ -5,7 +5,8 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <bit>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -16,7 +17,6 @@ namespace muster {
 namespace {
 
 constexpr int64_t kShadows = -1;  // instead of a count: the rank has no more inputs
-constexpr int64_t kColumns = 4;   // of a rank's row: backwards, skipped forwards, and its sample
 
 constexpr const char* kAlike =
     "load and freeze parameters, run forwards, and run or skip backwards, alike on all ranks";
@@ -49,73 +49,57 @@ void StepCheck::count_skipped() {
   forwards_.clear();
 }
 
-std::string StepCheck::counts_of_all(const int64_t* values) const {
+std::string StepCheck::counts_of_all(const std::vector<RankStep>& steps) const {
   std::vector<std::string> counts;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    counts.push_back(cat(values[kColumns * rank],
+    const RankStep& step = steps[static_cast<size_t>(rank)];
+    counts.push_back(cat(step.backwards,
                          " backwards and ",
-                         values[kColumns * rank + 1],
+                         step.skipped,
                          " forwards without one on rank ",
                          group_.job_rank(rank)));
   }
   return join(counts, ", ");
 }
 
-// Gathers a row of two counts and the bits of a sample from every rank.
-at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped, const ReplicaSample& sample) {
-  const at::Tensor mine = at::empty({1, kColumns}, at::kLong);
-  auto* const row = mine.mutable_data_ptr<int64_t>();
-  row[0] = backwards;
-  row[1] = skipped;
-  row[2] = std::bit_cast<int64_t>(sample.sum);
-  row[3] = std::bit_cast<int64_t>(sample.size);
-  const at::Tensor all = at::empty({group_.size(), kColumns}, at::kLong);
-  meet("at the end of a backward", [&] { group_.all_gather(all, mine); });
-  return all;
+std::vector<RankStep> StepCheck::exchange(const RankStep& mine) {
+  constexpr int64_t kBytes = sizeof(RankStep);
+  static_assert(std::is_trivially_copyable_v<RankStep>);
+  const at::Tensor row = at::empty({1, kBytes}, at::kByte);
+  std::memcpy(row.mutable_data_ptr(), &mine, kBytes);
+  const at::Tensor all = at::empty({group_.size(), kBytes}, at::kByte);
+  meet("at the end of a backward", [&] { group_.all_gather(all, row); });
+  std::vector<RankStep> steps(static_cast<size_t>(group_.size()));
+  std::memcpy(steps.data(), all.const_data_ptr(), all.nbytes());
+  return steps;
 }
 
 // A rank that shadows says so in place of its count, and differs from nobody.
-std::optional<int> StepCheck::compare(const ReplicaSample& sample) {
+std::vector<RankStep> StepCheck::compare(const StepSamples& samples) {
   ++backwards_;
   count_skipped();
   if (!active_ || group_.size() == 1)
-    return std::nullopt;
-  const at::Tensor all = exchange(backwards_, skipped_, sample);
-  const auto* values = all.const_data_ptr<int64_t>();
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const int64_t skipped = values[kColumns * rank + 1];
-    if (skipped == kShadows || skipped == skipped_)
-      continue;
-    const std::string counts = counts_of_all(values);
-    skipped_ = 0;  // on all of them: whoever goes on begins alike
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected the same steps on every rank, got ",
-                    counts,
-                    ", so gradients of different steps may have been averaged (rank ",
-                    group_.job_rank(),
-                    "); let all ranks skip a backward or none, evaluate on module() or without "
-                    "gradients, or set check_steps = false"));
-  }
-  return rank_that_differs(sample, values);
-}
-
-// Ranks sample the same parameter in the same backward only.
-std::optional<int> StepCheck::rank_that_differs(const ReplicaSample& sample,
-                                                const int64_t* values) const {
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const int64_t* const row = values + kColumns * rank;
-    const ReplicaSample other{.sum = std::bit_cast<double>(row[2]),
-                              .size = std::bit_cast<double>(row[3])};
-    if (row[0] == backwards_ && sample.differs_from(other))
-      return group_.job_rank(rank);
-  }
-  return std::nullopt;
+    return {};
+  auto steps = exchange({.backwards = backwards_, .skipped = skipped_, .samples = samples});
+  const bool are_alike = std::ranges::all_of(steps, [&](const RankStep& step) {
+    return step.skipped == kShadows || step.skipped == skipped_;
+  });
+  if (are_alike)
+    return steps;
+  skipped_ = 0;  // on all of them: whoever goes on begins alike
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: expected the same steps on every rank, got ",
+                  counts_of_all(steps),
+                  ", so gradients of different steps may have been averaged (rank ",
+                  group_.job_rank(),
+                  "); let all ranks skip a backward or none, evaluate on module() or without "
+                  "gradients, or set check_steps = false"));
 }
 
 void StepCheck::shadow() {
   forwards_.clear();
   if (active_ && group_.size() > 1)
-    exchange(backwards_, kShadows);
+    exchange({.backwards = backwards_, .skipped = kShadows});
 }
 
 // A backward that fails reaches other outputs on each rank, so that the counts before it say

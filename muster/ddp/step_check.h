@@ -1,23 +1,35 @@
 // Finds, within the step, ranks that average gradients of different steps. If one rank skips a
 // backward (`if (isnan(loss)) continue;`), its all_reduces then meet those of its peers' earlier
 // step, with the same shapes. After every reduced backward, the ranks therefore compare how many
-// forwards they ran without a backward. A sample of their weights travels along.
+// forwards they ran without a backward. Samples of weights and gradients travel along.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/comm/process_group.h"
-#include "muster/ddp/replica_sample.h"
+#include "muster/ddp/value_sample.h"
 
 namespace muster {
+
+// What travels with a rank's counts; ReplicaWatch takes and judges it.
+struct StepSamples {
+  ValueSample weights = {};   // of the parameter whose turn it is
+  ValueSample gradient = {};  // before the average
+};
+
+// What a rank says of a step.
+struct RankStep {
+  int64_t backwards = 0;  // reduced ones
+  int64_t skipped = 0;    // forwards without one
+  StepSamples samples = {};
+};
 
 class StepCheck {
  public:
@@ -32,13 +44,11 @@ class StepCheck {
 
   std::shared_ptr<Forward> add_forward();
 
-  // The backward of the last forwards has ended on this rank. Returns the first rank of the job
-  // whose `sample` of the weights differs from this rank's.
-  // Collective: yes.
-  // Blocking: until it has ended on every rank.
-  // Throws: failed_precondition, on every rank, if they ran different numbers of forwards without a
-  // backward.
-  std::optional<int> compare(const ReplicaSample& sample = {});
+  // The backward of the last forwards has ended on this rank. Returns what every rank said, by
+  // rank; none where nothing is compared. Collective: yes. Blocking: until it has ended on every
+  // rank. Throws: failed_precondition, on every rank, if they ran different numbers of forwards
+  // without a backward.
+  std::vector<RankStep> compare(const StepSamples& samples = {});
 
   // Replaces compare() on a rank without more inputs while others have some (join).
   void shadow();
@@ -60,9 +70,8 @@ class StepCheck {
  private:
   [[noreturn]] void rethrow(const Error& error, const char* where, const std::string& next) const;
   void count_skipped();
-  at::Tensor exchange(int64_t backwards, int64_t skipped, const ReplicaSample& sample = {});
-  std::optional<int> rank_that_differs(const ReplicaSample& sample, const int64_t* values) const;
-  std::string counts_of_all(const int64_t* values) const;
+  std::vector<RankStep> exchange(const RankStep& mine);
+  std::string counts_of_all(const std::vector<RankStep>& steps) const;
 
   ProcessGroup group_;
   const bool active_;

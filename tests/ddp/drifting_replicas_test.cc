@@ -1,15 +1,17 @@
-// Ranks whose weights come to differ although their gradients are averaged: they are told of it,
-// once; and ranks whose weights are equal, or differ on purpose, are not.
+// Ranks whose weights come to differ although their gradients are averaged, and ranks that train on
+// the same samples: they are told of it, once; and others are not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <ATen/CPUGeneratorImpl.h>
 
 #include <functional>
 #include <string>
 
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/hooks.h"
-#include "muster/ddp/replica_sample.h"
+#include "muster/ddp/value_sample.h"
 #include "tests/ddp/small_models.h"
 #include "tests/support/ranks.h"
 
@@ -132,7 +134,65 @@ TEST(DriftingReplicas, AGradientPenaltyIsNot) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("warn")));
 }
 
-TEST(ReplicaSample, DiffersWhereValuesDoByMoreThanRoundings) {
+constexpr const char* kSameSamples = "expected each rank to train on samples of its own";
+
+// What ranks print that train on the samples that `source` gives their rank.
+std::string printed_by_samples(int ranks, int steps, const std::function<int(int rank)>& source) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(ranks, [&](ProcessGroup& group) {
+    Model model(two_layers(), group);
+    SGD optimizer(model.parameters(), 0.01);
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      square_loss(model(batch_of(source(group.rank()), step % 2))).backward();
+      optimizer.step();
+    }
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(SameSamples, AreSaidOnceAfterThreeSteps) {
+  const auto printed = printed_by_samples(2, kSteps, [](int) { return 0; });
+  EXPECT_EQ(times(printed, kSameSamples), 1U) << printed;
+  EXPECT_THAT(printed,
+              HasSubstr("got the same gradients on ranks 0 and 1 in the first 3 backwards"));
+  const auto of_a_host = printed_by_samples(3, kSteps, [](int rank) { return rank == 0 ? 0 : 1; });
+  EXPECT_THAT(of_a_host, HasSubstr("got the same gradients on ranks 1 and 2"));
+}
+
+TEST(SameSamples, OfAFewStepsOrOfNoneAreNot) {
+  EXPECT_THAT(printed_by_samples(2, 2, [](int) { return 0; }), Not(HasSubstr(kSameSamples)));
+  EXPECT_THAT(printed_by_samples(3, kSteps, [](int rank) { return rank; }),
+              Not(HasSubstr(kSameSamples)));
+}
+
+// LibTorch's own loader gives every rank all of the data, unless its sampler knows the rank.
+TEST(SameSamples, OfLibTorchsLoaderAreSaid) {
+  const auto train = [](ProcessGroup& group, auto sampler) {
+    Model model(two_layers(), group);
+    auto data = torch::data::datasets::TensorDataset(
+                    torch::randn({24, 3}, at::make_generator<at::CPUGeneratorImpl>(7)))
+                    .map(torch::data::transforms::Stack<torch::data::TensorExample>());
+    auto loader = torch::data::make_data_loader(std::move(data), std::move(sampler), 4);
+    for (auto& batch : *loader) {
+      drop_gradients(*model.module());
+      square_loss(model(batch.data)).backward();
+    }
+  };
+  ::testing::internal::CaptureStderr();
+  run_ranks(
+      2, [&](ProcessGroup& group) { train(group, torch::data::samplers::SequentialSampler(24)); });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(kSameSamples));
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    train(group,
+          torch::data::samplers::DistributedSequentialSampler(
+              24, 2, static_cast<size_t>(group.rank())));
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr(kSameSamples)));
+}
+
+TEST(ValueSample, DiffersWhereValuesDoByMoreThanRoundings) {
   torch::manual_seed(1);
   const auto weight = torch::randn({64, 48});
   for (const auto& values :
@@ -144,6 +204,8 @@ TEST(ReplicaSample, DiffersWhereValuesDoByMoreThanRoundings) {
         weight.view({4, 3, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast)}) {
     const auto sample = sample_of(values);
     EXPECT_TRUE(sample.is_taken());
+    EXPECT_TRUE(sample.has_bits_of(sample_of(values.clone())));
+    EXPECT_FALSE(sample.has_bits_of(sample_of(values * 1.1)));
     EXPECT_FALSE(sample.differs_from(sample_of(values.clone())));
     EXPECT_TRUE(sample.differs_from(sample_of(values * 1.1)) ||
                 values.scalar_type() == at::kBFloat16);
@@ -151,13 +213,16 @@ TEST(ReplicaSample, DiffersWhereValuesDoByMoreThanRoundings) {
     EXPECT_TRUE(sample.differs_from(sample_of(values * NAN)));
   }
   EXPECT_FALSE(sample_of(weight).differs_from(sample_of(weight * (1 + 1e-7))));
+  const auto zeros = torch::zeros({4});
+  EXPECT_FALSE(sample_of(zeros).has_bits_of(sample_of(zeros)));
 }
 
-TEST(ReplicaSample, IsNotTakenOfWhatHasNoValuesInOneBlock) {
+TEST(ValueSample, IsNotTakenOfWhatHasNoValuesInOneBlock) {
   const auto weight = torch::ones({4, 4});
   for (const auto& values :
        {torch::empty({0}), weight.slice(1, 0, 2), torch::ones({1}).expand({4})}) {
     EXPECT_FALSE(sample_of(values).is_taken());
+    EXPECT_FALSE(sample_of(values).has_bits_of(sample_of(values)));
     EXPECT_FALSE(sample_of(values).differs_from(sample_of(weight)));
   }
 }

@@ -1,6 +1,6 @@
 // The sample is a sum over at most 512 values in memory order, a fixed distance apart. A change of
-// the weights by a part of their size changes the sum by about that part of the sample's size.
-#include "muster/ddp/replica_sample.h"
+// the tensor by a part of its size changes the sum by about that part of the sample's size.
+#include "muster/ddp/value_sample.h"
 
 #include <ATen/Functions.h>
 
@@ -22,8 +22,8 @@ double tolerance_of(at::ScalarType type) {
 }
 
 // Returns a view of memory, whatever the order of the dimensions is.
-at::Tensor values_in_memory(const at::Tensor& parameter) {
-  const at::Tensor real = parameter.is_complex() ? at::view_as_real(parameter) : parameter;
+at::Tensor values_in_memory(const at::Tensor& tensor) {
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
   const at::Tensor flat = real.as_strided({real.numel()}, {1});
   const int64_t distance = (flat.numel() + sampled_values - 1) / sampled_values;
   return flat.slice(0, 0, flat.numel(), distance);
@@ -31,13 +31,13 @@ at::Tensor values_in_memory(const at::Tensor& parameter) {
 
 }  // namespace
 
-ReplicaSample sample_of(const at::Tensor& parameter) {
-  const at::Tensor plain = parameter.detach();
-  if (!plain.is_cpu() || !plain.is_non_overlapping_and_dense() || plain.numel() == 0 ||
-      plain.is_conj() || plain.is_neg())
+ValueSample sample_of(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach();
+  if (!plain.is_cpu() || plain.layout() != at::kStrided || !plain.is_non_overlapping_and_dense() ||
+      plain.numel() == 0 || plain.is_conj() || plain.is_neg())
     return {};
   const at::Tensor values = values_in_memory(plain).to(at::kDouble).contiguous();
-  ReplicaSample sample{.size = 0, .tolerance = tolerance_of(plain.scalar_type())};
+  ValueSample sample{.size = 0, .tolerance = tolerance_of(plain.scalar_type())};
   double squares = 0;
   for (const double value :
        std::span(values.const_data_ptr<double>(), static_cast<size_t>(values.numel()))) {
@@ -48,12 +48,16 @@ ReplicaSample sample_of(const at::Tensor& parameter) {
   return sample;
 }
 
-bool ReplicaSample::differs_from(const ReplicaSample& other) const {
+bool ValueSample::differs_from(const ValueSample& other) const {
   if (!is_taken() || !other.is_taken())
     return false;
   if (std::isfinite(sum) != std::isfinite(other.sum))
     return true;
   return std::abs(sum - other.sum) > tolerance * std::max(size, other.size);
+}
+
+bool ValueSample::has_bits_of(const ValueSample& other) const {
+  return size > 0 && size == other.size && sum == other.sum;
 }
 
 }  // namespace muster

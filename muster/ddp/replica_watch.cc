@@ -1,0 +1,119 @@
+// Weights are watched until they differ. Gradients are watched in the first steps only: samples
+// that are the same there are the same later.
+#include "muster/ddp/replica_watch.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kJudgedGradients = 3;  // that are equal, in a row, before it is said
+
+size_t sampled_parameter(int64_t backwards, const TrainedParameters& trained) {
+  return static_cast<size_t>(backwards) % trained.tensors.size();
+}
+
+// Ranks that have counted other backwards have sampled another parameter.
+std::optional<int> rank_with_other_weights(const std::vector<RankStep>& steps) {
+  const RankStep& first = steps.front();
+  for (size_t rank = 1; rank < steps.size(); ++rank) {
+    const RankStep& other = steps[rank];
+    if (other.backwards == first.backwards &&
+        first.samples.weights.differs_from(other.samples.weights))
+      return static_cast<int>(rank);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+// A hook may mean the ranks to train apart.
+ReplicaWatch::ReplicaWatch(const ProcessGroup& group, const DdpOptions& options)
+    : group_(group),
+      watches_weights_(options.check_steps && group.size() > 1 && !options.hook),
+      watches_gradients_(options.check_steps && group.size() > 1) {}
+
+void ReplicaWatch::take_gradient(const at::Tensor& gradient) {
+  if (watches_gradients_ && gradient.defined())
+    gradient_ = sample_of(gradient);
+}
+
+StepSamples ReplicaWatch::take(const TrainedParameters& trained, int64_t backwards) {
+  StepSamples samples{.gradient = std::exchange(gradient_, {})};
+  if (watches_weights_)
+    samples.weights = sample_of(trained.tensors[sampled_parameter(backwards, trained)]);
+  return samples;
+}
+
+void ReplicaWatch::judge(const std::vector<RankStep>& steps, const TrainedParameters& trained) {
+  if (steps.empty())
+    return;
+  if (watches_weights_)
+    judge_weights(steps, trained);
+  if (watches_gradients_)
+    judge_gradients(steps);
+}
+
+void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
+                                 const TrainedParameters& trained) {
+  const auto other = rank_with_other_weights(steps);
+  if (!other)
+    return;
+  watches_weights_ = false;
+  const int64_t backwards = steps.front().backwards;
+  warn(cat("expected equal weights on every rank, got others on rank ",
+           group_.job_rank(*other),
+           " in '",
+           trained.names[sampled_parameter(backwards - 1, trained)],
+           "' at the end of backward ",
+           backwards,
+           " (rank ",
+           group_.job_rank(),
+           "); let every rank step alike, with one learning rate and no writes of its own, or load "
+           "rank 0's weights everywhere; verify_every = 1 names the first difference, and "
+           "check_steps = false is for ranks that are to train apart"));
+}
+
+// Neighbours are compared: ranks that take the same samples take all of them, or those of their
+// host.
+void ReplicaWatch::judge_gradients(const std::vector<RankStep>& steps) {
+  const auto are_equal = [&](const Pair& pair) {
+    const ValueSample& one = steps[static_cast<size_t>(pair.first)].samples.gradient;
+    return one.has_bits_of(steps[static_cast<size_t>(pair.second)].samples.gradient);
+  };
+  if (judged_gradients_ == 0) {
+    for (int rank = 1; rank < std::ssize(steps); ++rank)
+      twins_.emplace_back(rank - 1, rank);
+  }
+  std::erase_if(twins_, [&](const Pair& pair) { return !are_equal(pair); });
+  ++judged_gradients_;
+  watches_gradients_ = judged_gradients_ < kJudgedGradients && !twins_.empty();
+  if (judged_gradients_ < kJudgedGradients || twins_.empty())
+    return;
+  warn(cat("expected each rank to train on samples of its own, got the same gradients on ranks ",
+           group_.job_rank(twins_.front().first),
+           " and ",
+           group_.job_rank(twins_.front().second),
+           " in the first ",
+           kJudgedGradients,
+           " backwards (rank ",
+           group_.job_rank(),
+           "); give each rank its part of the data: ctx.loader(data), or a sampler of rank and "
+           "ranks such as torch::data::samplers::DistributedRandomSampler"));
+}
+
+void ReplicaWatch::warn(const std::string& text) const {
+  if (group_.rank() == 0)
+    log(LogLevel::warn, cat("DistributedDataParallel: ", text));
+}
+
+}  // namespace muster

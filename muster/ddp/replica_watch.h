@@ -1,0 +1,48 @@
+// Warns of ranks that train otherwise than data parallelism means, by samples that travel with the
+// step check. Weights that differ: a learning rate of each rank's own, a weight that one rank has
+// written to, a step taken twice. Gradients that are equal before their average: the ranks train on
+// the same samples. ReplicaCheck compares every bit of the weights, where asked.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/ddp/options.h"
+#include "muster/ddp/step_check.h"
+#include "muster/ddp/trained_parameters.h"
+#include "muster/ddp/value_sample.h"
+
+namespace muster {
+
+class ReplicaWatch {
+ public:
+  ReplicaWatch(const ProcessGroup& group, const DdpOptions& options);
+
+  // This rank's gradient of the first parameter has arrived, and is not averaged yet.
+  void take_gradient(const at::Tensor& gradient);
+  // What this rank says of its next step. Each backward samples another parameter's weights.
+  StepSamples take(const TrainedParameters& trained, int64_t backwards);
+  // The first rank warns, once of each kind. `steps` has what every rank said; none: nothing was
+  // compared.
+  void judge(const std::vector<RankStep>& steps, const TrainedParameters& trained);
+
+ private:
+  using Pair = std::pair<int, int>;  // of ranks
+
+  void judge_weights(const std::vector<RankStep>& steps, const TrainedParameters& trained);
+  void judge_gradients(const std::vector<RankStep>& steps);
+  void warn(const std::string& text) const;
+
+  ProcessGroup group_;
+  bool watches_weights_;
+  bool watches_gradients_;
+  ValueSample gradient_;
+  std::vector<Pair> twins_;  // with equal gradients in every step so far
+  int judged_gradients_ = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,25 @@
+// A few values of a tensor as two numbers, which are cheap enough for every backward: ranks compare
+// by them what must be equal everywhere, or must not be.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace muster {
+
+struct ValueSample {
+  double sum = 0;
+  double size = -1;      // Euclidean; -1: nothing was sampled
+  double tolerance = 0;  // relative to the size: more than roundings, on devices that differ, give
+
+  bool is_taken() const { return size != -1; }
+  // Of the same tensor on another rank. Both are false where one of them was not taken, and
+  // has_bits_of() where all values are zero.
+  bool differs_from(const ValueSample& other) const;
+  bool has_bits_of(const ValueSample& other) const;
+};
+
+// Samples values over the whole tensor; none of one that is not on the CPU, since that would wait
+// for its device, nor of one that is sparse or does not fill its memory. Blocking: no.
+ValueSample sample_of(const at::Tensor& tensor);
+
+}  // namespace muster
