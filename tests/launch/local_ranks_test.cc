@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
@@ -89,7 +90,8 @@ TEST(RunLocalRanks, SaysWhenSomeHaveEndedWellAndOthersGoOn) {
               HasSubstr("rank 1 has ended with exit code 0, the first 1ms ago; rank 0 goes on\n"));
 }
 
-// Rank 0 loses its connection, says so and aborts; rank 1 closed it, and then took its time to end.
+// Rank 0 loses its connection, says so and aborts; rank 1, which closed it, ends once the launcher
+// has seen that.
 TEST(RunLocalRanks, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
   const ScratchFolder folder;
   GroupResult result;
@@ -97,13 +99,14 @@ TEST(RunLocalRanks, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
     const auto specs =
-        shells({"echo $$ > part; mv part pid; echo 'RuntimeError: "
-                "[/gloo/transport/tcp/pair.cc:5] Connection closed by "
+        shells({"echo 'RuntimeError: [/gloo/transport/tcp/pair.cc:5] Connection closed by "
                 "peer [127.0.0.1]:7' >&2; kill -ABRT $$",
-                "until [ -e pid ]; do :; done; while [ -e /proc/$(cat pid)/exe ]; do :; done; "
-                "for i in $(seq 100); do sh -c :; done; exit 5"},
+                "until [ -e seen ]; do :; done; exit 5"},
                folder);
-    result = run_local_ranks(processes, specs, {}, {});
+    const auto on_failed = [&](const RankExit&) {
+      std::ofstream(folder.path() + "/seen");
+    };
+    result = run_local_ranks(processes, specs, {}, {.on_rank_failed = on_failed});
   }
   const RankExit* first = first_failure(result.exits);
   ASSERT_NE(first, nullptr);
