@@ -18,6 +18,7 @@
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_state.h"
+#include "muster/ddp/renormalized.h"
 
 namespace muster {
 
@@ -187,6 +188,7 @@ GradientReducer::GradientReducer(Source source, ProcessGroup group, const DdpOpt
   state.model.take();
   state.model.record();
   state.build_reducer();
+  warn_of_renormalized("DistributedDataParallel", state.model.source().renormalized(), state.group);
 }
 
 GradientReducer::~GradientReducer() {

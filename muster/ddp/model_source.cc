@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/renormalized.h"
 
 namespace muster {
 
@@ -50,6 +51,7 @@ class ModuleSource : public ModelSource {
     });
   }
   std::set<const c10::TensorImpl*> sparse() const override;
+  std::vector<NamedTensor> renormalized() const override { return renormalized_weights(*model_); }
   bool is_training() const override { return model_->is_training(); }
 
  private:
@@ -124,6 +126,7 @@ class PartialSource : public ModelSource {
     });
   }
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
+  std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
   bool ignores(const at::Tensor& tensor) const override {
     return ignored_.contains(tensor.unsafeGetTensorImpl());
   }

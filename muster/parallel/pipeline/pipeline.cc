@@ -23,6 +23,7 @@
 #include "muster/base/strings.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
+#include "muster/ddp/renormalized.h"
 #include "muster/parallel/pipeline/checks.h"
 #include "muster/parallel/pipeline/failure.h"
 #include "muster/parallel/pipeline/gradients.h"
@@ -544,6 +545,8 @@ void Pipeline::average_over(ProcessGroup replicas) {
                     "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
   }
   state_->replicas = replicas;
+  for (const PipelineStage& stage : state_->stages)
+    warn_of_renormalized("pipeline", renormalized_weights(*stage.module), replicas);
   std::map<const void*, int> uses;
   for (const PipelineStage& stage : state_->stages)
     for (const at::Tensor& parameter : distinct_parameters(*stage.module))

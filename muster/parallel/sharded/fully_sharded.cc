@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
+#include "muster/ddp/renormalized.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/fully_sharded_unit.h"
@@ -95,6 +96,11 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   optim::record_parts(unit.tensors);
   mark_divided_gradients(unit.tensors);
   mark_divided_gradients(unit.parameters);
+  std::vector<NamedTensor> renormalized = renormalized_weights(module);
+  std::erase_if(renormalized, [&](const NamedTensor& weight) {
+    return set_->owners.at(weight.tensor.unsafeGetTensorImpl()) != &unit;
+  });
+  warn_of_renormalized("fully sharded", renormalized, set_->group);
   return {set_, &unit};  // whoever has the module keeps the set
 }
 

@@ -1,0 +1,46 @@
+#include "muster/ddp/renormalized.h"
+
+#include <torch/nn/modules/embedding.h>
+
+#include <string>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+// LibTorch has two modules that do it.
+std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model) {
+  std::vector<NamedTensor> found;
+  const auto look_at = [&](const std::string& name, const auto* embedding) {
+    if (embedding != nullptr && embedding->options.max_norm() && embedding->weight.requires_grad())
+      found.push_back({name, embedding->weight});
+  };
+  model.apply([&](const std::string& name, const torch::nn::Module& module) {
+    look_at(name, module.as<torch::nn::Embedding>());
+    look_at(name, module.as<torch::nn::EmbeddingBag>());
+  });
+  return found;
+}
+
+// The weights may have been meant to be trained so, as in PyTorch, so it is no error.
+void warn_of_renormalized(const char* owner,
+                          const std::vector<NamedTensor>& weights,
+                          const ProcessGroup& group) {
+  if (group.size() == 1 || group.rank() != 0)
+    return;
+  for (const NamedTensor& weight : weights) {
+    log(LogLevel::warn,
+        cat(owner,
+            ": expected forwards that leave the weights as they are, got ",
+            weight.name.empty() ? "an embedding" : cat("the embedding '", weight.name, "'"),
+            " with max_norm, whose forward scales the rows that a rank looks up, on that rank "
+            "alone "
+            "(rank ",
+            group.job_rank(),
+            "): the ranks' weights will differ; leave max_norm out, and after each optimizer step "
+            "call torch::embedding_renorm_ for all rows, on every rank"));
+  }
+}
+
+}  // namespace muster

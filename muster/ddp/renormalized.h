@@ -1,0 +1,24 @@
+// Embeddings with a max_norm: their forward scales the rows of the weight that are looked up, in
+// place. Each rank looks up others, so what it writes is its own. The classes that keep ranks'
+// weights alike say so when they get such a model; PyTorch's do not.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/ddp/options.h"
+
+namespace muster {
+
+// The trained weights of such embeddings, by the names of these. (What a frozen one gives is the
+// same on every rank, whatever was written before.)
+std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model);
+
+// Rank 0 warns of each, in the name of `owner`; nobody does in a group of one.
+void warn_of_renormalized(const char* owner,
+                          const std::vector<NamedTensor>& weights,
+                          const ProcessGroup& group);
+
+}  // namespace muster
