@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
@@ -269,37 +269,11 @@ bool Mailbox::push(int to) {
   return moved != 0;
 }
 
-Mailbox::Frame Mailbox::frame_of(const Part& data, int tag) {
-  Frame frame{.bytes = data.bytes, .tag = tag, .element = data.element, .type = {}};
-  if (data.type != nullptr)
-    std::string_view(data.type).copy(frame.type, sizeof(frame.type) - 1);
-  return frame;
-}
-
-// Whether a message has the length and the type that its receiver expects.
-bool Mailbox::fits(const Part& wanted, const Frame& frame) {
-  const std::string_view type = frame_of(wanted, 0).type, sent = frame.type;
-  return wanted.bytes == frame.bytes && (type.empty() || sent.empty() || type == sent);
-}
-
-std::exception_ptr Mailbox::misfit(const Pending& wanted, int from, const Frame& frame) const {
-  const auto shown = [](const Frame& message) {
-    const std::string_view type = message.type;
-    return type.empty() ? cat(message.bytes, " bytes")
-                        : cat(message.bytes / std::max<uint64_t>(message.element, 1), " × ", type);
-  };
-  return std::make_exception_ptr(Error(ErrorCode::invalid_argument,
-                                       cat("recv: expected ",
-                                           shown(frame_of(wanted.data, wanted.tag)),
-                                           " from rank ",
-                                           team_.name(from),
-                                           " with tag ",
-                                           wanted.tag,
-                                           ", got ",
-                                           shown(frame),
-                                           " (rank ",
-                                           team_.name(team_.rank()),
-                                           "); give both sides tensors of one type and size")));
+std::exception_ptr Mailbox::misfit_of(const Pending& wanted,
+                                      int from,
+                                      const MessageFrame& frame) const {
+  return std::make_exception_ptr(
+      misfit(frame_of(wanted.data, wanted.tag), frame, team_.name(from), team_.name(team_.rank())));
 }
 
 // The frame, then the data. False where the channel is full before all is written.
@@ -310,10 +284,10 @@ bool Mailbox::push_message(int to, Pending& message, size_t& moved) {
     moved += now;
     return now == bytes;
   };
-  const Frame frame = frame_of(message.data, message.tag);
+  const MessageFrame frame = frame_of(message.data, message.tag);
   if (message.moved < sizeof(frame)) {
-    const auto* const bytes = reinterpret_cast<const std::byte*>(&frame);
-    if (!write(bytes + message.moved, sizeof(frame) - message.moved))
+    const auto rest = std::as_bytes(std::span(&frame, 1)).subspan(message.moved);
+    if (!write(rest.data(), rest.size()))
       return false;
   }
   const size_t sent = message.moved - sizeof(frame);
@@ -338,11 +312,11 @@ bool Mailbox::pull(int from) {
 }
 
 bool Mailbox::pull_frame(int from, Incoming& message, size_t& moved) {
-  auto* const frame = reinterpret_cast<std::byte*>(&message.frame);
-  const size_t now = read_ring(from, frame + message.read, sizeof(Frame) - message.read);
+  const auto rest = std::as_writable_bytes(std::span(&message.frame, 1)).subspan(message.read);
+  const size_t now = read_ring(from, rest.data(), rest.size());
   message.read += now;
   moved += now;
-  if (message.read < sizeof(Frame))
+  if (message.read < sizeof(MessageFrame))
     return false;
   message.has_frame = true;
   message.read = 0;
@@ -365,8 +339,8 @@ void Mailbox::find_wanted(int from, Incoming& message) {
     const bool of_this_rank = wanted.peer == from || wanted.peer == kAnySource;
     return of_this_rank && wanted.tag == message.frame.tag && wanted.moved == 0;
   });
-  message.is_wanted =
-      message.wanted != receives_.end() && fits(message.wanted->data, message.frame);
+  message.is_wanted = message.wanted != receives_.end() &&
+                      fits(frame_of(message.wanted->data, message.wanted->tag), message.frame);
   if (!message.is_wanted) {
     message.stray.resize(message.frame.bytes);
     return;
@@ -405,8 +379,8 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
     const Stray stray = std::move(*found);
     strays.erase(found);
     std::exception_ptr error;
-    if (!fits(wanted->data, stray.frame))
-      error = misfit(*wanted, peer, stray.frame);
+    if (!fits(frame_of(wanted->data, wanted->tag), stray.frame))
+      error = misfit_of(*wanted, peer, stray.frame);
     else if (!stray.data.empty())
       std::memcpy(wanted->data.data, stray.data.data(), stray.data.size());
     finish(std::move(*wanted), peer, error);

@@ -18,6 +18,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/shm/collectives.h"
+#include "muster/shm/message_frame.h"
 
 namespace muster::shm {
 
@@ -40,12 +41,6 @@ class Mailbox {
   void receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done);
 
  private:
-  struct Frame {  // in front of every message
-    uint64_t bytes;
-    int64_t tag;
-    uint64_t element;
-    char type[24];  // ends with 0
-  };
   struct Pending {
     int peer = 0;  // or kAnySource
     int tag = 0;
@@ -56,13 +51,13 @@ class Mailbox {
   };
   // A message that has come from a rank and that nobody has asked for yet.
   struct Stray {
-    Frame frame;
+    MessageFrame frame;
     std::vector<std::byte> data;
   };
   // A message that is being read.
   struct Incoming {
     bool has_frame = false;
-    Frame frame{};
+    MessageFrame frame{};
     size_t read = 0;
     std::list<Pending>::iterator wanted;  // valid when is_wanted
     bool is_wanted = false;
@@ -82,9 +77,7 @@ class Mailbox {
   bool pull_frame(int from, Incoming& message, size_t& moved);
   bool pull_data(int from, Incoming& message, size_t& moved);
   void find_wanted(int from, Incoming& message);
-  static Frame frame_of(const Part& data, int tag);
-  static bool fits(const Part& wanted, const Frame& frame);
-  std::exception_ptr misfit(const Pending& wanted, int from, const Frame& frame) const;
+  std::exception_ptr misfit_of(const Pending& wanted, int from, const MessageFrame& frame) const;
   bool wants_from(int peer) const;
   void finish_incoming(int from);
   bool give_stray(std::list<Pending>::iterator wanted);

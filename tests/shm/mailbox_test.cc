@@ -173,12 +173,7 @@ TEST(Mailbox, AMessageWhoseReceiverGaveUpIsWholeForTheNext) {
     if (team.rank() == 0) {
       auto data = numbers(1, kNumbers);
       // The frame and half of the data by hand, then the rest.
-      const struct {
-        uint64_t bytes;
-        int64_t tag;
-        uint64_t element;
-        char type[24];
-      } frame{.bytes = 8'000, .tag = 0, .element = 4, .type = {}};
+      const MessageFrame frame{.bytes = 8'000, .tag = 0, .element = 4, .type = {}};
       team.memory()->reserve(team.layout().channel(0, 1), kChannelBytes);
       std::byte* const ring = team.at(team.layout().channel(0, 1));
       auto& words = *reinterpret_cast<ChannelWords*>(team.at(team.layout().channel_words(0, 1)));

@@ -1,0 +1,50 @@
+#include "muster/shm/message_frame.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "muster/base/strings.h"
+
+namespace muster::shm {
+
+namespace {
+
+std::string shown(const MessageFrame& message) {
+  const std::string_view type = message.type;
+  return type.empty() ? cat(message.bytes, " bytes")
+                      : cat(message.bytes / std::max<uint64_t>(message.element, 1), " × ", type);
+}
+
+}  // namespace
+
+MessageFrame frame_of(const Part& data, int tag) {
+  MessageFrame frame{.bytes = data.bytes, .tag = tag, .element = data.element, .type = {}};
+  if (data.type != nullptr)
+    std::string_view(data.type).copy(frame.type, sizeof(frame.type) - 1);
+  return frame;
+}
+
+bool fits(const MessageFrame& wanted, const MessageFrame& sent) {
+  const std::string_view type = wanted.type, of_sent = sent.type;
+  return wanted.bytes == sent.bytes && wanted.tag == sent.tag &&
+         (type.empty() || of_sent.empty() || type == of_sent);
+}
+
+Error misfit(const MessageFrame& wanted, const MessageFrame& sent, int from, int rank) {
+  return {ErrorCode::invalid_argument,
+          cat("recv: expected ",
+              shown(wanted),
+              " from rank ",
+              from,
+              " with tag ",
+              wanted.tag,
+              ", got ",
+              shown(sent),
+              sent.tag == wanted.tag ? "" : cat(" with tag ", sent.tag),
+              " (rank ",
+              rank,
+              "); give both sides tensors of one type and size")};
+}
+
+}  // namespace muster::shm
