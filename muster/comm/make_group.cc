@@ -66,7 +66,7 @@ c10::intrusive_ptr<c10d::Backend> backend_for_cpu(const c10::intrusive_ptr<c10d:
   if (options.backend == "shm+gloo")
     return make_hierarchical(
         part("hosts"), rank, options.hosts, options.timeout, gloo, options.names);
-  return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo");
+  return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo", options.names);
 }
 
 // The job's numbers of the ranks give NCCL's logs, and a split, the same names on all of them. A

@@ -12,7 +12,9 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -149,28 +151,37 @@ TEST_P(EveryBackend, TypesThatDifferShowBothSides) {
     EXPECT_EQ(code_of(failure), ErrorCode::invalid_argument) << message_of(failure);
 }
 
-// The message may have come before it is asked for, or may come afterwards. The next one is whole.
-TEST(Shm, MessagesOfAnotherTypeOrLengthShowBothSides) {
-  struct Sides {
-    at::Tensor sent, wanted;
-    const char* says;
+// What a rank sends, and what the other one expects.
+struct Sides {
+  at::Tensor sent, wanted;
+  const char* says;
+  bool leaves_gloo_whole = true;
+};
+
+std::vector<Sides> sides_that_differ() {
+  const auto ones = [](int64_t count, at::ScalarType type = at::kFloat) {
+    return torch::ones({count}, type);
   };
-  const Sides cases[] = {
-      {torch::ones({4}),
-       torch::ones({4}, torch::kInt),
-       "expected 4 × Int from rank 0 with tag 3, got 4 × Float"},
-      {torch::ones({4}),
-       torch::ones({6}),
-       "expected 6 × Float from rank 0 with tag 3, got 4 × Float"},
-      {torch::ones({6}),
-       torch::ones({2, 2}),
-       "expected 4 × Float from rank 0 with tag 3, got 6 × Float"},
-      {torch::ones({20'000}),
-       torch::ones({10'000}, torch::kDouble),
-       "expected 10000 × Double from rank 0"},
-      {torch::ones({4}, torch::kHalf), torch::ones({4}, torch::kBFloat16), "expected 4 × BFloat16"},
+  return {
+      {ones(4), ones(4, at::kInt), "expected 4 × Int from rank 0 with tag 3, got 4 × Float"},
+      {ones(4), ones(6), "expected 6 × Float from rank 0 with tag 3, got 4 × Float"},
+      {ones(6), torch::ones({2, 2}), "expected 4 × Float from rank 0 with tag 3, got 6 × Float"},
+      {ones(4, at::kHalf), ones(4, at::kBFloat16), "expected 4 × BFloat16"},
+      {ones(3), ones(0), "expected 0 × Float from rank 0 with tag 3, got 3 × Float"},
+      {ones(0), ones(3), "expected 3 × Float from rank 0 with tag 3, got 0 × Float"},
+      {ones(20'000), ones(10'000, at::kDouble), "expected 10000 × Double from rank 0"},
+      {ones(20'000), ones(10), "expected 10 × Float from rank 0 with tag 3, got 20000 × Float"},
+      {ones(10), ones(20'000), "expected 20000 × Float", /*leaves_gloo_whole=*/false},
+      {ones(20'000), ones(10'000), "expected 10000 × Float", /*leaves_gloo_whole=*/false},
+      {ones(10'000), ones(20'000), "expected 20000 × Float", /*leaves_gloo_whole=*/false},
   };
-  for (const auto& [sent, wanted, says] : cases) {
+}
+
+// The message may have come before it is asked for, or may come afterwards. Its sender goes on, and
+// the next one is whole, or is an error.
+TEST_P(EveryBackend, MessagesOfAnotherTypeOrLengthShowBothSides) {
+  for (const auto& [sent, wanted, says, leaves_gloo_whole] : sides_that_differ()) {
+    const bool is_whole = leaves_gloo_whole || GetParam() == std::string("shm");
     for (const bool sent_before : {true, false}) {
       SCOPED_TRACE(cat(says, sent_before ? ", sent before" : ", sent afterwards"));
       const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
@@ -181,7 +192,9 @@ TEST(Shm, MessagesOfAnotherTypeOrLengthShowBothSides) {
           if (sent_before)
             group.store()->set("sent", "");
           sending.wait();
-          group.send(torch::full({2, 2}, 7), 1, 3);
+          if (is_whole)
+            group.send(torch::full({2, 2}, 7), 1, 3);
+          group.store()->wait({"over"});
           return;
         }
         if (sent_before)
@@ -192,16 +205,134 @@ TEST(Shm, MessagesOfAnotherTypeOrLengthShowBothSides) {
         try {
           receiving.wait();
         } catch (const Error&) {
-          group.recv(next, 0, 3);
-          EXPECT_TRUE(next.equal(torch::full({4}, 7))) << "of another shape, and as many";
+          std::string later;
+          try {
+            group.recv(next, 0, 3);
+          } catch (const Error& error) {
+            later = error.message();
+          }
+          EXPECT_EQ(later.empty(), is_whole) << later;
+          EXPECT_EQ(next.equal(torch::full({4}, 7)), is_whole) << "of another shape, and as many";
+          group.store()->set("over", "");
           throw;
         }
       });
       EXPECT_FALSE(failures[0]) << message_of(failures[0]);
-      EXPECT_EQ(code_of(failures[1]), ErrorCode::invalid_argument);
+      EXPECT_EQ(code_of(failures[1]), ErrorCode::invalid_argument) << message_of(failures[1]);
       EXPECT_THAT(message_of(failures[1]), HasSubstr(says));
     }
   }
+}
+
+// Ranks that wait for what they send before they wait for what they receive.
+TEST_P(EveryBackend, BothMaySendFirst) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const int other = 1 - group.rank();
+    for (const int64_t count : {1, 4'096, 4'097, 300'000}) {
+      auto mine = torch::full({count}, group.rank() + 1), got = torch::zeros({count}, at::kLong);
+      auto receiving = group.recv_async(got, other, 9);
+      group.send(mine, other, 9);
+      receiving.wait();
+      EXPECT_TRUE(got.equal(torch::full({count}, other + 1))) << count;
+      auto sending = group.send_async(mine.neg(), other, 9);
+      group.recv(got, other, 9);
+      sending.wait();
+      EXPECT_TRUE(got.equal(torch::full({count}, -other - 1))) << count;
+    }
+  });
+}
+
+// Messages of different tags are waited for in another order than they were sent in. Of one tag
+// they come in their order, also where tags are far apart.
+TEST_P(EveryBackend, MessagesComeByTheirTags) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const std::vector<int> tags{0, 1, 2, 1 << 20, 262'139, 1'000'000'000, 2'147'483'647};
+    for (const int64_t count : {3, 5'000}) {
+      std::vector<at::Tensor> tensors;
+      std::vector<Work> works;
+      for (size_t i = 0; i < 2 * tags.size(); ++i) {
+        const size_t number = group.rank() == 0 ? i : (i + tags.size() / 2) % tags.size();
+        const size_t at = number % tags.size();
+        tensors.push_back(torch::full({count}, static_cast<int64_t>(group.rank() == 0 ? i : 0)));
+        works.push_back(group.rank() == 0 ? group.send_async(tensors.back(), 1, tags[at])
+                                          : group.recv_async(tensors.back(), 0, tags[at]));
+      }
+      for (auto work = works.rbegin(); work != works.rend(); ++work)
+        work->wait();
+      for (size_t i = 0; group.rank() == 1 && i < tensors.size(); ++i) {
+        const size_t at = (i + tags.size() / 2) % tags.size();
+        const size_t expected = i < tags.size() ? at : at + tags.size();
+        EXPECT_TRUE(tensors[i].eq(static_cast<int64_t>(expected)).all().item<bool>()) << i;
+      }
+    }
+  });
+}
+
+// Over Gloo the first one's receive stays behind, and takes what comes for the second.
+TEST_P(EveryBackend, AMessageThatDiffersIsToldWhicheverIsWaitedForFirst) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    std::vector<Work> works;
+    if (group.rank() == 0) {
+      for (const int64_t count : {6'000, 8'000, 8'000})
+        works.push_back(group.send_async(torch::full({count}, count), 1));
+      for (Work& sending : works)
+        sending.wait();
+      group.store()->wait({"over"});
+      return;
+    }
+    std::vector<at::Tensor> got(3);
+    for (at::Tensor& tensor : got) {
+      tensor = torch::zeros({8'000}, at::kLong);
+      works.push_back(group.recv_async(tensor, 0));
+    }
+    for (const int later : {2, 1}) {
+      try {
+        works[later].wait();
+        EXPECT_TRUE(got[later].eq(8'000).all().item<bool>());
+        EXPECT_EQ(group.backend(), "shm");
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::failed_precondition) << error.message();
+      }
+    }
+    try {
+      works[0].wait();
+    } catch (...) {
+      group.store()->set("over", "");
+      throw;
+    }
+  });
+  EXPECT_FALSE(failures[0]) << message_of(failures[0]);
+  EXPECT_THAT(message_of(failures[1]), HasSubstr("expected 8000 × Long from rank 0"));
+}
+
+// A receiver that takes messages of any rank compares them too, and learns whose they are.
+TEST_P(EveryBackend, MessagesOfAnyRankAreCompared) {
+  run_ranks(3, [](ProcessGroup& group) {
+    auto& c10d = *group.c10d();
+    std::vector<at::Tensor> one;
+    for (const int64_t count : {2, 5'000}) {
+      for (int from = 1; from < 3; ++from) {
+        if (group.rank() == from) {
+          one = {torch::full({count}, from)};
+          c10d.send(one, 0, 3)->wait();
+        } else if (group.rank() == 0) {
+          one = {torch::zeros({count}, from == 1 ? at::kLong : at::kDouble)};
+          const auto work = c10d.recvAnysource(one, 3);
+          try {
+            work->wait();
+            EXPECT_EQ(from, 1);
+            EXPECT_EQ(work->sourceRank(), 1);
+            EXPECT_TRUE(one[0].eq(1).all().item<bool>());
+          } catch (const Error& error) {
+            EXPECT_THAT(
+                error.message(),
+                HasSubstr(cat(count, " × Double from rank 2 with tag 3, got ", count, " × Long")));
+          }
+        }
+        group.barrier();
+      }
+    }
+  });
 }
 
 TEST_P(EveryBackend, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {

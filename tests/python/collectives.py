@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 import layouts
 import muster  # registers the backend
+import unlike_messages
 
 dist.init_process_group(os.environ.get("TEST_BACKEND", "muster"))
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -177,6 +178,7 @@ def errors():
 
 def every_layout():
     layouts.check(rank, size)
+    unlike_messages.check(rank, size)
 
 
 for test in (every_layout, all_reduce, asynchronous, rooted, gathering, all_to_all, messages, objects, groups, errors):

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 import layouts
 import muster
+import unlike_messages
 
 os.environ["MUSTER_HOST_ID"] = os.environ["TEST_HOSTS"][int(os.environ["RANK"])]
 dist.init_process_group("muster")
@@ -39,6 +40,7 @@ dist.all_gather(parts, torch.full((2,), float(rank)))
 assert torch.stack(parts)[:, 0].tolist() == list(range(size))
 
 layouts.check(rank, size)
+unlike_messages.check(rank, size)
 torch.manual_seed(1)
 model = torch.nn.Linear(300, 7)
 alone = torch.nn.Linear(300, 7)

@@ -148,7 +148,7 @@ class HierarchicalBackend : public OverGloo {
                       std::chrono::milliseconds timeout,
                       const NetworkBackend& network,
                       const RankNames& names)
-      : OverGloo(network(part_of(store, "all"), rank, place.num_ranks)),
+      : OverGloo(network(part_of(store, "all"), rank, place.num_ranks), "muster", names),
         place_(std::move(place)),
         timeout_(countable(timeout)),
         names_(names_on_host(names, place_)),

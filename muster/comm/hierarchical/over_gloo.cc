@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,10 @@
 #include "muster/base/strings.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/host/call.h"
 #include "muster/comm/host/operation.h"
 #include "muster/comm/host/plain_tensor.h"
+#include "muster/shm/mailbox.h"
 
 namespace muster {
 
@@ -177,6 +180,20 @@ void expect_parts(const char* name,
         ErrorCode::invalid_argument,
         cat(name, ": expected tensors of ", outputs[0].numel(), " elements, got ", input.numel()));
   }
+}
+
+// What the one tensor of a message is.
+shm::MessageFrame frame_of_one(const char* name, const Tensors& tensors, int tag) {
+  const auto expect = [name](bool right, const std::string& expected, const std::string& got) {
+    if (!right)
+      throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
+  };
+  expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
+  expect(tag >= 0, "a tag of at least 0", cat(tag));
+  const at::Tensor& tensor = tensors[0];
+  expect_dense(name, tensor);
+  expect(tensor.is_cpu(), "a tensor on the CPU", tensor.device().str());
+  return frame_of(message_of({.bytes = tensor.nbytes()}, tensor), tag);
 }
 
 }  // namespace
@@ -427,23 +444,23 @@ void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_a
     countable_options.timeout = countable(options.timeout);
   ForwardingBackend::monitoredBarrier(countable_options, wait_all_ranks);
 }
-// Gloo's messages are not counted with its collectives.
+// Messages are not counted with the collectives.
 WorkPtr OverGloo::send(Tensors& tensors, int to, int tag) {
   return call("send", tensors, [&](GlooCall& call) {
-    Tensors moved = call.in(tensors);
-    return ForwardingBackend::send(moved, to, tag);
+    const auto frame = frame_of_one("send", tensors, tag);
+    return messages_.send(call.in(tensors[0]), frame, to);
   });
 }
 WorkPtr OverGloo::recv(Tensors& tensors, int from, int tag) {
   return call("recv", tensors, [&](GlooCall& call) {
-    Tensors moved = call.out(tensors);
-    return ForwardingBackend::recv(moved, from, tag);
+    const auto frame = frame_of_one("recv", tensors, tag);
+    return messages_.receive(call.out(tensors[0]), frame, from);
   });
 }
 WorkPtr OverGloo::recvAnysource(Tensors& tensors, int tag) {
   return call("recvAnySource", tensors, [&](GlooCall& call) {
-    Tensors moved = call.out(tensors);
-    return ForwardingBackend::recvAnysource(moved, tag);
+    const auto frame = frame_of_one("recv", tensors, tag);
+    return messages_.receive(call.out(tensors[0]), frame, shm::kAnySource);
   });
 }
 

@@ -1,7 +1,7 @@
 // PyTorch's Gloo with what muster's other backends have and Gloo does not: tensors of any layout
 // and type, all_to_all and reduce_scatter of lists, means of halves that do not overflow on the
-// way, and, under muster's name, a profiler's events. hierarchical.cc derives from it; it is used
-// alone where no two ranks share a host.
+// way, messages that are compared, and, under muster's name, a profiler's events. hierarchical.cc
+// derives from it; it is used alone where no two ranks share a host.
 #pragma once
 
 #include <chrono>
@@ -10,17 +10,24 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/rank_names.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/hierarchical/forwarding_backend.h"
 #include "muster/comm/hierarchical/gloo_call.h"
+#include "muster/comm/hierarchical/gloo_messages.h"
 
 namespace muster {
 
 class OverGloo : public ForwardingBackend {
  public:
   // getBackendName() returns `name`. As "gloo" it leaves the events to Gloo, which has the same.
-  explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo, std::string name = "muster")
-      : ForwardingBackend(std::move(gloo)), name_(std::move(name)) {}
+  // Errors call the ranks by `names`, or without any by their own numbers.
+  explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo,
+                    std::string name = "muster",
+                    RankNames names = {})
+      : ForwardingBackend(std::move(gloo)),
+        name_(std::move(name)),
+        messages_(backend_, std::move(names)) {}
 
   const std::string getBackendName() const override { return name_; }
 
@@ -103,6 +110,7 @@ class OverGloo : public ForwardingBackend {
                          const c10d::ReduceScatterOptions& options);
 
   const std::string name_;
+  GlooMessages messages_;
   const ForkGuard fork_{*this};
 };
 

@@ -327,7 +327,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     HostCall call("send", c10d::OpType::SEND);
     check_peer(call, to);
     check_tag(call, tag);
-    const Part part = typed(call.in(call.one(tensors)), tensors[0]);
+    const Part part = message_of(call.in(call.one(tensors)), tensors[0]);
     return start_message(std::move(call), to, tag, [&](auto done) {
       carrier_->send(to, tag, part, timeout, std::move(done));
     });
@@ -343,7 +343,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     HostCall call("recv", c10d::OpType::RECV);
     check_peer(call, from);
     check_tag(call, tag);
-    const Part part = typed(call.out(call.one(tensors)), tensors[0]);
+    const Part part = message_of(call.out(call.one(tensors)), tensors[0]);
     return start_message(std::move(call), from, tag, [&](auto done) {
       carrier_->receive(from, tag, part, timeout, std::move(done));
     });
@@ -351,7 +351,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     HostCall call("recv", c10d::OpType::RECVANYSOURCE);
     check_tag(call, tag);
-    const Part part = typed(call.out(call.one(tensors)), tensors[0]);
+    const Part part = message_of(call.out(call.one(tensors)), tensors[0]);
     return start_message(std::move(call), shm::kAnySource, tag, [&](auto done) {
       carrier_->receive(shm::kAnySource, tag, part, timeout_, std::move(done));
     });
@@ -376,12 +376,6 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     call.expect(peer >= 0 && peer < getSize() && peer != getRank(),
                 cat("another rank of ", getSize()),
                 cat(peer));
-  }
-  // A message of the tensor's, whose type its other side compares.
-  static Part typed(Part part, const at::Tensor& tensor) {
-    part.type = c10::toString(tensor.scalar_type());
-    part.element = tensor.element_size();
-    return part;
   }
   // Tags below 0 are the backend's own.
   static void check_tag(const HostCall& call, int tag) {

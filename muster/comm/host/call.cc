@@ -79,6 +79,12 @@ shm::Part memory_of(const at::Tensor& tensor) {
   return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
 }
 
+shm::Part message_of(shm::Part part, const at::Tensor& tensor) {
+  part.type = c10::toString(tensor.scalar_type());
+  part.element = tensor.element_size();
+  return part;
+}
+
 namespace {
 
 // Contiguous memory on the host for a tensor's values. For a GPU's tensor it is pinned, so that the

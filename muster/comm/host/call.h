@@ -27,6 +27,9 @@ shm::Type shm_type(const at::Tensor& tensor);
 // `tensor` is plain (plain_tensor.h).
 shm::Part memory_of(const at::Tensor& tensor);
 
+// The part as a message of the tensor's values, whose type its other side compares.
+shm::Part message_of(shm::Part part, const at::Tensor& tensor);
+
 // One call being put together.
 class HostCall {
  public:
