@@ -245,6 +245,42 @@ void send_and_receive_around_the_ring(ProcessGroup& group) {
   expect_equal(received, values(before, at::kFloat), "recv");
 }
 
+// The sender goes on, and the next message is whole. NCCL compares nothing.
+void messages_that_differ_show_both_sides(ProcessGroup& group) {
+  if (group.size() == 1 || group.backend() == "nccl")
+    return;
+  const int next = (group.rank() + 1) % group.size();
+  const int before = (group.rank() + group.size() - 1) % group.size();
+  const auto ones = [&](int64_t count, at::ScalarType type) {
+    return torch::ones({count}, at::TensorOptions(type).device(group.device()));
+  };
+  const auto refuse = [&](const at::Tensor& sent, const at::Tensor& wanted) {
+    auto sending = group.send_async(sent, next, 5);
+    expect_error(ErrorCode::invalid_argument,
+                 cat("expected ",
+                     wanted.numel(),
+                     " × ",
+                     c10::toString(wanted.scalar_type()),
+                     " from rank ",
+                     before,
+                     " with tag 5, got ",
+                     sent.numel(),
+                     " × ",
+                     c10::toString(sent.scalar_type())),
+                 [&] { group.recv(wanted, before, 5); });
+    sending.wait();
+  };
+  refuse(ones(6, at::kFloat), ones(6, at::kInt));
+  refuse(ones(50'000, at::kFloat), ones(50'000, at::kInt));
+  refuse(ones(6, at::kLong), ones(4, at::kLong));
+  refuse(ones(4, at::kLong), ones(6, at::kLong));
+  auto got = ones(3, at::kLong);
+  auto sending = group.send_async(torch::full_like(got, group.rank()), next, 5);
+  group.recv(got, before, 5);
+  sending.wait();
+  expect_equal(got, torch::full({3}, before), "after messages that were refused");
+}
+
 void non_contiguous_tensors(ProcessGroup& group) {
   // The backend would reduce the gaps: a column of a matrix, a transposed matrix.
   auto matrix = values(group.rank(), at::kFloat).to(group.device());
@@ -457,6 +493,7 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"GatherVaryingOfNothing", gather_varying_of_nothing},
       {"GatherVaryingOfUnlikeTensors", gather_varying_of_unlike_tensors},
       {"SendAndReceiveAroundTheRing", send_and_receive_around_the_ring},
+      {"MessagesThatDifferShowBothSides", messages_that_differ_show_both_sides},
       {"NonContiguousTensors", non_contiguous_tensors},
       {"EveryTypeIsMoved", every_type_is_moved},
       {"EveryTypeIsMovedByC10d", every_type_is_moved_by_c10d},

@@ -122,9 +122,9 @@ void messages(ProcessGroup& group) {
     }
     require(std::ssize(seen) == group.size() - 1, "every rank's message came once");
     auto small = torch::zeros({2}, at::kLong);
-    require_error(ErrorCode::invalid_argument, {"recv", "16 bytes", "one size"}, [&] {
-      group.recv(small, 1, 4);
-    });
+    require_error(ErrorCode::invalid_argument,
+                  {"expected 2 × Long from rank 1 with tag 4, got 3 × Long", "one type and size"},
+                  [&] { group.recv(small, 1, 4); });
   } else {
     Tensors sent{torch::full({2}, group.rank())};
     c10d.send(sent, 0, 3)->wait();

@@ -1,7 +1,7 @@
 // The library muster_mpi_…: everything of muster that needs MPI. comm/mpi/loader.cc loads it. A
-// group is two communicators, one for collectives and one for messages. Its ranks first tell each
-// other through the store which process of MPI_COMM_WORLD each of them is. All calls of MPI are
-// made in the engine's thread.
+// group is three communicators: for collectives, for messages and for what is said of those. Its
+// ranks first tell each other through the store which process of MPI_COMM_WORLD each of them is.
+// All calls of MPI are made in the engine's thread.
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -64,8 +64,8 @@ class MpiCarrier : public Carrier {
     post(
         cat("send to ", to, " (tag ", tag, ")"),
         Deadline(timeout),
-        [=, comm = group_->communicators.messages](Flight& flight) {
-          start_send(data, to, tag, comm, flight);
+        [=, group = group_](Flight& flight) {
+          start_message(data, to, tag, group->communicators, flight);
         },
         std::move(done));
   }
@@ -85,8 +85,9 @@ class MpiCarrier : public Carrier {
     post(
         cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"),
         Deadline(timeout),
-        [=, comm = group_->communicators.messages](Flight& flight) {
-          start_receive(data, any ? MPI_ANY_SOURCE : from, tag, comm, flight);
+        [=, group = group_](Flight& flight) {
+          start_receive_message(
+              data, any ? MPI_ANY_SOURCE : from, tag, group->communicators, flight);
         },
         std::move(done));
   }
@@ -108,6 +109,7 @@ class MpiCarrier : public Carrier {
       *in_good_order = group->under_way == 0;
       if (!*in_good_order)
         return;
+      check(MPI_Comm_free(&group->communicators.frames), "MPI_Comm_free");
       check(MPI_Comm_free(&group->communicators.messages), "MPI_Comm_free");
       check(MPI_Comm_free(&group->communicators.collectives), "MPI_Comm_free");
     });
@@ -226,7 +228,9 @@ std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
     check(MPI_Group_incl(world, group->communicators.size, ranks.data(), &members),
           "MPI_Group_incl");
-    for (MPI_Comm* made : {&group->communicators.collectives, &group->communicators.messages}) {
+    for (MPI_Comm* made : {&group->communicators.collectives,
+                           &group->communicators.messages,
+                           &group->communicators.frames}) {
       check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, made), "MPI_Comm_create_group");
       check(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }

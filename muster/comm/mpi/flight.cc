@@ -1,6 +1,6 @@
 // MPI_Testall tells either that all requests are over, or that some have failed; then each status
 // has its own code. A receive of a message that is too long is the caller's mistake, and leaves MPI
-// and the group as good as before.
+// and the group as good as before: it is told when the other requests are over too.
 #include "muster/comm/mpi/flight.h"
 
 #include <algorithm>
@@ -22,15 +22,32 @@ bool Flight::test() {
     return false;
   for (size_t i = 0; i < requests_.size(); ++i) {
     const int own = code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR;
-    if (own == MPI_ERR_PENDING)
-      continue;
-    check_request(i, own);
-    if (expected_[i] != kNotAMessage)
-      check_message(i, statuses_[i]);
+    if (own != MPI_ERR_PENDING)
+      check_one(i, own);
   }
+  if (!idle())
+    return false;
+  if (sent_ && !fits(wanted_, *sent_))
+    throw misfit(wanted_, *sent_, source_, rank_);
+  if (refusal_)
+    throw Error(*refusal_);
   for (const auto& action : at_end_)
     action();
   return true;
+}
+
+// What is wrong with a message is kept. A request that was looked at is no message any more.
+void Flight::check_one(size_t i, int code) {
+  try {
+    check_request(i, code);
+    if (expected_[i] != kNotAMessage)
+      check_message(i, statuses_[i]);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument)
+      throw;
+    refusal_ = error;
+  }
+  expected_[i] = kNotAMessage;
 }
 
 void Flight::check_request(size_t i, int code) {

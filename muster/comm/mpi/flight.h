@@ -1,13 +1,18 @@
-// The part of one call that is under way in MPI: its requests, the length that each received
-// message must have, and what to do at the end.
+// The part of one call that is under way in MPI: its requests, what each received message must be,
+// and what to do at the end.
 #pragma once
 
 #include <mpi.h>
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "muster/base/error.h"
+#include "muster/shm/message_frame.h"
 
 namespace muster::mpi {
 
@@ -28,10 +33,18 @@ class Flight {
     expected_.push_back(bytes);
     return &requests_.back();
   }
+  // At the end `sent`, which MPI has written, must fit; `rank` is this rank.
+  void expect_frame(const shm::MessageFrame& wanted,
+                    std::shared_ptr<const shm::MessageFrame> sent,
+                    int rank) {
+    wanted_ = wanted;
+    sent_ = std::move(sent);
+    rank_ = rank;
+  }
   void at_end(std::function<void()> action) { at_end_.push_back(std::move(action)); }
 
-  // Whether all is over; then the results are there. Throws: invalid_argument where a message has
-  // another size than its receive; what check() throws.
+  // Whether all is over; then the results are there. Throws: invalid_argument, when all is over,
+  // where a message is not as its receiver expects; what check() throws.
   bool test();
 
   // Whether MPI uses its memory no more. A failed flight may still be using it.
@@ -42,11 +55,16 @@ class Flight {
   static constexpr size_t kNotAMessage = static_cast<size_t>(-1);
   void check_request(size_t i, int code);
   void check_message(size_t i, const MPI_Status& status);
+  void check_one(size_t i, int code);
 
   std::vector<MPI_Request> requests_;
   std::vector<size_t> expected_;
   std::vector<MPI_Status> statuses_;
   std::vector<std::function<void()>> at_end_;
+  std::optional<Error> refusal_;  // of a message of another length
+  shm::MessageFrame wanted_;
+  std::shared_ptr<const shm::MessageFrame> sent_;
+  int rank_ = -1;
   int source_ = -1;
 };
 

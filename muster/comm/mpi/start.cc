@@ -302,6 +302,30 @@ void start(const Request& request,
   }
 }
 
+void start_message(
+    const Part& data, int peer, int tag, const Communicators& group, Flight& flight) {
+  const auto frame = std::make_shared<shm::MessageFrame>(shm::frame_of(data, tag));
+  check(MPI_Isend(frame.get(), sizeof(*frame), MPI_BYTE, peer, tag, group.frames, flight.add()),
+        "MPI_Isend");
+  flight.at_end([frame] {});  // it lives as long as the flight
+  start_send(data, peer, tag, group.messages, flight);
+}
+
+void start_receive_message(
+    const Part& data, int peer, int tag, const Communicators& group, Flight& flight) {
+  const auto frame = std::make_shared<shm::MessageFrame>();
+  check(MPI_Irecv(frame.get(),
+                  sizeof(*frame),
+                  MPI_BYTE,
+                  peer,
+                  tag,
+                  group.frames,
+                  flight.add_receive(sizeof(*frame))),
+        "MPI_Irecv");
+  flight.expect_frame(shm::frame_of(data, tag), frame, group.rank);
+  start_receive(data, peer, tag, group.messages, flight);
+}
+
 void start_send(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
   in_pieces(data.bytes, 1, [&](size_t at, int count) {
     check(MPI_Isend(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add()), "MPI_Isend");

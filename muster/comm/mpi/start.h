@@ -12,6 +12,7 @@ namespace muster::mpi {
 struct Communicators {
   MPI_Comm collectives = MPI_COMM_NULL;
   MPI_Comm messages = MPI_COMM_NULL;  // for send and recv, whose tags are the caller's
+  MPI_Comm frames = MPI_COMM_NULL;    // for what those say of each message
   int rank = 0;
   int size = 1;
 };
@@ -21,6 +22,13 @@ void start(const shm::Request& request,
            const Communicators& group,
            const Reductions& reductions,
            Flight& flight);
+
+// A message of send and recv: its frame, which the receiver compares, goes beside it. `peer` may be
+// MPI_ANY_SOURCE in a receive.
+void start_message(
+    const shm::Part& data, int peer, int tag, const Communicators& group, Flight& flight);
+void start_receive_message(
+    const shm::Part& data, int peer, int tag, const Communicators& group, Flight& flight);
 
 // A long message goes as several. `peer` may be MPI_ANY_SOURCE in a receive that is one of MPI's.
 void start_send(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
