@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/data/dataset.h"
+#include "muster/data/distributed_sampler.h"
+#include "muster/data/loader.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"
@@ -270,6 +273,46 @@ TEST(Combined, AnOptimizersStepOnGradientsThatWereNotReducedIsSaid) {
   const auto said = HasSubstr("has changed after a step with .reduce = false");
   EXPECT_THAT(printed_by_replicas({true, false}), said);
   EXPECT_THAT(printed_by_replicas({false, true}), ::testing::Not(said));
+}
+
+// What a pipeline of two stages and two replicas prints whose loaders share the data out so.
+std::string said_of_batches(const std::function<DistributedSampler(const Mesh&, int rank)>& sampler,
+                            bool each_reads_its_own = false) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(4, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    Mesh mesh(group, {{"dp", 2}, {"pp", 2}, {"tp", 1}});
+    auto stage = blocks(mesh.rank("pp") * kBlocks / 2, kBlocks / 2, mesh.group("tp"), kBegun);
+    Pipeline pipeline({stage},
+                      mesh.group("pp"),
+                      {.schedule = one_f_one_b(2, kMicroBatches), .loss = mean_square});
+    pipeline.average_over(mesh.group("dp"));
+    const at::Tensor data = torch::arange(64 * kWidth, at::kFloat).view({64, kWidth}) * 0.01;
+    DistributedSampler own_samples = sampler(mesh, group.rank());
+    DataLoader loader(TensorDataset{data, data.flip(1)}, own_samples, {.batch_size = 8});
+    for (const auto& batch : loader) {
+      const bool is_first = mesh.rank("pp") == 0;
+      const at::Tensor x = !each_reads_its_own || is_first ? batch.features : at::Tensor();
+      const at::Tensor y =
+          !each_reads_its_own || !is_first ? batch.labels : torch::zeros_like(batch.labels);
+      pipeline.step(x, y);
+    }
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Combined, StagesThatReadDifferentBatchesAreSaid) {
+  const auto over_all_ranks = [](const Mesh&, int rank) {
+    return DistributedSampler(64, {.num_replicas = 4, .rank = rank});
+  };
+  const auto over_replicas = [](const Mesh& mesh, int) {
+    return DistributedSampler(64, {.num_replicas = mesh.size("dp"), .rank = mesh.rank("dp")});
+  };
+  const auto said = HasSubstr("the last stage's to read the same batch");
+  EXPECT_THAT(said_of_batches(over_all_ranks),
+              AllOf(said, HasSubstr("got another input and another target on rank 1 in step 0")));
+  EXPECT_THAT(said_of_batches(over_replicas), ::testing::Not(said));
+  EXPECT_THAT(said_of_batches(over_all_ranks, true), ::testing::Not(said));  // it cannot be known
 }
 
 TEST(Combined, DividedLayersThatLoadFilesOfTorchSaveTrainAsOneProcess) {

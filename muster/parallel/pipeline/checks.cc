@@ -2,10 +2,17 @@
 // wrong, so that all throw: a rank alone would leave the others waiting for its messages.
 #include "muster/parallel/pipeline/checks.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <functional>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/replica_check.h"
+#include "muster/parallel/pipeline/messages.h"
 #include "muster/parallel/pipeline/simulation.h"
 
 namespace muster {
@@ -25,7 +32,51 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
   return cat("'", shortened(our_lines[i]), "' and '", shortened(their_lines[i]), "'");
 }
 
+// LibTorch compares the elements of these types on every device.
+bool has_comparable_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBool:
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What a program gives a rank that does not read it is undefined, or filled with one value.
+bool may_be_read(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
+      !has_comparable_type(tensor))
+    return false;
+  return !tensor.eq(tensor.flatten()[0]).all().item<bool>();
+}
+
 }  // namespace
+
+BatchMark mark_of_batch(const at::Tensor& input, const at::Tensor& target) {
+  if (!may_be_read(input) || !may_be_read(target))
+    return {};
+  // Hashes of two kinds of devices are of two kinds.
+  const std::string forms =
+      cat(to_text(form_of(input)), input.is_cpu(), to_text(form_of(target)), target.is_cpu());
+  return {.forms = std::bit_cast<int64_t>(std::hash<std::string>()(forms)),
+          .input = hash_of_bits(input),
+          .target = hash_of_bits(target)};
+}
+
+// Inputs alone may differ, as where each rank augments them; so may a target that is drawn.
+bool are_other_batches(const BatchMark& one, const BatchMark& other) {
+  const bool both_read = one.forms != 0 && one.forms == other.forms;
+  return both_read && one.input != other.input && one.target != other.target;
+}
 
 // All ranks call it together. Those without a problem give an empty text, and throw with the
 // others.

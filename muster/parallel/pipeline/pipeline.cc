@@ -38,6 +38,9 @@ namespace {
 
 using RunKind = PipelineAction::Kind;
 
+// So many batches of the ranks are compared: to read a batch's values costs time.
+constexpr int kComparedBatches = 2;
+
 // The schedule of an evaluation: the forwards alone, in the same order.
 PipelineSchedule forwards_of(PipelineSchedule schedule) {
   for (auto& actions : schedule.actions)
@@ -86,6 +89,7 @@ struct Pipeline::State {
   void warn_of_local_step();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
   void check_same_reduce(const at::Tensor& by_rank) const;
+  void check_same_batch(const at::Tensor& marks);
   std::string problem_of_batch(const at::Tensor& batch,
                                const char* name,
                                std::optional<TensorForm>& known);
@@ -115,6 +119,7 @@ struct Pipeline::State {
   bool has_other_tied = false;  // on some rank, as after torch::load
   bool adds_up = false;         // gradients of steps before are not reduced yet
   LocalGradients local;         // the optimizer's step that must not follow those
+  int compared = 0;             // batches
   PipelineStats stats;
 
   // These belong to the step under way.
@@ -224,7 +229,10 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
     if (problem.empty())
       target_rows = target.size(0);
   }
-  constexpr int64_t kWords = 5;
+  const bool compares = compared < kComparedBatches;
+  const BatchMark mark =
+      compares && (is_first() || is_last()) ? mark_of_batch(input, target) : BatchMark();
+  constexpr int64_t kWords = 8;
   const at::Tensor mine = at::empty({kWords}, at::kLong);
   const at::Tensor all = at::empty({kWords * group.size()}, at::kLong);
   auto* const words = mine.data_ptr<int64_t>();
@@ -233,6 +241,9 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
   words[2] = target_rows;
   words[3] = of_step.reduce ? 1 : 0;
   words[4] = std::ranges::any_of(tied, &TiedWeight::has_other_memory) ? 1 : 0;
+  words[5] = mark.forms;
+  words[6] = mark.input;
+  words[7] = mark.target;
   group.all_gather(all, mine);
   const at::Tensor highest = std::get<0>(all.view({group.size(), kWords}).max(0));
   const auto* const seen = highest.const_data_ptr<int64_t>();
@@ -241,6 +252,8 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
   check_same_reduce(all.view({group.size(), kWords}).select(1, 3));
   if (seen[1] == seen[2]) {
     has_other_tied = seen[4] != 0;
+    if (compares)
+      check_same_batch(all.view({group.size(), kWords}).narrow(1, 5, 3));
     return;
   }
   throw Error(ErrorCode::invalid_argument,
@@ -270,6 +283,33 @@ void Pipeline::State::check_same_reduce(const at::Tensor& by_rank) const {
                   " (rank ",
                   group.job_rank(),
                   "); give true in the last of the steps that add up, on all ranks"));
+}
+
+// The first stage's rank reads the input, and the last stage's the target: of another batch, where
+// their loaders share the data out over all ranks instead of over the replicas. A program may mean
+// to give a rank what it does not read, so it is no error.
+void Pipeline::State::check_same_batch(const at::Tensor& marks) {
+  ++compared;
+  const int last = schedule.rank_of(schedule.stages - 1);
+  const auto mark_of = [&](int rank) {
+    const auto* const words = marks[rank].const_data_ptr<int64_t>();
+    return BatchMark{.forms = words[0], .input = words[1], .target = words[2]};
+  };
+  if (!are_other_batches(mark_of(0), mark_of(last)))
+    return;
+  compared = kComparedBatches;
+  if (!is_first())
+    return;
+  log(LogLevel::warn,
+      cat("pipeline: expected the first stage's rank and the last stage's to read the same batch, "
+          "got another input and another target on rank ",
+          group.job_rank(last),
+          " in step ",
+          steps,
+          " (rank ",
+          group.job_rank(),
+          "), so targets may not belong to their inputs; give all ranks of a pipeline one sampler: "
+          "{.num_replicas = mesh.size(\"dp\"), .rank = mesh.rank(\"dp\")}"));
 }
 
 // The output of the last stage stays here as a part of the loss; any other becomes a message.
