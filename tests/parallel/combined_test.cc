@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/data/dataset.h"
 #include "muster/data/distributed_sampler.h"
 #include "muster/data/loader.h"
@@ -411,6 +413,58 @@ TEST(Combined, DistributedDataParallelOverDividedLayersTrainsAsOneProcess) {
       EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
           << step;
     }
+  });
+}
+
+// With the names and shapes of a divided layer's part, and nothing besides, as files had before.
+struct PlainPartImpl : torch::nn::Module {
+  explicit PlainPartImpl(const at::Tensor& of) {
+    register_parameter("weight", torch::full_like(of, 0.25));
+  }
+};
+
+TEST(Combined, DividedLayersRefuseTheFileOfAnotherRank) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    const auto saved_and_loaded = [&](auto layer, const char* name) {
+      std::ostringstream mine;
+      torch::save(layer, mine);
+      const auto files = group.all_gather_bytes(mine.str());
+      const auto load_of = [&](const std::string& bytes) {
+        std::istringstream file(bytes);
+        torch::load(layer, file);
+      };
+      const at::Tensor before = layer->weight.detach().clone();
+      std::string said;
+      try {
+        load_of(files[static_cast<size_t>(1 - group.rank())]);
+      } catch (const Error& error) {
+        said = error.what();
+      }
+      EXPECT_THAT(said,
+                  HasSubstr(cat(name,
+                                ": expected a file of part ",
+                                group.rank(),
+                                " of 2, got one of part ",
+                                1 - group.rank(),
+                                " of 2")));
+      EXPECT_TRUE(layer->weight.equal(before)) << name;
+      load_of(files[static_cast<size_t>(group.rank())]);
+      EXPECT_TRUE(layer->weight.equal(before)) << name;
+      std::ostringstream old;
+      torch::save(std::make_shared<PlainPartImpl>(layer->weight), old);
+      load_of(old.str());
+      EXPECT_TRUE(layer->weight.eq(0.25).all().template item<bool>()) << name;
+    };
+    torch::nn::Linear linear(torch::nn::LinearOptions(4, 6).bias(false));
+    torch::nn::Embedding embedding(8, 4);
+    {
+      const torch::NoGradGuard no_grad;
+      linear->weight.copy_(torch::arange(24).view({6, 4}));
+      embedding->weight.copy_(torch::arange(32).view({8, 4}));
+    }
+    saved_and_loaded(column_parallel(linear, group), "column_parallel");
+    saved_and_loaded(row_parallel(linear, group), "row_parallel");
+    saved_and_loaded(parallel_embedding(embedding, group), "parallel_embedding");
   });
 }
 

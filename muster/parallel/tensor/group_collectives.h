@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/serialize/archive.h>
 
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,14 @@ struct LayerPart {
   int64_t length;
 };
 void require_part(const LayerPart& part, const at::Tensor& mine, const ProcessGroup& group);
+// Writes beside a layer's parameters which rank's part they are. torch::load of a file without
+// that, as of earlier versions, is none the wiser.
+void save_part(torch::serialize::OutputArchive& archive, const ProcessGroup& group);
+// Throws: invalid_argument, naming `layer`, for a file of another rank's part, or of another number
+// of ranks.
+void require_saved_part(const char* layer,
+                        torch::serialize::InputArchive& archive,
+                        const ProcessGroup& group);
 // The ranges of all ranks, joined.
 at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group);
 

@@ -124,6 +124,18 @@ void ColumnParallelLinearImpl::require_own_parts() const {
     require("bias", bias);
 }
 
+// Other ranks' files have the same names and shapes.
+void ColumnParallelLinearImpl::save(torch::serialize::OutputArchive& archive) const {
+  Module::save(archive);
+  save_part(archive, group_);
+}
+
+// The parameters stay as they are where it throws.
+void ColumnParallelLinearImpl::load(torch::serialize::InputArchive& archive) {
+  require_saved_part("column_parallel", archive, group_);
+  Module::load(archive);
+}
+
 // All ranks call it together where the tokens are sharded, since it gathers them.
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
   require_own_parts();
@@ -192,6 +204,17 @@ void RowParallelLinearImpl::require_own_part() const {
       {.layer = "row_parallel", .name = "weight", .dim = 1, .length = inputs_ / group_.size()},
       weight,
       group_);
+}
+
+// The bias is whole, and in every rank's file.
+void RowParallelLinearImpl::save(torch::serialize::OutputArchive& archive) const {
+  Module::save(archive);
+  save_part(archive, group_);
+}
+
+void RowParallelLinearImpl::load(torch::serialize::InputArchive& archive) {
+  require_saved_part("row_parallel", archive, group_);
+  Module::load(archive);
 }
 
 // The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of

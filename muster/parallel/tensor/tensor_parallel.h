@@ -73,6 +73,9 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   std::vector<at::Tensor> divided() const override { return parameters(); }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
+  // torch::save and torch::load, which refuses another rank's part.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
 
   at::Tensor weight, bias;
 
@@ -100,6 +103,9 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   std::vector<at::Tensor> divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
+  // torch::save and torch::load, which refuses another rank's part.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
 
   at::Tensor weight, bias;
 

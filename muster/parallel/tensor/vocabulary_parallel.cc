@@ -194,6 +194,17 @@ void ParallelEmbeddingImpl::require_own_part() const {
                group_);
 }
 
+// With the rows of another rank, this one would look up other tokens.
+void ParallelEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
+  Module::save(archive);
+  save_part(archive, group_);
+}
+
+void ParallelEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
+  require_saved_part("parallel_embedding", archive, group_);
+  Module::load(archive);
+}
+
 // All ranks call it together, with the same tokens.
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
   require_own_part();
