@@ -16,6 +16,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_words.h"
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -249,7 +250,7 @@ int parse_and_run(CLI::App& app,
   } catch (const muster::Error& error) {
     return complain(who, error.what(), muster::exit_code_of(error));
   } catch (const std::exception& error) {
-    return complain(who, error.what(), kOtherError);
+    return complain(who, muster::json_words(error.what()), kOtherError);
   }
 }
 

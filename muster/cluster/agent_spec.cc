@@ -15,6 +15,7 @@
 
 #include "muster/base/byte_text.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 #include "muster/launch/json_members.h"
@@ -216,7 +217,7 @@ AgentSpec agent_spec_from(std::string_view line) {
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
                 cat("agent: expected its spec as a line of JSON, got ",
-                    error.what(),
+                    json_words(error.what()),
                     "; it is `muster run --hosts` that starts agents, with the same version on "
                     "every host"));
   }

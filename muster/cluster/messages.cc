@@ -10,6 +10,7 @@
 #include "muster/base/compress.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
@@ -159,8 +160,9 @@ Value parse(const std::string& message, const char* what, Value (*read)(const Js
     check_json_depth(text, what);
     return read(Json::parse(text));
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(what, ": expected JSON of this version of muster, got ", error.what()));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(what, ": expected JSON of this version of muster, got ", json_words(error.what())));
   }
 }
 

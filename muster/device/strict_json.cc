@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
 // A text is read twice: once by a checker that only looks for what must not be there, and once by
@@ -45,7 +46,7 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    refuse(cat("JSON, got something else: ", error.what()));
+    refuse(cat("JSON, got something else: ", json_words(error.what())));
   }
 
   bool null() override { return count(); }

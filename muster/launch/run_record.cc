@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
@@ -128,7 +129,7 @@ RunRecord run_record_from_json(const std::string& text, const std::string& sourc
     try {
       return record_from(RecordJson::parse(text), source);
     } catch (const std::exception& error) {
-      got = error.what();
+      got = json_words(error.what());
     }
   }
   throw Error(

@@ -11,6 +11,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_registry.h"
 #include "muster/report/top_rows.h"
@@ -69,7 +70,8 @@ std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir,
       for (TopRank& rank : unpack_top_rows(read_plain_file(file, kMostBytes)))
         ranks.push_back(std::move(rank));
     } catch (const Error& problem) {
-      problems.push_back(cat("hosts/", file.substr(file.rfind('/') + 1), ": ", problem.what()));
+      problems.push_back(
+          cat("hosts/", file.substr(file.rfind('/') + 1), ": ", json_words(problem.what())));
     }
   }
   return ranks;

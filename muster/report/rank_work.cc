@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
 // An activity file is a moment of a rank: its times are of its host's monotonic clock, and all that
@@ -92,7 +93,7 @@ std::vector<ActivityView> read_ranks(const std::string& folder,
       // A rank that went on in place has the file of its first attempt.
       ranks.back().attempt = file.attempt;
     } catch (const std::exception& problem) {
-      problems.push_back(cat("rank ", file.rank, ": ", printable(problem.what())));
+      problems.push_back(cat("rank ", file.rank, ": ", printable(json_words(problem.what()))));
     }
   }
   return ranks;

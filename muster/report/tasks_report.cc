@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
 
@@ -71,7 +72,7 @@ TasksReport read_tasks_report(const std::string& folder) {
     if (!run.state.cut.empty())
       run.problems.push_back(cat("journal: ", printable(run.state.cut)));
   } catch (const Error& problem) {
-    run.problems.push_back(cat("the journal is left out: ", printable(problem.what())));
+    run.problems.push_back(cat("the journal is left out: ", printable(json_words(problem.what()))));
   }
   return run;
 }

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/launch/run_recorder.h"
@@ -56,7 +57,7 @@ std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::str
   try {
     return plan_from_json(read_small_plain_file(path), path);
   } catch (const Error& problem) {
-    problems.push_back(cat("plan.json: ", problem.what()));
+    problems.push_back(cat("plan.json: ", json_words(problem.what())));
     return std::nullopt;
   }
 }
@@ -69,7 +70,7 @@ std::optional<LaunchRecord> launch_of_run(const std::string& run_dir,
     if (record && !record->launches.empty())
       return record->launches.back();
   } catch (const Error& problem) {
-    problems.push_back(cat("run.json: ", problem.what()));
+    problems.push_back(cat("run.json: ", json_words(problem.what())));
   }
   return std::nullopt;
 }

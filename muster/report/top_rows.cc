@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
 
@@ -113,7 +114,7 @@ std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
     return ranks;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
-                cat("expected rows of `muster top`, got: ", error.what()));
+                cat("expected rows of `muster top`, got: ", json_words(error.what())));
   }
 }
 

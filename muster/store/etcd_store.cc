@@ -19,6 +19,8 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -35,6 +37,7 @@ constexpr std::chrono::seconds kLease{60};
 constexpr std::chrono::seconds kRenewLease{15};
 constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr size_t kMostInTransaction = 100;      // etcd's own default is 128
+constexpr size_t kShownOfAnswer = 80;           // of one that is not etcd's
 constexpr std::chrono::milliseconds kFirstLook{2};
 constexpr std::chrono::milliseconds kLongestLook{100};
 
@@ -117,6 +120,22 @@ std::optional<std::string> value_in(const Json& range) {
   return from_base64(keys->at(0).value("value", ""));
 }
 
+// Calls `read` with what etcd has answered. Something else may listen there.
+template <class Read>
+auto read_answer(const std::string& text, const Read& read) {
+  std::string got = cat("'", printable(text.substr(0, kShownOfAnswer)), "'");
+  try {
+    if (!nests_too_deep(text))
+      return read(Json::parse(text));
+  } catch (const Json::exception& error) {
+    got += cat(" (", json_words(error.what()), ")");
+  }
+  throw Error(ErrorCode::unavailable,
+              cat("etcd: expected its answer as JSON, got ",
+                  got,
+                  "; see whether it is etcd that listens there"));
+}
+
 int64_t count_of(Clock::time_point at) {
   return at.time_since_epoch().count();
 }
@@ -191,12 +210,13 @@ std::string EtcdStore::place() const {
 
 // A key that is absent has revision 0, on which a put can depend too.
 EtcdStore::Found EtcdStore::find(const std::string& key) {
-  const Json answer = Json::parse(post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump()));
-  const auto keys = answer.find("kvs");
-  if (keys == answer.end() || keys->empty())
-    return {};
-  const Json& found = keys->at(0);
-  return {from_base64(found.value("value", "")), number(found, "mod_revision")};
+  const std::string answer = post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump());
+  return read_answer(answer, [](const Json& range) -> Found {
+    const auto value = value_in(range);
+    if (!value)
+      return {};
+    return {value, number(range.at("kvs").at(0), "mod_revision")};
+  });
 }
 
 // A transaction of etcd: the puts are carried out if the key's revision is still this one.
@@ -218,7 +238,8 @@ bool EtcdStore::put_if_unchanged(const std::string& key,
       {"compare",
        {{{"key", name}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", cat(revision)}}}},
       {"success", puts}};
-  return Json::parse(post("/v3/kv/txn", body.dump())).value("succeeded", false);
+  return read_answer(post("/v3/kv/txn", body.dump()),
+                     [](const Json& answer) { return answer.value("succeeded", false); });
 }
 
 // Nothing depends on the earlier value, so one request does.
@@ -293,9 +314,11 @@ std::vector<std::optional<std::string>> EtcdStore::values(const std::vector<std:
     Json gets = Json::array();
     for (size_t i = first; i < end; ++i)
       gets.push_back({{"request_range", {{"key", to_base64(full(keys[i]))}}}});
-    const Json answer = Json::parse(post("/v3/kv/txn", Json{{"success", gets}}.dump()));
-    for (const Json& response : answer.at("responses"))
-      values.push_back(value_in(response.at("response_range")));
+    read_answer(post("/v3/kv/txn", Json{{"success", gets}}.dump()), [&](const Json& answer) {
+      for (size_t i = first; i < end; ++i)
+        values.push_back(value_in(answer.at("responses").at(i - first).at("response_range")));
+      return true;
+    });
   }
   return values;
 }
@@ -330,9 +353,8 @@ void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 // etcd says how many keys it has deleted.
 bool EtcdStore::remove(const std::string& key) {
   check_limits("remove", key);
-  const Json answer =
-      Json::parse(post("/v3/kv/deleterange", Json{{"key", to_base64(full(key))}}.dump()));
-  return number(answer, "deleted") > 0;
+  const std::string answer = post("/v3/kv/deleterange", Json{{"key", to_base64(full(key))}}.dump());
+  return read_answer(answer, [](const Json& said) { return number(said, "deleted") > 0; });
 }
 
 // The job's keys are a range, of which etcd only counts.
@@ -340,7 +362,8 @@ int64_t EtcdStore::num_keys() {
   const Json body = {{"key", to_base64(prefix_)},
                      {"range_end", to_base64(end_of_prefix(prefix_))},
                      {"count_only", true}};
-  return number(Json::parse(post("/v3/kv/range", body.dump())), "count");
+  return read_answer(post("/v3/kv/range", body.dump()),
+                     [](const Json& answer) { return number(answer, "count"); });
 }
 
 // It is asked once, at a job's end: keys that stay go with their lease.

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "muster/base/error.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/rank_processes.h"
 
@@ -88,7 +89,7 @@ void rethrow_translated(const std::string& what) {
   } catch (const c10::DistNetworkError& error) {
     throw Error(ErrorCode::unavailable, cat(what, ": ", first_line(error)));
   } catch (const std::exception& error) {
-    throw classify(what, first_line(error));
+    throw classify(what, json_words(first_line(error)));
   }
 }
 

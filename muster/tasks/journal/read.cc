@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/stop_pause.h"
@@ -58,7 +59,12 @@ class JournalFold {
       return state_.marks.push_back(record.at("mark"));
     if (kind == "finish")
       return;
-    const size_t task = places_.at(record.at("task"));
+    const std::string name = record.at("task");
+    const auto place = places_.find(name);
+    if (place == places_.end())
+      throw Error(ErrorCode::failed_precondition,
+                  cat("a record of '", printable(name), "', which is no task of this run"));
+    const size_t task = place->second;
     if (kind == "start")
       return take_start(record, task);
     if (kind == "end")
@@ -105,9 +111,9 @@ class JournalFold {
   // Ends an attempt that has begun: the last one of its task.
   void take_end(const ReadJson& record, size_t task) {
     TaskResult& result = state_.results[task];
-    TaskAttempt& attempt = result.attempts.at(result.attempts.size() - 1);
-    if (attempt.attempt != record.at("attempt"))
+    if (result.attempts.empty() || result.attempts.back().attempt != record.at("attempt"))
       throw Error(ErrorCode::failed_precondition, "the end of another attempt than the last");
+    TaskAttempt& attempt = result.attempts.back();
     const std::string how = record.at("how");
     if (how == "refused") {  // it never began: the attempt before it stands
       result.attempts.pop_back();
@@ -242,15 +248,22 @@ class JournalReader {
     }
     if (damaged_ != 0)
       fail_at(path_, damaged_, "a damaged one with others after it");
-    if (const std::string wrong = misplaced(*record, state_.last_sum, chained_); !wrong.empty())
+    if (const std::string wrong = take_record(*record); !wrong.empty())
       fail_at(path_, number_, wrong);
-    try {
-      fold_.take(*record);
-    } catch (const std::exception& error) {
-      fail_at(path_, number_, error.what());
-    }
     state_.good_bytes = next;
     state_.last_sum = line.substr(0, kJournalSumChars);
+  }
+
+  // Says what is wrong with the record; empty: nothing.
+  std::string take_record(const ReadJson& record) {
+    try {
+      std::string wrong = misplaced(record, state_.last_sum, chained_);
+      if (wrong.empty())
+        fold_.take(record);
+      return wrong;
+    } catch (const std::exception& error) {
+      return json_words(error.what());
+    }
   }
 
   const std::string& path_;
@@ -263,9 +276,15 @@ class JournalReader {
 
 }  // namespace
 
+JournalState journal_from(std::string_view bytes,
+                          const std::string& path,
+                          const std::vector<Task>& tasks) {
+  return JournalReader(path, tasks).read(bytes);
+}
+
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
   const std::string path = journal_path(run_dir);
-  return JournalReader(path, tasks).read(read_plain_file(path));
+  return journal_from(read_plain_file(path), path, tasks);
 }
 
 }  // namespace muster

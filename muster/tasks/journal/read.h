@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/tasks/journal/journal.h"
@@ -45,6 +46,11 @@ JournalState blank_state(size_t num_tasks);
 // whole is left out and said. Throws: io; failed_precondition naming the line that is damaged, does
 // not follow the one before it, or does not fit the tasks.
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
+
+// The same for a journal's bytes; `path` is named in errors.
+JournalState journal_from(std::string_view bytes,
+                          const std::string& path,
+                          const std::vector<Task>& tasks);
 
 // For when the run that had started them was killed: every attempt that has no end is lost, and had
 // one with the journal's last record; its task waits again.

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
 // Keys that have their default are left out, since there may be a million tasks. What is read was
@@ -150,7 +151,7 @@ TaskFile task_file_of(const std::string& text, const std::string& source) {
     } catch (const std::exception& error) {
       throw Error(ErrorCode::invalid_argument,
                   cat("expected a run's own list of tasks, got ",
-                      error.what(),
+                      json_words(error.what()),
                       " (",
                       source,
                       ", line ",

@@ -11,14 +11,18 @@
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/tasks/journal/line.h"
 #include "muster/tasks/journal/task_file.h"
 #include "tests/tasks/journal/journals.h"
 
 namespace muster::tasks_test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Journal, TellsWhatBecameOfEachTask) {
@@ -229,6 +233,26 @@ TEST(Journal, DamageInTheMiddleIsAnErrorThatNamesTheLine) {
       EXPECT_THAT(error.what(), HasSubstr(cat("line ", line, ")")));
     }
     at = bytes.find('\n', at) + 1;
+  }
+}
+
+// The sums of such lines are right: another program has written them.
+TEST(Journal, ARecordThatMeansNothingIsAnErrorInWords) {
+  const std::string head =
+      R"({"e":"run","schema":"muster.journal/2","run":"r","tasks_hash":"","num_tasks":3,"mark":"m"})";
+  for (const auto& [record, words] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"e":"skip","task":"z","reason":""})", "'z', which is no task of this run"},
+           {R"({"e":"end","task":"a","attempt":0,"at":1,"how":"done"})", "another attempt"},
+           {R"({"e":"skip","task":"a"})", "key 'reason' not found"},
+           {R"({"e":"skip","task":"a","reason":"","after":7})", "must be string"}}) {
+    try {
+      journal_from(journal_line(head) + journal_line(record), "x/journal", kTasks);
+      ADD_FAILURE() << record;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::failed_precondition);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr(words), HasSubstr("x/journal, line 2")));
+      EXPECT_THAT(error.what(), testing::Not(HasSubstr("json.exception")));
+    }
   }
 }
 
