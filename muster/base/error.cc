@@ -49,9 +49,26 @@ bool is_shortage(int errno_value) {
   }
 }
 
+namespace {
+
+// What a user can do about it; empty for an error that says enough.
+const char* advice_on(int errno_value) {
+  switch (errno_value) {
+    case EMFILE:
+      return "; raise the limit of descriptors (ulimit -n)";
+    case ENFILE:
+      return "; the system has no more descriptors (sysctl fs.file-max)";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 // A shortage is an exception of its own, so that callers can wait for its end.
 void fail_errno(const std::string& message, int errno_value, std::source_location where) {
-  const std::string text = message + ": " + std::generic_category().message(errno_value);
+  const std::string text =
+      message + ": " + std::generic_category().message(errno_value) + advice_on(errno_value);
   if (is_shortage(errno_value))
     throw Shortage(ErrorCode::io, text, where);
   throw Error(ErrorCode::io, text, where);

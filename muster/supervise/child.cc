@@ -346,6 +346,12 @@ Child spawn_child(const ChildOptions& options) {
     pid = clone_process(
         child_main, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &plan, &pidfd);
   }
+  if (pid < 0 && errno == EAGAIN)
+    throw Shortage(ErrorCode::io,
+                   cat("cannot make a process for '",
+                       path,
+                       "': there may be no more; raise the limit of processes (ulimit -u, or "
+                       "pids.max of the control group)"));
   if (pid < 0)
     fail_errno(cat("cannot make a process for '", path, "'"), errno);
   Child child{.pid = pid, .pidfd = Fd(pidfd)};

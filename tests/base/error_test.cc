@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "muster/base/shortage.h"
+
 namespace muster {
 namespace {
 
@@ -34,6 +36,17 @@ TEST(FailErrno, AddsTheSystemsWords) {
     EXPECT_EQ(error.code(), ErrorCode::io);
     EXPECT_EQ(error.message(), "cannot open 'f': No such file or directory");
     EXPECT_THAT(error.where(), testing::StartsWith("error_test.cc:"));
+  }
+}
+
+TEST(FailErrno, NamesTheLimitOfDescriptors) {
+  try {
+    fail_errno("cannot make a pipe", EMFILE);
+    FAIL();
+  } catch (const Shortage& error) {
+    EXPECT_EQ(error.message(),
+              "cannot make a pipe: Too many open files; raise the limit of descriptors (ulimit "
+              "-n)");
   }
 }
 

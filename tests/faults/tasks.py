@@ -96,7 +96,7 @@ def no_descriptors(place):
     script = f"ulimit -n 40; exec {place.muster} tasks --cpus 60 --run-dir run --sweep i=1..40 -- sh -c 'echo {{i}}; sleep 0.3'"
     code, _, err = place.run("-c", script, program="/bin/sh")
     expect(code == 0, err)
-    expect("Too many open files), and starts again" in err, err)
+    expect("Too many open files; raise the limit of descriptors (ulimit -n)), and starts again" in err, err)
     logs = [(place.folder / f"run/logs/i={i}/0.log").read_text() for i in range(1, 41)]
     expect(logs == [f"{i}\n" for i in range(1, 41)], logs)
     return f"{err.count('and starts again')} starts were put off, and all 40 tasks are done"
