@@ -70,6 +70,8 @@ std::vector<std::string> numbers_of_ranges(const std::string& ranges, const std:
   std::vector<std::string> all;
   for (const std::string& range : split(ranges, ',')) {
     const auto numbers = numbers_of_range(range, whole);
+    if (all.size() + numbers.size() > kMostNodes)
+      refuse_node_list(whole);
     all.insert(all.end(), numbers.begin(), numbers.end());
   }
   return all;

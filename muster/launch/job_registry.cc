@@ -74,8 +74,10 @@ void visit_note(Note& note, const Visit& visit) {
   visit("since_seconds", note.since_seconds);
 }
 
+}  // namespace
+
 // The note as a line of JSON. A program's command line may be long, and is cut.
-std::string job_text(const JobNote& note) {
+std::string job_note_text(const JobNote& note) {
   JobJson document = members_to_json([&](const auto& visit) { visit_note(note, visit); });
   document["schema"] = kJobSchema;
   document["pid_namespace"] = pid_namespace();
@@ -84,7 +86,7 @@ std::string job_text(const JobNote& note) {
 }
 
 // Nothing when the bytes are no such note, or one from another pid namespace.
-std::optional<JobNote> job_from(const std::string& bytes) {
+std::optional<JobNote> job_note_from(const std::string& bytes) {
   if (nests_too_deep(bytes))
     return std::nullopt;
   try {
@@ -98,6 +100,8 @@ std::optional<JobNote> job_from(const std::string& bytes) {
     return std::nullopt;
   }
 }
+
+namespace {
 
 std::string registry_folder(const std::string& given) {
   return (given.empty() ? default_runtime_folder() : given) + "/jobs";
@@ -144,7 +148,7 @@ Fd make_note(const std::string& aside, const std::string& path, const JobNote& n
   struct flock lock = whole_file(F_WRLCK);
   if (::fcntl(file.get(), F_OFD_SETLK, &lock) != 0)
     fail_errno(cat("cannot lock '", aside, "'"), errno);
-  write_all(file.get(), job_text(note), path);
+  write_all(file.get(), job_note_text(note), path);
   if (::rename(aside.c_str(), path.c_str()) != 0)
     fail_errno(cat("cannot name '", path, "'"), errno);
   return file;
@@ -185,7 +189,7 @@ std::vector<JobNote> running_jobs(const std::string& given) {
       continue;
     if (!is_locked(file.get())) {
       ::unlinkat(folder.get(), name.c_str(), 0);
-    } else if (auto job = job_from(bytes_of(file.get()))) {
+    } else if (auto job = job_note_from(bytes_of(file.get()))) {
       jobs.push_back(std::move(*job));
     }
   }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ struct JobNote {
   int64_t since_seconds = 0;              // since 1970
   bool operator==(const JobNote&) const = default;
 };
+
+// A note's text, and the note in one: nothing when the bytes are none, or come from another PID
+// namespace.
+std::string job_note_text(const JobNote& note);
+std::optional<JobNote> job_note_from(const std::string& bytes);
 
 // The job is listed as long as this lives. What keeps it from being listed is logged, and no error:
 // the job itself does not need it.

@@ -5,7 +5,9 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/launch/cause.h"
 #include "muster/launch/failure_meaning.h"
@@ -26,6 +29,15 @@ using Json = nlohmann::ordered_json;
 
 int64_t milliseconds_of(std::chrono::system_clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
+}
+
+// A text may say anything, and a clock counts nanoseconds in 64 bits, which two times are to be
+// taken from each other in. Not a number is 0.
+std::chrono::milliseconds milliseconds_within(double count) {
+  constexpr double kMost = 4.0e12;  // the year 2096
+  if (std::isnan(count))
+    return {};
+  return std::chrono::milliseconds(static_cast<int64_t>(std::clamp(count, 0.0, kMost)));
 }
 
 // 0 for a name that is no signal's.
@@ -155,13 +167,13 @@ RankExit rank_exit_from_json(const Json& json) {
     exit.facts.account = account_named(json.value("account", ""));
     if (json.value("ended_by", "itself") == "muster")
       exit.sent_signal = SIGTERM;
-    exit.after = std::chrono::milliseconds(static_cast<int64_t>(json.value("seconds", 0.0) * 1000));
+    exit.after = milliseconds_within(json.value("seconds", 0.0) * 1000);
     exit.at = std::chrono::system_clock::time_point(
-        std::chrono::milliseconds(json.value("unix_milliseconds", int64_t{0})));
+        milliseconds_within(json.value("unix_milliseconds", 0.0)));
     return exit;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
-                cat("a rank's end: expected the JSON of one, got ", error.what()));
+                cat("a rank's end: expected the JSON of one, got ", json_words(error.what())));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_registry.h"
@@ -39,15 +40,13 @@ void read_part(JobRun& run,
   try {
     read(path);
   } catch (const std::exception& problem) {
-    run.problems.push_back(cat(name, " is left out: ", printable(problem.what())));
+    run.problems.push_back(cat(name, " is left out: ", printable(json_words(problem.what()))));
   }
 }
 
-// Reads failure.json. The launcher's card is made again from it, as the file does not hold it.
-JobFailure failure_from(const std::string& text, const JobRun& run) {
-  if (nests_too_deep(text))
-    throw Error(ErrorCode::invalid_argument, "expected JSON of at most 64 levels");
-  const auto json = nlohmann::ordered_json::parse(text);
+// The launcher's card is made again from it, as the file does not hold it. Throws: nlohmann's
+// exceptions.
+JobFailure failure_of(const nlohmann::ordered_json& json, const std::string& folder) {
   JobFailure failure{.time = json.value("time", ""), .attempt = json.value("attempt", 0)};
   const auto number = json.find("exit_code");
   if (number != json.end() && number->is_number_integer())
@@ -62,7 +61,7 @@ JobFailure failure_from(const std::string& text, const JobRun& run) {
     failure.exits.push_back(rank_exit_from_json(other));
   failure.card = failure_card(failure.exits,
                               {.run_id = json.value("run_id", ""),
-                               .run_dir = run.folder,
+                               .run_dir = folder,
                                .attempt = failure.attempt,
                                .restarts = failure.attempt,
                                .max_restarts = json.value("max_restarts", 0),
@@ -70,6 +69,22 @@ JobFailure failure_from(const std::string& text, const JobRun& run) {
                                .fault = failure.fault});
   return failure;
 }
+
+}  // namespace
+
+JobFailure job_failure_from(const std::string& text, const std::string& folder) {
+  std::string got = "JSON of more than 64 levels";
+  if (!nests_too_deep(text)) {
+    try {
+      return failure_of(nlohmann::ordered_json::parse(text), folder);
+    } catch (const nlohmann::json::exception& error) {
+      got = json_words(error.what());
+    }
+  }
+  throw Error(ErrorCode::invalid_argument, cat("expected a job's failure, got ", got));
+}
+
+namespace {
 
 // Another host's launcher leaves its note there, so a job of this folder may run unseen.
 bool is_running_here(const JobRun& run) {
@@ -123,7 +138,7 @@ JobRun read_job_run(const std::string& folder) {
     run.plan = plan_from_json(read_small_plain_file(path), path);
   });
   read_part(run, "failure.json", [&](const std::string& path) {
-    run.failure = failure_from(read_small_plain_file(path), run);
+    run.failure = job_failure_from(read_small_plain_file(path), folder);
   });
   read_part(
       run, "metrics.jsonl", [&](const std::string& path) { run.metrics = read_metrics(path); });

@@ -43,6 +43,9 @@ struct JobRun {
 // Whether the folder holds anything that a job's launcher or a training program writes.
 bool is_job_run(const std::string& folder);
 
+// What failure.json says, of a run in that folder. Throws: invalid_argument.
+JobFailure job_failure_from(const std::string& text, const std::string& folder);
+
 // A part that cannot be read is among the problems.
 JobRun read_job_run(const std::string& folder);
 

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -34,6 +35,25 @@ void announce_generation(Store& store, const std::string& process, const Generat
             text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+// Anybody who reaches the store can have written the text.
+Generation generation_from(const std::string& text, int number) {
+  std::string got = "JSON of more than 64 levels";
+  if (!nests_too_deep(text)) {
+    try {
+      const auto json = nlohmann::json::parse(text);
+      return {.number = number, .why = json.at("why"), .variables = json.at("variables")};
+    } catch (const nlohmann::json::exception& error) {
+      got = json_words(error.what());
+    }
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("generation ",
+                  number,
+                  ": expected its announcement in this store, got ",
+                  printable(got),
+                  "; see whether another program uses the store"));
+}
+
 // The question is asked once, and waits for nobody.
 bool has_come_to_generation(Store& store, const std::string& process, int generation) {
   return store.check({key_of_generation("come", process, generation)});
@@ -52,10 +72,7 @@ std::optional<Generation> wait_for_generation(Store& store,
     const std::string said = store.get(key_of_generation("why", process, generation), patience);
     if (said == kLeft)
       return std::nullopt;
-    check_json_depth(said, "generation");
-    const auto json = nlohmann::json::parse(said);
-    return Generation{
-        .number = generation, .why = json.at("why"), .variables = json.at("variables")};
+    return generation_from(said, generation);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout)
       throw;

@@ -24,6 +24,9 @@ struct Generation {
 // now.
 std::string process_name(int attempt, int rank);
 
+// The text that an announcement is. Throws: invalid_argument when it is none.
+Generation generation_from(const std::string& text, int number);
+
 // The launcher: to one process, since each waits for a key of its own.
 void announce_generation(Store& store, const std::string& process, const Generation& generation);
 

@@ -37,6 +37,7 @@ TEST(SlurmNodes, OtherListsAreRefused) {
                                  "a;b",
                                  "a[1-999999999]",
                                  "a[1-9999]b[1-9999]",
+                                 "a[1-99999,1-99999]",
                                  "a[12345678901]"})
     EXPECT_THROW(parse_slurm_nodes(text), Error) << text;
 }

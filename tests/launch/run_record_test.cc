@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -14,6 +16,7 @@ namespace muster {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 LaunchOptions options_of_record() {
   return {.argv = {"./train", "--lr", "0.1"}, .max_restarts = 2, .run_dir = "unused"};
@@ -80,8 +83,23 @@ TEST(RunRecordJson, OtherJsonIsRefused) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
       EXPECT_THAT(error.what(), HasSubstr("run.json"));
+      EXPECT_THAT(error.what(), Not(HasSubstr("json.exception")));
     }
   }
+}
+
+// A clock counts nanoseconds in 64 bits.
+TEST(RunRecordJson, TimesThatNoClockHasAreCut) {
+  const auto record = run_record_from_json(
+      R"({"schema":"muster.run/1","launches":[{"argv":[],"attempts":[{"exits":[)"
+      R"({"rank":0,"seconds":1e300,"unix_milliseconds":9223372036854775807},)"
+      R"({"rank":1,"seconds":-1e300,"unix_milliseconds":-9223372036854775808}]}]}]})",
+      "x/run.json");
+  const auto& exits = record.launches.at(0).attempts.at(0).exits;
+  ASSERT_EQ(exits.size(), 2U);
+  EXPECT_GT(exits[0].at, std::chrono::system_clock::now());
+  EXPECT_LT(exits[1].at, std::chrono::system_clock::now());
+  EXPECT_GT(exits[0].after, std::chrono::hours(24));
 }
 
 TEST(RunRecorder, KeepsEveryLaunchOfAFolder) {

@@ -45,6 +45,23 @@ TEST(Generations, WaitingCanBeStopped) {
   EXPECT_FALSE(wait_for_generation(store, "0/0", 1, kLong)) << "also a wait that begins later";
 }
 
+TEST(Generations, WhatSomebodyElseWroteIsRefused) {
+  for (const std::string& text : {std::string("no JSON"),
+                                  std::string("{}"),
+                                  std::string(R"({"why":3,"variables":{}})"),
+                                  std::string(R"({"why":"","variables":{"RANK":0}})"),
+                                  std::string(100'000, '[')}) {
+    try {
+      generation_from(text, 4);
+      ADD_FAILURE() << text.substr(0, 80);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_TRUE(error.message().starts_with("generation 4: expected its announcement"));
+      EXPECT_EQ(error.message().find("json.exception"), std::string::npos) << error.message();
+    }
+  }
+}
+
 TEST(Generations, WhoHasComeIsKnownByGeneration) {
   MemoryStore store;
   come_to_generation(store, "0/0", 1);

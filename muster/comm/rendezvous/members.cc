@@ -4,12 +4,10 @@
 #include "muster/comm/rendezvous/members.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
-#include "muster/base/json_depth.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
@@ -19,8 +17,6 @@ namespace muster {
 
 namespace {
 
-using Json = nlohmann::json;
-
 // After so long a wait the log names the missing ranks.
 constexpr std::chrono::seconds kFirstWord{10};
 
@@ -29,45 +25,9 @@ std::string member_key(int rank) {
   return cat("member/", rank);
 }
 
-// An identity goes through the store as JSON. Missing members get defaults.
-std::string to_text(const RankIdentity& member) {
-  return Json{{"rank", member.rank},
-              {"world_size", member.world_size},
-              {"host", member.host},
-              {"pid", member.pid},
-              {"pid_namespace", member.pid_namespace},
-              {"device", member.device},
-              {"backend", member.backend},
-              {"libtorch", member.libtorch},
-              {"nccl", member.nccl},
-              {"takes_part", member.takes_part}}
-      .dump();
-}
-
-// Another program may use the store, and its text is no identity.
-RankIdentity member_from(const std::string& text) {
-  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
-  if (!json.is_object()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "rendezvous: expected a rank's identity in this store, got something else; see whether "
-        "another program uses it");
-  }
-  return {.rank = json.value("rank", -1),
-          .world_size = json.value("world_size", -1),
-          .host = json.value("host", ""),
-          .pid = json.value("pid", 0),
-          .pid_namespace = json.value("pid_namespace", uint64_t{0}),
-          .device = json.value("device", ""),
-          .backend = json.value("backend", ""),
-          .libtorch = json.value("libtorch", ""),
-          .nccl = json.value("nccl", ""),
-          .takes_part = json.value("takes_part", true)};
-}
-
 // "rank 1 (pid 4711, cuda:0)".
 std::string name_of(const RankIdentity& member) {
-  return cat("rank ", member.rank, " (pid ", member.pid, ", ", member.device, ")");
+  return cat("rank ", member.rank, " (pid ", member.pid, ", ", printable(member.device), ")");
 }
 
 // The first to come says the world's size for all; the first with a rank owns it.
@@ -92,7 +52,7 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
                     ", got pid ",
                     self.pid,
                     " beside ",
-                    name_of(member_from(owner)),
+                    name_of(rank_identity_from(owner, self.rank)),
                     "; give every process its own rank"));
   }
 }
@@ -280,7 +240,7 @@ std::vector<RankIdentity> join(c10d::Store& store,
     register_self(store, self);
     wait_for_all(store, self, timeout);
     for (int rank = 0; rank < self.world_size; ++rank)
-      members.push_back(member_from(store.get_to_str(member_key(rank))));
+      members.push_back(rank_identity_from(store.get_to_str(member_key(rank)), rank));
   });
   check_versions(members);
   tell_differences(members, self);

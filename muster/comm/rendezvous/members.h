@@ -4,25 +4,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
-#include <cstdint>
 #include <string>
 #include <vector>
 
-namespace muster {
+#include "muster/store/rank_identity.h"
 
-// A rank tells the others this about itself.
-struct RankIdentity {
-  int rank = 0;
-  int world_size = 1;
-  std::string host = {};  // host_identity(): equal where memory and devices are shared
-  int pid = 0;
-  uint64_t pid_namespace = 0;  // in which the pid means this process
-  std::string device = {};     // "cpu", the GPU's UUID, or "cuda:0" where that is not known
-  std::string backend = {};
-  std::string libtorch = {};  // "2.15.0"
-  std::string nccl = {};      // "2.27.3"; empty on a CPU
-  bool takes_part = true;
-};
+namespace muster {
 
 // Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank
 // order. Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank
