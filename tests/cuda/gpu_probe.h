@@ -1,0 +1,35 @@
+// What the sources of gpu_probe share. Each has a table of probes: what a rank does on its GPU, by
+// the word that gpu_programs_test.py gives as the first argument.
+#pragma once
+
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace gpu_probe {
+
+using Probes = std::map<std::string, std::function<void(muster::Context&)>>;
+
+Probes value_probes();    // gpu_probe_values.cc
+Probes failure_probes();  // gpu_probe_failures.cc
+Probes cost_probes();     // gpu_probe_costs.cc
+Probes graph_probes();    // gpu_probe_graphs.cc
+
+inline void expect(bool holds, const std::string& what) {
+  if (!holds)
+    throw std::runtime_error("expected " + what);
+}
+
+inline torch::nn::Sequential small_net() {
+  torch::manual_seed(11);
+  return torch::nn::Sequential(torch::nn::Linear(12, 16),
+                               torch::nn::BatchNorm1d(16),
+                               torch::nn::Tanh(),
+                               torch::nn::Linear(16, 5));
+}
+
+}  // namespace gpu_probe

@@ -1,0 +1,160 @@
+// Values that calls, groups and averages have on GPUs, beside those of one process.
+#include "gpu_probe.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+namespace gpu_probe {
+namespace {
+
+bool are_close(const at::Tensor& a, const at::Tensor& b) {
+  return torch::allclose(a, b, /*rtol=*/1e-4, /*atol=*/1e-5);
+}
+
+std::vector<at::Tensor> gradients_of(torch::nn::Module& model) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : model.parameters())
+    gradients.push_back(parameter.grad().clone());
+  return gradients;
+}
+
+void expect_close(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
+  expect(got.size() == expected.size(), "as many gradients");
+  for (size_t i = 0; i < got.size(); ++i)
+    expect(are_close(got[i], expected[i]), muster::cat("gradient ", i, " to be the same"));
+}
+
+// Ranks with SyncBatchNorm have the gradients of one process with all of the batch.
+void sync_batch_norm(muster::Context& ctx) {
+  torch::manual_seed(3);
+  const auto x = torch::randn({int64_t{8} * ctx.world_size(), 12}).to(ctx.device());
+  auto whole = small_net();
+  whole->to(ctx.device());
+  whole->forward(x).square().mean().backward();
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::convert_sync_batch_norm(*net, ctx.process_group());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  model(x.chunk(ctx.world_size())[static_cast<size_t>(ctx.rank())]).square().mean().backward();
+  expect_close(gradients_of(*net), gradients_of(*whole));
+}
+
+// Two replicas, on one GPU where there is but one, have the gradients of one.
+void data_parallel(muster::Context& ctx) {
+  torch::manual_seed(3);
+  const auto x = torch::randn({16, 12}).to(ctx.device());
+  auto net = small_net();
+  net->to(ctx.device());
+  net->eval();  // statistics are each replica's own
+  net->forward(x).square().mean().backward();
+  const auto expected = gradients_of(*net);
+  net->zero_grad();
+  muster::DataParallel model(net, {ctx.device(), ctx.device()});
+  model(x).square().mean().backward();
+  expect_close(gradients_of(*net), expected);
+}
+
+// A group of rank 0 alone.
+void sub_group(muster::Context& ctx) {
+  auto group = ctx.process_group().new_group({0});
+  expect(group.has_value() == (ctx.rank() == 0), "a group on rank 0 alone");
+  auto sum = torch::ones({4}, ctx.device());
+  if (group)
+    group->all_reduce(sum);
+  expect(sum.sum().item<float>() == 4, "the sum of one rank");
+}
+
+// Sums in groups that go out of scope at once, behind other work of the GPU.
+void drop_groups(muster::Context& ctx) {
+  const int64_t size = std::getenv("FAKE_CUDA") != nullptr ? 64 : 4096;
+  const auto a = torch::randn({size, size}, ctx.device());
+  std::vector<int> all(static_cast<size_t>(ctx.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  const auto expected = static_cast<float>(ctx.world_size() * (ctx.world_size() + 1)) / 2;
+  for (int i = 0; i < 4; ++i) {
+    auto sum = torch::full({1 << 22}, static_cast<float>(ctx.rank() + 1), ctx.device());
+    {
+      auto group = ctx.process_group().new_group(all);
+      for (int product = 0; product < 30; ++product)
+        a.mm(a);
+      group->all_reduce(sum);
+    }
+    const auto wrong = sum.ne(expected).sum().item<int64_t>();
+    expect(wrong == 0, muster::cat("whole sums of a group that ended, got ", wrong, " wrong"));
+  }
+  ctx.process_group().barrier();
+}
+
+// The gradients of two micro-batches, reduced with the second.
+std::vector<at::Tensor> reduced_gradients(muster::Context& ctx, const muster::DdpOptions& options) {
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group(), options);
+  torch::manual_seed(20 + ctx.rank());
+  const auto x = torch::randn({2, 8, 12}).to(ctx.device());
+  {
+    const auto local = model.no_sync();
+    model(x[0]).square().mean().backward();
+  }
+  model(x[1]).square().mean().backward();
+  return gradients_of(*net);
+}
+
+// Rank r has r inputs less than rank 0, which is alone in the last step: its gradient there.
+at::Tensor gradient_of_the_last(muster::Context& ctx, bool by_all) {
+  torch::nn::Linear net(torch::nn::LinearOptions(4, 1).bias(false));
+  net->to(ctx.device());
+  torch::NoGradGuard no_grad;
+  net->weight.fill_(0.5);
+  torch::AutoGradMode grad(true);
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  const auto x = torch::arange(4.0F).to(ctx.device());
+  model.join(
+      [&] {
+        for (int i = 0; i < ctx.world_size() - ctx.rank(); ++i) {
+          net->zero_grad();
+          model(x + i).sum().backward();
+        }
+      },
+      {.divide_by_initial_world_size = by_all});
+  return net->weight.grad().cpu() / (torch::arange(4.0F) + (ctx.world_size() - 1));
+}
+
+// Gradients are averaged with the bits of a hook that divides them before they are added.
+void average_gradients(muster::Context& ctx) {
+  for (const bool views : {true, false}) {
+    for (const bool unused : {true, false}) {
+      muster::DdpOptions options{.find_unused_parameters = unused,
+                                 .gradient_as_bucket_view = views};
+      const auto got = reduced_gradients(ctx, options);
+      options.hook = muster::plain_average();
+      const auto expected = reduced_gradients(ctx, options);
+      for (size_t i = 0; i < got.size(); ++i)
+        expect(torch::equal(got[i], expected[i]), muster::cat("the bits of gradient ", i));
+    }
+  }
+  for (const bool by_all : {true, false}) {
+    const auto share = gradient_of_the_last(ctx, by_all);
+    const float expected = by_all ? 1.0F / static_cast<float>(ctx.world_size()) : 1.0F;
+    if (ctx.rank() == 0)
+      expect(share.eq(expected).all().item<bool>(), muster::cat("shares of ", expected));
+  }
+}
+
+}  // namespace
+
+Probes value_probes() {
+  return {
+      {"sync batch norm", sync_batch_norm},
+      {"data parallel", data_parallel},
+      {"high priority", sub_group},
+      {"split", sub_group},
+      {"no split", sub_group},
+      {"drop groups", drop_groups},
+      {"averages", average_gradients},
+  };
+}
+
+}  // namespace gpu_probe
