@@ -1,5 +1,5 @@
-// Parts are found by their address. A weak pointer beside it tells whether the part still lives
-// there, or the address is another tensor's by now.
+// Marks are counted by the tensor's address. A weak pointer beside it tells whether the tensor
+// still lives there, or the address is another tensor's by now.
 #include "muster/optim/parts.h"
 
 #include <map>
@@ -9,33 +9,81 @@ namespace muster::optim {
 
 namespace {
 
-struct RecordedParts {
-  std::mutex mutex;
-  std::map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> all;
-
-  // It is never destroyed: a program may have a model that lives until its end.
-  static RecordedParts& instance() {
-    static auto* const recorded = new RecordedParts;
-    return *recorded;
+class MarkedTensors {
+ public:
+  void mark(const std::vector<at::Tensor>& tensors) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
+    for (const at::Tensor& tensor : tensors) {
+      const c10::weak_intrusive_ptr<c10::TensorImpl> weak(tensor.getIntrusivePtr());
+      const auto mark = marks_.try_emplace(tensor.unsafeGetTensorImpl(), Mark{weak}).first;
+      ++mark->second.count;
+    }
   }
+
+  void unmark(const std::vector<at::Tensor>& tensors) {
+    const std::lock_guard lock(mutex_);
+    for (const at::Tensor& tensor : tensors) {
+      const auto found = marks_.find(tensor.unsafeGetTensorImpl());
+      if (found != marks_.end() && --found->second.count == 0)
+        marks_.erase(found);
+    }
+  }
+
+  bool has(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    const auto found = marks_.find(tensor.unsafeGetTensorImpl());
+    return found != marks_.end() && !found->second.tensor.expired();
+  }
+
+ private:
+  struct Mark {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    int count = 0;
+  };
+
+  std::mutex mutex_;
+  std::map<const c10::TensorImpl*, Mark> marks_;
 };
+
+struct AllMarks {
+  MarkedTensors flat_parts, divided_gradients, layer_parts;
+};
+
+// They are never destroyed: a program may have a model or an optimizer that lives until its end.
+AllMarks& marks() {
+  static auto* const all = new AllMarks;
+  return *all;
+}
 
 }  // namespace
 
 void record_parts(const std::vector<at::Tensor>& parts) {
-  auto& recorded = RecordedParts::instance();
-  const std::lock_guard lock(recorded.mutex);
-  std::erase_if(recorded.all, [](const auto& entry) { return entry.second.expired(); });
-  for (const at::Tensor& part : parts)
-    recorded.all.insert_or_assign(part.unsafeGetTensorImpl(),
-                                  c10::weak_intrusive_ptr(part.getIntrusivePtr()));
+  marks().flat_parts.mark(parts);
 }
 
 bool is_part(const at::Tensor& tensor) {
-  auto& recorded = RecordedParts::instance();
-  const std::lock_guard lock(recorded.mutex);
-  const auto found = recorded.all.find(tensor.unsafeGetTensorImpl());
-  return found != recorded.all.end() && !found->second.expired();
+  return marks().flat_parts.has(tensor);
+}
+
+void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
+  marks().divided_gradients.mark(parameters);
+}
+
+void unmark_divided_gradients(const std::vector<at::Tensor>& parameters) {
+  marks().divided_gradients.unmark(parameters);
+}
+
+bool has_divided_gradient(const at::Tensor& parameter) {
+  return marks().divided_gradients.has(parameter);
+}
+
+void mark_layer_parts(const std::vector<at::Tensor>& parameters) {
+  marks().layer_parts.mark(parameters);
+}
+
+bool is_layer_part(const at::Tensor& parameter) {
+  return marks().layer_parts.has(parameter);
 }
 
 }  // namespace muster::optim

@@ -8,7 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
+#include "muster/optim/parts.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
@@ -39,7 +39,7 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
 // Refuses sharded gradients: their norm would be that of this rank's parts, and another on each
 // rank.
 void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::ranges::none_of(parameters, has_divided_gradient))
+  if (std::ranges::none_of(parameters, optim::has_divided_gradient))
     return;
   throw Error(
       ErrorCode::failed_precondition,
@@ -50,7 +50,7 @@ void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& p
 
 // The ranks of a divided layer would clip what they have alike by different norms.
 void refuse_layer_parts(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::ranges::none_of(parameters, is_layer_part))
+  if (std::ranges::none_of(parameters, optim::is_layer_part))
     return;
   throw Error(ErrorCode::failed_precondition,
               cat(call,

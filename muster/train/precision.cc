@@ -12,7 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
+#include "muster/optim/parts.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
@@ -172,7 +172,7 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
   if (fresh.empty())
     return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
-  if (!ranks && std::ranges::any_of(fresh, has_divided_gradient)) {
+  if (!ranks && std::ranges::any_of(fresh, optim::has_divided_gradient)) {
     throw Error(
         ErrorCode::failed_precondition,
         "precision: expected the group of sharded gradients, got none, so that ranks would "

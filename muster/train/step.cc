@@ -18,7 +18,6 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
-#include "muster/ddp/divided_gradients.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
 #include "muster/train/gradients.h"

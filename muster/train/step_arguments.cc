@@ -9,8 +9,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/live_reducers.h"
+#include "muster/optim/parts.h"
 #include "muster/train/gradients.h"
 #include "muster/train/step.h"
 
@@ -30,7 +30,7 @@ void insert_parameters(ParameterSet& into, const StepModel& model) {
 // steps on.
 bool has_divided_gradients(const StepModels& models) {
   return std::ranges::any_of(models, [](const StepModel& model) {
-    return std::ranges::any_of(model.module().parameters(), has_divided_gradient);
+    return std::ranges::any_of(model.module().parameters(), optim::has_divided_gradient);
   });
 }
 
@@ -61,7 +61,8 @@ void check_trains_models(const StepModels& models,
   for (const StepModel& model : models)
     insert_parameters(of_models, model);
   const auto is_of_models = [&](const at::Tensor& parameter) {
-    return of_models.contains(parameter.unsafeGetTensorImpl()) || has_divided_gradient(parameter);
+    return of_models.contains(parameter.unsafeGetTensorImpl()) ||
+           optim::has_divided_gradient(parameter);
   };
   size_t place = 0;
   for (torch::optim::Optimizer* optimizer : optimizers) {
@@ -109,7 +110,7 @@ void check_reduced(const StepModels& models, const std::vector<at::Tensor>& para
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.requires_grad() || wrapped.contains(parameter.unsafeGetTensorImpl()))
       continue;
-    if (has_divided_gradient(parameter) || LiveReducer::any_has(parameter))
+    if (optim::has_divided_gradient(parameter) || LiveReducer::any_has(parameter))
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("train step: expected gradients that are averaged over the ",
@@ -125,7 +126,7 @@ void check_reduced(const StepModels& models, const std::vector<at::Tensor>& para
 // Refuses options that would look at one rank's part of sharded gradients: its norm is not theirs,
 // and whether they are finite is for all ranks to say.
 void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
-  if (std::ranges::none_of(parameters, has_divided_gradient))
+  if (std::ranges::none_of(parameters, optim::has_divided_gradient))
     return;
   const char* const expected = "train step: expected ";
   const char* const got = ", got sharded gradients, of which each rank has a part; ";
@@ -143,7 +144,7 @@ void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOpt
 
 // Ranks of a divided layer have other parts of it, and all else alike.
 void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
-  if (std::ranges::none_of(parameters, is_layer_part))
+  if (std::ranges::none_of(parameters, optim::is_layer_part))
     return;
   if (options.clip_norm) {
     throw Error(ErrorCode::invalid_argument,

@@ -11,7 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
+#include "muster/optim/parts.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
 #include "muster/train/device_copy.h"
@@ -173,7 +173,7 @@ void TrainStep::stop_at_nonfinite(const std::string& when) const {
     for (const auto& item : model.module().named_parameters()) {
       const at::Tensor& parameter = item.value();
       has_gradients = has_gradients || parameter.grad().defined();
-      if (!has_divided_gradient(parameter) && has_nonfinite(parameter.grad()))
+      if (!optim::has_divided_gradient(parameter) && has_nonfinite(parameter.grad()))
         names.push_back(item.key());
     }
   }

@@ -9,7 +9,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/sharded/flat_pieces.h"
@@ -94,8 +93,8 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   for (const at::Tensor& parameter : unit.parameters)
     set_->owners.emplace(parameter.unsafeGetTensorImpl(), &unit);
   optim::record_parts(unit.tensors);
-  mark_divided_gradients(unit.tensors);
-  mark_divided_gradients(unit.parameters);
+  optim::mark_divided_gradients(unit.tensors);
+  optim::mark_divided_gradients(unit.parameters);
   std::vector<NamedTensor> renormalized = renormalized_weights(module);
   std::erase_if(renormalized, [&](const NamedTensor& weight) {
     return set_->owners.at(weight.tensor.unsafeGetTensorImpl()) != &unit;

@@ -18,7 +18,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -194,7 +193,7 @@ using ShardsState = ShardedOptimizerBase::State;
 ShardsState::~State() {
   for (const ShardBucket& bucket : buckets)
     if (bucket.stand_ins)
-      unmark_divided_gradients(bucket.parameters);
+      optim::unmark_divided_gradients(bucket.parameters);
 }
 
 // Every rank makes the same buckets, since the parameters were compared before.
@@ -275,7 +274,7 @@ void ShardsState::make_stand_ins() {
   for (ShardBucket& bucket : buckets) {
     bucket.stand_ins =
         std::make_unique<GradientStandIns>(bucket.parameters, error, [this] { begin_graph(); });
-    mark_divided_gradients(bucket.parameters);
+    optim::mark_divided_gradients(bucket.parameters);
   }
 }
 
@@ -579,7 +578,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
   }
   if (!options.gradients)
     return;
-  mark_divided_gradients(state.tensors());
+  optim::mark_divided_gradients(state.tensors());
   state.make_stand_ins();
   state.hang_hooks();
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -109,7 +109,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
                             own_outputs(whole->bias, stacks, rows),
                             whole->bias.defined() && whole->bias.requires_grad());
   if (group_.size() > 1)
-    mark_layer_parts(bias.defined() ? std::vector{weight, bias} : std::vector{weight});
+    optim::mark_layer_parts(bias.defined() ? std::vector{weight, bias} : std::vector{weight});
 }
 
 // A whole layer's outputs would pass for this rank's.
@@ -195,7 +195,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
                             whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
                             whole->bias.defined() && whole->bias.requires_grad());
   if (group_.size() > 1)
-    mark_layer_parts({weight});
+    optim::mark_layer_parts({weight});
 }
 
 // Whole weights on each rank would be summed as parts.

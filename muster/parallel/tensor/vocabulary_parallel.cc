@@ -14,7 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/ddp/divided_gradients.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -175,7 +175,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
   const at::Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
   weight = register_parameter("weight", own, whole->weight.requires_grad());
   if (group_.size() > 1)
-    mark_layer_parts({weight});
+    optim::mark_layer_parts({weight});
   // Only the rank that has the padding token's row keeps its index.
   int64_t padding = whole->options.padding_idx().value_or(-1);
   if (whole->options.padding_idx() && padding < 0)
