@@ -4,31 +4,24 @@
 
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
+#include "muster/base/lookup.h"
 #include "muster/base/shortage.h"
 
 namespace muster {
 
 const char* to_string(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::invalid_argument:
-      return "invalid_argument";
-    case ErrorCode::failed_precondition:
-      return "failed_precondition";
-    case ErrorCode::unavailable:
-      return "unavailable";
-    case ErrorCode::timeout:
-      return "timeout";
-    case ErrorCode::peer_failed:
-      return "peer_failed";
-    case ErrorCode::backend_failed:
-      return "backend_failed";
-    case ErrorCode::io:
-      return "io";
-    case ErrorCode::internal:
-      return "internal";
-  }
-  return "unknown";
+  static constexpr std::pair<ErrorCode, const char*> kNames[] = {
+      {ErrorCode::invalid_argument, "invalid_argument"},
+      {ErrorCode::failed_precondition, "failed_precondition"},
+      {ErrorCode::unavailable, "unavailable"},
+      {ErrorCode::timeout, "timeout"},
+      {ErrorCode::peer_failed, "peer_failed"},
+      {ErrorCode::backend_failed, "backend_failed"},
+      {ErrorCode::io, "io"},
+      {ErrorCode::internal, "internal"}};
+  return lookup(kNames, code, "unknown");
 }
 
 // The compiler gives the whole path, which says where muster was built.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -163,10 +164,7 @@ MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
 }
 
 std::vector<MeshAxis> parse_axes(std::string_view text) {
-  std::vector<MeshAxis> axes;
-  for (const std::string& axis : split(text, ','))
-    axes.push_back(parse_axis(axis));
-  return axes;
+  return mapped(split(text, ','), parse_axis);
 }
 
 MeshShape parse_mesh(std::string_view text, int num_ranks) {
@@ -174,10 +172,8 @@ MeshShape parse_mesh(std::string_view text, int num_ranks) {
 }
 
 std::string to_string(const MeshShape& shape) {
-  std::vector<std::string> parts;
-  for (const MeshAxis& axis : shape.axes)
-    parts.push_back(cat(axis.name, "=", axis.size));
-  return join(parts, ",");
+  return join(
+      mapped(shape.axes, [](const MeshAxis& axis) { return cat(axis.name, "=", axis.size); }), ",");
 }
 
 std::string coordinates_text(const MeshShape& shape, int rank) {

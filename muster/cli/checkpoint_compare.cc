@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/json_member.h"
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/diff.h"
 #include "muster/checkpoint/files/export.h"
@@ -166,10 +167,8 @@ std::string differences_json(const std::vector<ComparedFile>& files, const DiffF
     nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
     for (const auto& tensor : file.difference.tensors) {
       nlohmann::ordered_json item = {{"name", tensor.name}, {"what", to_string(tensor.kind)}};
-      if (!tensor.first.empty())
-        item["a"] = tensor.first;
-      if (!tensor.second.empty())
-        item["b"] = tensor.second;
+      add_unless_default(item, "a", tensor.first);
+      add_unless_default(item, "b", tensor.second);
       if (tensor.kind == Kind::other_values)
         item["different_elements"] = tensor.different;
       if (tensor.largest)
@@ -177,8 +176,7 @@ std::string differences_json(const std::vector<ComparedFile>& files, const DiffF
       tensors.push_back(std::move(item));
     }
     nlohmann::ordered_json row = {{"name", file.name}, {"equal_tensors", file.difference.equal}};
-    if (!file.only_in.empty())
-      row["only_in"] = file.only_in;
+    add_unless_default(row, "only_in", file.only_in);
     row["different_tensors"] = std::move(tensors);
     list.push_back(std::move(row));
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/json_member.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/shown_text.h"
@@ -268,12 +269,10 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
                          {"metric", metric_json(row.metric)},
                          {"best", row.is_best},
                          {"whole", row.problem.empty()}};
-    if (!row.parent.empty())
-      item["parent"] = row.parent;
+    add_unless_default(item, "parent", row.parent);
     if (row.world_size > 0)
       item["world_size"] = row.world_size;
-    if (!row.problem.empty())
-      item["problem"] = row.problem;
+    add_unless_default(item, "problem", row.problem);
     list.push_back(std::move(item));
   }
   return checkpoint_document(
@@ -338,10 +337,8 @@ std::string verified_json(const std::vector<VerifiedFile>& rows) {
                          {"bytes", row.bytes},
                          {"checksum", row.has_checksum},
                          {"whole", row.problem.empty()}};
-    if (!row.file.empty())
-      item["file"] = row.file;
-    if (!row.problem.empty())
-      item["problem"] = row.problem;
+    add_unless_default(item, "file", row.file);
+    add_unless_default(item, "problem", row.problem);
     list.push_back(std::move(item));
   }
   return checkpoint_document({{"schema", "muster.checkpoint_verify/1"}, {"files", list}});

@@ -9,6 +9,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/route.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -124,9 +125,9 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   const bool is_static = options.backend == "static";
   const int default_port = default_port_of(options.backend);
   if (options.backend == "etcd" && !flags.rdzv_endpoint.empty()) {
-    std::vector<std::string> servers;
-    for (const std::string& server : split(flags.rdzv_endpoint, ','))
-      servers.push_back(endpoint_text(meeting_point(server), default_port));
+    const auto servers = mapped(split(flags.rdzv_endpoint, ','), [&](const std::string& server) {
+      return endpoint_text(meeting_point(server), default_port);
+    });
     options.endpoint = join(servers, ",");
   } else if (!flags.rdzv_endpoint.empty()) {
     options.endpoint = endpoint_text(meeting_point(flags.rdzv_endpoint), default_port);
@@ -320,9 +321,7 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
 // Lists with the same number of ranks for each host have blocks of hosts that a mesh keeps
 // together.
 std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const RunFlags& flags) {
-  std::vector<std::string> names;
-  for (const HostSpec& host : hosts)
-    names.push_back(without_user(host.name));
+  const auto names = mapped(hosts, [](const HostSpec& host) { return without_user(host.name); });
   std::optional<int64_t> ranks = parse_int(flags.nproc_per_node);
   if (hosts.front().nproc)
     ranks = *hosts.front().nproc;
@@ -331,10 +330,8 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
   std::vector<int64_t> blocks;
   if (are_alike && !flags.mesh.empty())
     blocks = blocks_of_mesh(parse_axes(flags.mesh), ranks, std::ssize(hosts));
-  std::vector<HostSpec> ordered;
-  for (const size_t at : network_order(flags.switches, names, blocks))
-    ordered.push_back(hosts[at]);
-  return ordered;
+  return mapped(network_order(flags.switches, names, blocks),
+                [&](const size_t at) { return hosts[at]; });
 }
 
 // The file may be a pipe, so it is read once.

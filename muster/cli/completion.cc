@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 
@@ -34,11 +35,7 @@ void for_each_command(const CommandHelp& command,
 }
 
 std::vector<std::string> names_of_commands(const CommandHelp& command) {
-  std::vector<std::string> names;
-  names.reserve(command.commands.size());
-  for (const CommandHelp& part : command.commands)
-    names.push_back(part.name());
-  return names;
+  return mapped(command.commands, &CommandHelp::name);
 }
 
 // Short names are among them.

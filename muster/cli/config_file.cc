@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/toml_text.h"
 #include "muster/cli/unknown_flag.h"
@@ -126,10 +127,8 @@ class ConfigReader {
   // An array is joined by commas, as lists are typed.
   std::string text_of(const std::string& flag, const toml::node& value) const {
     if (const toml::array* const list = value.as_array()) {
-      std::vector<std::string> pieces;
-      for (const toml::node& piece : *list)
-        pieces.push_back(scalar_text(flag, piece));
-      return join(pieces, ",");
+      return join(mapped(*list, [&](const toml::node& piece) { return scalar_text(flag, piece); }),
+                  ",");
     }
     return scalar_text(flag, value);
   }

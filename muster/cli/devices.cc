@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -82,9 +83,8 @@ DevicesTextOptions find_leases(const Inventory& inventory, std::string& trouble)
   try {
     const LeaseFolder folder({.create = false});
     const auto look = [&](const GpuUuid& uuid) {
-      std::vector<std::string> lines;
-      for (const LeaseHolder& holder : folder.holders(uuid))
-        lines.push_back(describe(holder));
+      const auto lines =
+          mapped(folder.holders(uuid), [](const LeaseHolder& holder) { return describe(holder); });
       if (!lines.empty())
         options.holders[uuid.value] = join(lines, "; ");
     };

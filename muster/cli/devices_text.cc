@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
@@ -50,9 +52,7 @@ std::string power_text(const Gpu& gpu) {
 std::string processes_text(const Gpu& gpu) {
   // A GPU that many processes share would make the table too wide.
   constexpr size_t kMaxShown = 4;
-  std::vector<std::string> pids;
-  for (const auto& process : gpu.processes)
-    pids.push_back(cat(process.pid));
+  auto pids = mapped(gpu.processes, [](const auto& process) { return cat(process.pid); });
   return pids.empty() ? "-" : join_first(std::move(pids), " ", kMaxShown);
 }
 
@@ -123,29 +123,15 @@ std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& op
 }
 
 // The words of the legend.
-const char* meaning_of(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::self:
-      return "the device itself";
-    case LinkKind::nvlink:
-      return "NVLinks, as many as the number says, straight or through switches";
-    case LinkKind::xgmi:
-      return "Infinity Fabric links, as many as the number says";
-    case LinkKind::pix:
-      return "at most one PCIe switch between them";
-    case LinkKind::pxb:
-      return "several PCIe switches";
-    case LinkKind::phb:
-      return "through a PCIe host bridge (the CPU)";
-    case LinkKind::node:
-      return "through several host bridges of one NUMA node";
-    case LinkKind::sys:
-      return "across NUMA nodes";
-    case LinkKind::unknown:
-      break;
-  }
-  return "not known";
-}
+constexpr std::pair<LinkKind, const char*> kMeanings[] = {
+    {LinkKind::self, "the device itself"},
+    {LinkKind::nvlink, "NVLinks, as many as the number says, straight or through switches"},
+    {LinkKind::xgmi, "Infinity Fabric links, as many as the number says"},
+    {LinkKind::pix, "at most one PCIe switch between them"},
+    {LinkKind::pxb, "several PCIe switches"},
+    {LinkKind::phb, "through a PCIe host bridge (the CPU)"},
+    {LinkKind::node, "through several host bridges of one NUMA node"},
+    {LinkKind::sys, "across NUMA nodes"}};
 
 // Explains the kinds of links that the table has.
 std::string legend(const std::set<LinkKind>& kinds) {
@@ -157,7 +143,7 @@ std::string legend(const std::set<LinkKind>& kinds) {
     if (kind == LinkKind::xgmi)
       name = "XGMI#";
     name.resize(std::max<size_t>(name.size(), 5), ' ');
-    text += cat("  ", name, " ", meaning_of(kind), "\n");
+    text += cat("  ", name, " ", lookup(kMeanings, kind, "not known"), "\n");
   }
   return text;
 }

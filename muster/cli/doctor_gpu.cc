@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/doctor_checks.h"
@@ -140,9 +141,9 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
     return no_gpus();
   std::vector<std::string> busy;
   for (const Gpu& gpu : facts.host.gpus) {
-    std::vector<std::string> processes;
-    for (const GpuProcess& process : gpu.processes)
-      processes.push_back(process_name(facts.root, process.pid));
+    const auto processes = mapped(gpu.processes, [&](const GpuProcess& process) {
+      return process_name(facts.root, process.pid);
+    });
     const uint64_t used =
         gpu.memory_total_bytes - std::min(gpu.memory_free_bytes, gpu.memory_total_bytes);
     if (!processes.empty())
@@ -238,9 +239,8 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return {CheckStatus::skipped, "set, but no GPU"};
   const VisibleDevices visible = visible_devices(facts.host.gpus, found->second);
-  std::vector<std::string> names;
-  for (const size_t gpu : visible.gpus)
-    names.push_back(gpu_name(facts.host.gpus[gpu]));
+  auto names =
+      mapped(visible.gpus, [&](const size_t gpu) { return gpu_name(facts.host.gpus[gpu]); });
   for (const VisibleMig& mig : visible.mig) {
     names.push_back(facts.host.gpus.at(mig.gpu).mig.at(mig.instance).uuid.value);
   }

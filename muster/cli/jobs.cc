@@ -16,6 +16,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/draw/text_table.h"
@@ -75,9 +76,8 @@ std::string jobs_text(const std::vector<JobNote>& jobs) {
   std::vector<std::vector<std::string>> rows;
   for (const JobNote& job : jobs) {
     const std::chrono::seconds age(std::max<int64_t>(0, std::time(nullptr) - job.since_seconds));
-    std::vector<std::string> devices;
-    for (const std::string& device : job.devices)
-      devices.push_back(device.substr(0, kShortId + 4));
+    const auto devices = mapped(
+        job.devices, [&](const std::string& device) { return device.substr(0, kShortId + 4); });
     rows.push_back({job.id.substr(0, id_size),
                     cat(job.pid),
                     format_duration(age),
@@ -110,20 +110,14 @@ std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
                     running.size(),
                     " running); see `muster ps`"));
   }
-  std::vector<JobNote> chosen;
-  for (const std::string& text : options.jobs)
-    chosen.push_back(find_job(running, text));
-  return chosen;
+  return mapped(options.jobs, [&](const std::string& text) { return find_job(running, text); });
 }
 
 // Signals all jobs before it waits for any, so that they end together. Returns the exit code.
 int stop_jobs(const StopOptions& options) {
   const auto patience = parse_duration(options.patience, "--timeout");
   const std::vector<JobNote> jobs = jobs_to_stop(options);
-  std::vector<Fd> launchers;
-  launchers.reserve(jobs.size());
-  for (const JobNote& job : jobs)
-    launchers.push_back(open_job(job));
+  const auto launchers = mapped(jobs, open_job);
   for (const Fd& launcher : launchers)
     signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
   bool all_ended = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/base/version.h"
@@ -56,10 +57,8 @@ std::string page_name(const CommandHelp& command) {
 
 // An entry: the flag's names, its value, its help, its variable.
 std::string flag_text(const FlagHelp& flag) {
-  std::vector<std::string> names;
-  names.reserve(flag.names.size());
-  for (const std::string& name : flag.names)
-    names.push_back("\\fB" + plain(name) + "\\fR");
+  const auto names =
+      mapped(flag.names, [](const std::string& name) { return "\\fB" + plain(name) + "\\fR"; });
   std::string text = cat(".TP\n", join(names, ", "));
   if (!flag.value.empty())
     text += " \\fI" + plain(flag.value) + "\\fR";

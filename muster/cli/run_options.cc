@@ -17,6 +17,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -243,10 +244,8 @@ int signal_named(const std::string& name) {
 }
 
 std::vector<int> parse_signals(const std::string& text) {
-  std::vector<int> signals;
-  for (const std::string& piece : split(text, ','))
-    signals.push_back(signal_named(std::string(trim(piece))));
-  return signals;
+  return mapped(split(text, ','),
+                [](const std::string& piece) { return signal_named(std::string(trim(piece))); });
 }
 
 // Reads --env: NAME=VALUE, or NAME for a variable that is already set here and is to be passed to

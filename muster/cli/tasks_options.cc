@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "muster/base/folders.h"
+#include "muster/base/given.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -110,6 +111,11 @@ std::optional<NumaBinding> binding_of(const std::string& text) {
   return binding;
 }
 
+// A run that goes on does so from the folder in which it began, so paths are kept as absolute ones.
+std::string absolute(const std::string& path) {
+  return path.empty() ? path : absolute_path(path);
+}
+
 // A setting that is not given keeps what the spec file, or the run that goes on, has.
 TasksSettings to_settings(const TasksFlags& flags) {
   TasksSettings settings{.cpus = flags.cpus,
@@ -121,12 +127,9 @@ TasksSettings to_settings(const TasksFlags& flags) {
                          .numa_binding = binding_of(flags.numa_binding),
                          .lease = !flags.no_lease,
                          .allow_nan = flags.allow_nan};
-  if (!flags.gpus.empty())
-    settings.gpus = Selection(flags.gpus);
-  if (!flags.inventory.empty())
-    settings.inventory = absolute_path(flags.inventory);
-  if (!flags.visibility.empty())
-    settings.visibility = parse_visibility(flags.visibility);
+  settings.gpus = given(flags.gpus, [](const std::string& text) { return Selection(text); });
+  settings.inventory = absolute(flags.inventory);
+  settings.visibility = given(flags.visibility, parse_visibility);
   // Without either the spec file decides.
   if (flags.fail_fast || flags.keep_going)
     settings.fail_fast = flags.fail_fast;
@@ -135,14 +138,7 @@ TasksSettings to_settings(const TasksFlags& flags) {
 
 // An empty text is a flag that was not given.
 std::optional<std::chrono::milliseconds> time_of(const std::string& text, const char* flag) {
-  if (text.empty())
-    return std::nullopt;
-  return parse_duration(text, flag);
-}
-
-// A run that goes on does so from the folder in which it began, so paths are kept as absolute ones.
-std::string absolute(const std::string& path) {
-  return path.empty() ? path : absolute_path(path);
+  return given(text, [&](const std::string& time) { return parse_duration(time, flag); });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/given.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -55,14 +56,11 @@ Task common_of(const TasksFlags& flags) {
   if (flags.need_gpus.empty() && flags.need_memory.empty() && flags.need_cpus.empty())
     return common;
   TaskNeed need;
-  if (!flags.need_gpus.empty())
-    need.gpus = parse_need_gpus(flags.need_gpus);
-  if (!flags.need_memory.empty())
-    need.memory_bytes = parse_need_memory(flags.need_memory);
+  need.gpus = given(flags.need_gpus, parse_need_gpus).value_or(need.gpus);
+  need.memory_bytes = given(flags.need_memory, parse_need_memory).value_or(need.memory_bytes);
   if (need.memory_bytes > 0 && need.gpus == 0)
     need.gpus = 1;
-  if (!flags.need_cpus.empty())
-    need.cpus = parse_need_cpus(flags.need_cpus);
+  need.cpus = given(flags.need_cpus, parse_need_cpus).value_or(need.cpus);
   common.needs = {need};
   return common;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/coordinator.h"
 
@@ -208,9 +209,8 @@ void Coordinator::order_new_ones(std::vector<std::string>& ids) const {
   };
   const auto first = std::ranges::find_if(ids, is_free);
   const std::vector<std::string> free(first, std::find_if_not(first, ids.end(), is_free));
-  std::vector<std::string> names;
-  for (const std::string& id : free)
-    names.push_back(members_.at(id).facts.host.name);
+  const auto names =
+      mapped(free, [&](const std::string& id) { return members_.at(id).facts.host.name; });
   auto place = first;
   for (const size_t at : network_order(rules_.switches, names, rules_.host_blocks))
     *place++ = free[at];

@@ -15,6 +15,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cluster/order_log.h"
@@ -226,9 +227,7 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
     std::ranges::move(more, std::back_inserter(orders));
   };
   const std::vector<std::string> ids = coordinator_.live_hosts();
-  std::vector<std::string> keys;
-  for (const std::string& id : ids)
-    keys.push_back(sign_of_life_key(id));
+  const auto keys = mapped(ids, sign_of_life_key);
   const auto values = store_->values(keys);
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::string& id = ids[i];

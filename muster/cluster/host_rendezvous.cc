@@ -21,6 +21,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/units.h"
@@ -206,10 +207,9 @@ std::string address_towards_any(const std::vector<std::string>& endpoints) {
 // No host serves. The server of etcd may be started at the same time as the job.
 HostRendezvous meet_in_etcd(const ClusterOptions& options) {
   const std::vector<std::string> endpoints = split(options.endpoint, ',');
-  std::vector<std::string> urls;
-  urls.reserve(endpoints.size());
-  for (const std::string& endpoint : endpoints)
-    urls.push_back(cat(options.etcd_protocol, "://", endpoint));
+  const auto urls = mapped(endpoints, [&](const std::string& endpoint) {
+    return cat(options.etcd_protocol, "://", endpoint);
+  });
   HostRendezvous rendezvous;
   rendezvous.address =
       options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;

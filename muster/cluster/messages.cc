@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
@@ -140,10 +141,7 @@ Json to_json(const std::vector<RankExit>& exits) {
 
 // Throws: invalid_argument, nlohmann's exceptions.
 std::vector<RankExit> exits_from(const Json& json) {
-  std::vector<RankExit> exits;
-  for (const Json& exit : json)
-    exits.push_back(rank_exit_from_json(exit));
-  return exits;
+  return mapped(json, rank_exit_from_json);
 }
 
 // A rank's lines and a host's name need not be UTF-8.

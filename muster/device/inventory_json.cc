@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
@@ -84,10 +86,7 @@ Json to_json(const Nic& nic) {
 Json to_json(const LinkMatrix& links) {
   Json rows = Json::array();
   for (const std::vector<Link>& row : links) {
-    std::vector<std::string> texts;
-    texts.reserve(row.size());
-    for (const Link& link : row)
-      texts.push_back(to_string(link));
+    const auto texts = mapped(row, [](const Link& link) { return to_string(link); });
     rows.push_back(join(texts, " "));
   }
   return rows;
@@ -133,8 +132,7 @@ Json to_json(const Host& host) {
                {"gpu_links", to_json(host.gpu_links)},
                {"nic_links", to_json(host.nic_links)},
                {"cores", to_json(host.cores)}};
-  if (!host.notes.empty())
-    json["notes"] = host.notes;
+  add_unless_default(json, "notes", host.notes);
   return json;
 }
 

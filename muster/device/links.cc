@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 
@@ -46,22 +47,11 @@ constexpr int kMaxLinks = 1024;  // between two devices, in a file that may be a
 // What is left of a slot's bandwidth the further apart the devices are: switches cost little, host
 // bridges and the way between sockets more. Only their order matters to placement. Source: the
 // order of NCCL's path types (PIX, PXB, PHB, SYS), with NODE between PHB and SYS.
-double pcie_share(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::pix:
-      return 1.0;
-    case LinkKind::pxb:
-      return 0.95;
-    case LinkKind::phb:
-      return 0.8;
-    case LinkKind::node:
-      return 0.7;
-    case LinkKind::sys:
-      return 0.5;
-    default:
-      return 0;
-  }
-}
+constexpr std::pair<LinkKind, double> kPcieShares[] = {{LinkKind::pix, 1.0},
+                                                       {LinkKind::pxb, 0.95},
+                                                       {LinkKind::phb, 0.8},
+                                                       {LinkKind::node, 0.7},
+                                                       {LinkKind::sys, 0.5}};
 
 // Returns what the GPU's slot carries in GB/s; a slot that nobody told of is a usual one.
 double slot_bandwidth(const Gpu& gpu) {
@@ -156,7 +146,7 @@ double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link) {
     const int told = std::min(nvlink_generation(a), nvlink_generation(b));
     return link.count * kNvlinkGbps[told == 0 ? 2 : told];
   }
-  return pcie_share(link.kind) * std::min(slot_bandwidth(a), slot_bandwidth(b));
+  return lookup(kPcieShares, link.kind, 0) * std::min(slot_bandwidth(a), slot_bandwidth(b));
 }
 
 }  // namespace muster

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/device/links.h"
 
 // Each GPU tells where its NVLinks end: at another GPU or at a switch. Two GPUs that no NVLink
@@ -59,23 +62,12 @@ int count_between(const Nvlinks& a, const std::string& pci_of_b, const Nvlinks& 
 }
 
 // A level that a newer NVML may know of is an unknown link.
-LinkKind kind_of(int level) {
-  switch (level) {
-    case kSameBoard:
-    case kOneSwitch:
-      return LinkKind::pix;
-    case kSeveralSwitches:
-      return LinkKind::pxb;
-    case kHostBridge:
-      return LinkKind::phb;
-    case kNumaNode:
-      return LinkKind::node;
-    case kSystem:
-      return LinkKind::sys;
-    default:
-      return LinkKind::unknown;
-  }
-}
+constexpr std::pair<int, LinkKind> kKindsOfLevels[] = {{kSameBoard, LinkKind::pix},
+                                                       {kOneSwitch, LinkKind::pix},
+                                                       {kSeveralSwitches, LinkKind::pxb},
+                                                       {kHostBridge, LinkKind::phb},
+                                                       {kNumaNode, LinkKind::node},
+                                                       {kSystem, LinkKind::sys}};
 
 // A GPU without a handle, or a driver that does not tell, leaves the link unknown.
 Link pci_link(const Api& api, Device a, Device b) {
@@ -83,7 +75,7 @@ Link pci_link(const Api& api, Device a, Device b) {
   const bool can_ask = a != nullptr && b != nullptr && api.common_ancestor;
   if (!can_ask || api.common_ancestor(a, b, &level) != kSuccess)
     return {};
-  return {.kind = kind_of(level)};
+  return {.kind = lookup(kKindsOfLevels, level, LinkKind::unknown)};
 }
 
 }  // namespace
@@ -91,10 +83,8 @@ Link pci_link(const Api& api, Device a, Device b) {
 LinkMatrix read_links(const Api& api,
                       const std::vector<Device>& devices,
                       const std::vector<Gpu>& gpus) {
-  std::vector<Nvlinks> nvlinks;
-  nvlinks.reserve(devices.size());
-  for (const Device device : devices)
-    nvlinks.push_back(read_nvlinks(api, device));
+  const auto nvlinks =
+      mapped(devices, [&](const Device device) { return read_nvlinks(api, device); });
   LinkMatrix links = unknown_links(gpus.size());
   for (size_t i = 0; i < gpus.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {

@@ -9,6 +9,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cores.h"
 #include "muster/device/cpu_topology.h"
@@ -103,10 +104,7 @@ void find_numa_nodes(const std::string& sysroot, Host& host) {
 template <class Device>
 std::vector<PciPlace> places_on_pci(const std::string& sysroot,
                                     const std::vector<Device>& devices) {
-  std::vector<PciPlace> places;
-  for (const Device& device : devices)
-    places.push_back(find_pci_place(sysroot, device.pci));
-  return places;
+  return mapped(devices, [&](const Device& device) { return find_pci_place(sysroot, device.pci); });
 }
 
 // Fills in what PCI alone tells: pairs that no driver spoke of, and network cards.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/launch/failure_meaning.h"
 
@@ -154,9 +155,7 @@ std::string doubt_about(const std::vector<RankExit>& exits, const RankExit& firs
   const Cause cause = cause_in(failures);
   if (cause.index != 0 || cause.others.empty())
     return "";
-  std::vector<int> others;
-  for (const size_t i : cause.others)
-    others.push_back(failures[i]->rank);
+  const auto others = mapped(cause.others, [&](const size_t i) { return failures[i]->rank; });
   const std::vector<int> ended = ended_by_muster(exits);
   std::string doubt =
       cat("not certain: ", rank_list(others), " ended alike in the same moment, and said no more");

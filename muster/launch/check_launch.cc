@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/env.h"
+#include "muster/base/mapped.h"
 #include "muster/base/mesh_shape.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -41,12 +42,8 @@ void check_counts(const LaunchOptions& options) {
 
 // Each thing that a plan says already, as the flag that asks for it and what was asked.
 std::vector<std::pair<const char*, std::string>> asked_beside_plan(const Request& request) {
-  std::vector<std::string> hosts;
-  for (const HostRequest& host : request.hosts)
-    hosts.push_back(host.name);
-  std::vector<std::string> memory;
-  for (const uint64_t bytes : request.rank_memory_bytes)
-    memory.push_back(format_bytes(bytes));
+  const auto hosts = mapped(request.hosts, &HostRequest::name);
+  const auto memory = mapped(request.rank_memory_bytes, format_bytes);
   std::string ranks = request.nproc_per_node ? cat(*request.nproc_per_node) : "";
   if (request.cpu_only)
     ranks = "cpu";

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
@@ -31,25 +32,17 @@ constexpr size_t kMostOfErrorFile = size_t{1} << 20;
 constexpr size_t kShownOfLongFile = 2'000;
 
 // The usual meaning of a signal, for people who do not know it by its name.
-std::string signal_hint(int signal) {
-  switch (signal) {
-    case SIGSEGV:
-      return "segmentation fault";
-    case SIGBUS:
-      return "bus error: a mapped file was cut short, or /dev/shm is full";
-    case SIGABRT:
-      return "aborted: a failed assertion or an uncaught C++ exception";
-    case SIGILL:
-      return "illegal instruction: built for another CPU";
-    case SIGFPE:
-      return "arithmetic error: an integer divided by zero";
-    case SIGKILL:
-      return "sent by another process, or by the kernel when memory ran out (dmesg tells)";
-    case SIGPIPE:
-      return "it wrote to a pipe that nobody reads any more";
-    default:
-      return "sent by another process";
-  }
+constexpr std::pair<int, const char*> kSignalHints[] = {
+    {SIGSEGV, "segmentation fault"},
+    {SIGBUS, "bus error: a mapped file was cut short, or /dev/shm is full"},
+    {SIGABRT, "aborted: a failed assertion or an uncaught C++ exception"},
+    {SIGILL, "illegal instruction: built for another CPU"},
+    {SIGFPE, "arithmetic error: an integer divided by zero"},
+    {SIGKILL, "sent by another process, or by the kernel when memory ran out (dmesg tells)"},
+    {SIGPIPE, "it wrote to a pipe that nobody reads any more"}};
+
+const char* signal_hint(int signal) {
+  return lookup(kSignalHints, signal, "sent by another process");
 }
 
 // The text member of that name; empty where it is missing or no text.

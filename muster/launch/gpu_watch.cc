@@ -17,6 +17,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 
@@ -124,10 +125,9 @@ std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
 }
 
 std::string describe(const std::vector<BadGpu>& bad) {
-  std::vector<std::string> each;
-  each.reserve(bad.size());
-  for (const BadGpu& gpu : bad)
-    each.push_back(cat("GPU ", gpu.index.value, " (", printable(gpu.uuid.value), "): ", gpu.what));
+  const auto each = mapped(bad, [](const BadGpu& gpu) {
+    return cat("GPU ", gpu.index.value, " (", printable(gpu.uuid.value), "): ", gpu.what);
+  });
   return join(each, "; ");
 }
 

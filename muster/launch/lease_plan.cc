@@ -10,6 +10,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -21,9 +22,8 @@ namespace {
 std::string held_by(const LeaseRefusal& refusal) {
   if (refusal.holders.empty())
     return "held a moment ago";
-  std::vector<std::string> holders;
-  for (const LeaseHolder& holder : refusal.holders)
-    holders.push_back(describe(holder));
+  const auto holders =
+      mapped(refusal.holders, [](const LeaseHolder& holder) { return describe(holder); });
   return cat("held by ", join(holders, "; "));
 }
 
@@ -122,11 +122,7 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
 }
 
 std::vector<int> lease_fds(const std::vector<Lease>& leases) {
-  std::vector<int> fds;
-  fds.reserve(leases.size());
-  for (const Lease& lease : leases)
-    fds.push_back(lease.fd());
-  return fds;
+  return mapped(leases, &Lease::fd);
 }
 
 std::string lease_variable(const std::vector<Lease>& leases) {

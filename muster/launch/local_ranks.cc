@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -113,10 +114,7 @@ class EarlyEnd {
   }
 
   std::string ranks_in(const std::vector<int>& slots) const {
-    std::vector<int> ranks;
-    ranks.reserve(slots.size());
-    for (const int slot : slots)
-      ranks.push_back(starts_.rank_in(slot));
+    const auto ranks = mapped(slots, [&](const int slot) { return starts_.rank_in(slot); });
     return rank_list(ranks);
   }
 

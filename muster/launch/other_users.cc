@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/lease_plan.h"
@@ -85,9 +86,7 @@ std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuU
 
 // The job starts all the same: the user may know of them.
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
-  std::vector<GpuUuid> wanted;
-  for (const LeaseWish& wish : lease_wishes(plan, host_index))
-    wanted.push_back(wish.gpu);
+  const auto wanted = mapped(lease_wishes(plan, host_index), &LeaseWish::gpu);
   for (const std::string& line : other_users_of(host, wanted))
     log(LogLevel::warn,
         cat(line, ", whose memory and time this job shares; --gpus idle takes others"));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -29,11 +30,7 @@ std::string value_or(const Environment& environment, const char* name, const cha
 
 // "SIGTERM,SIGINT", as torchrun spells it.
 std::string signal_list(const std::vector<int>& signals) {
-  std::vector<std::string> names;
-  names.reserve(signals.size());
-  for (const int signal : signals)
-    names.push_back(signal_name(signal));
-  return join(names, ",");
+  return join(mapped(signals, signal_name), ",");
 }
 
 // A rank that sees its own GPU first finds it as ordinal 0, so scripts that use LOCAL_RANK as the

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
@@ -20,11 +21,11 @@
 namespace muster {
 
 std::string failures_in_words(const std::vector<RankExit>& failed) {
-  std::vector<std::string> each;
-  each.reserve(failed.size());
-  for (const RankExit& exit : failed)
-    each.push_back(cat("rank ", exit.rank, ": ", cause_and_error(exit)));
-  return join(each, ", ");
+  return join(mapped(failed,
+                     [](const RankExit& exit) {
+                       return cat("rank ", exit.rank, ": ", cause_and_error(exit));
+                     }),
+              ", ");
 }
 
 namespace {

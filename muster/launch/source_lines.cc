@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
@@ -183,10 +184,7 @@ void find_lines(std::vector<std::optional<Frame>>& frames,
 std::string with_source_lines(const std::string& stack,
                               std::chrono::system_clock::time_point taken) {
   const std::vector<std::string> lines = split(stack, '\n');
-  std::vector<std::optional<Frame>> frames;
-  frames.reserve(lines.size());
-  for (const std::string& line : lines)
-    frames.push_back(parse_frame(line));
+  auto frames = mapped(lines, parse_frame);
   find_lines(frames, taken);
   std::vector<std::string> text;
   for (size_t i = 0; i < lines.size(); ++i) {

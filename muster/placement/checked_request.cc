@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
@@ -75,24 +77,18 @@ void check_scores_are_used(const Request& request) {
 // Returns the first few hosts of a large inventory, for errors.
 std::string names_of(const Inventory& inventory) {
   constexpr size_t kMaxNamed = 8;
-  std::vector<std::string> names;
-  names.reserve(inventory.hosts.size());
-  for (const Host& host : inventory.hosts)
-    names.push_back(host.name);
-  return join_first(std::move(names), ", ", kMaxNamed);
+  return join_first(mapped(inventory.hosts, &Host::name), ", ", kMaxNamed);
 }
 
 // Returns the flag by which each rank has one GPU, or none; empty when there is no such flag.
 std::string flag_of_one_gpu_each(const Request& request) {
-  if (!request.mesh.empty())
-    return "--mesh";
-  if (!request.rank_memory_bytes.empty())
-    return "--rank-memory";
-  if (request.choose)
-    return "Request::choose";
-  if (request.surplus == Surplus::share)
-    return "--surplus share";
-  return request.cpu_only ? "--nproc-per-node cpu" : "";
+  const std::pair<bool, const char*> flags[] = {
+      {!request.mesh.empty(), "--mesh"},
+      {!request.rank_memory_bytes.empty(), "--rank-memory"},
+      {request.choose != nullptr, "Request::choose"},
+      {request.surplus == Surplus::share, "--surplus share"},
+      {request.cpu_only, "--nproc-per-node cpu"}};
+  return lookup(flags, true, "");
 }
 
 // Some flags say something of a rank's one GPU, and have no meaning with several.
@@ -150,10 +146,7 @@ std::optional<int64_t> ranks_of_each_host(const Inventory& inventory, const Requ
 
 // All hosts of the inventory: as it lists them, or as the network has them.
 std::vector<JobHost> all_hosts(const Inventory& inventory, const Request& request) {
-  std::vector<std::string> names;
-  names.reserve(inventory.hosts.size());
-  for (const Host& host : inventory.hosts)
-    names.push_back(host.name);
+  const auto names = mapped(inventory.hosts, &Host::name);
   const auto blocks =
       blocks_of_mesh(request.mesh, ranks_of_each_host(inventory, request), std::ssize(names));
   std::vector<JobHost> hosts;
@@ -228,25 +221,19 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
 
 // The policies that are left out here can place ranks on CPU slots as well.
 std::string flag_that_needs_gpus(const Request& request) {
-  if (request.gpu_only)
-    return "--nproc-per-node gpu";
-  if (!request.gpus.is_all())
-    return cat("--gpus ", request.gpus.text);
-  if (request.gpus_per_rank > 1)
-    return cat("--gpus-per-rank ", request.gpus_per_rank);
-  if (request.choose)
-    return "Request::choose";
-  if (!request.map.empty())
-    return "--map";
-  if (request.map_of)
-    return "--map-command";
-  if (!request.rank_memory_bytes.empty())
-    return "--rank-memory";
-  if (request.policy != "sequential" && request.policy != "mesh")
-    return cat("--policy ", request.policy);
-  if (request.numa_binding != NumaBinding::none)
-    return cat("--numa-binding ", to_string(request.numa_binding));
-  return "";
+  const bool takes_cpus = request.policy == "sequential" || request.policy == "mesh";
+  const std::pair<bool, std::string> flags[] = {
+      {request.gpu_only, "--nproc-per-node gpu"},
+      {!request.gpus.is_all(), cat("--gpus ", request.gpus.text)},
+      {request.gpus_per_rank > 1, cat("--gpus-per-rank ", request.gpus_per_rank)},
+      {request.choose != nullptr, "Request::choose"},
+      {!request.map.empty(), "--map"},
+      {request.map_of != nullptr, "--map-command"},
+      {!request.rank_memory_bytes.empty(), "--rank-memory"},
+      {!takes_cpus, cat("--policy ", request.policy)},
+      {request.numa_binding != NumaBinding::none,
+       cat("--numa-binding ", to_string(request.numa_binding))}};
+  return lookup(flags, true, "");
 }
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
@@ -30,9 +31,7 @@ bool has_selected(const HostGpus& gpus) {
 }  // namespace
 
 bool JobGpus::find() {
-  std::vector<const Host*> hosts;
-  for (const JobHost& host : hosts_)
-    hosts.push_back(host.host);
+  const auto hosts = mapped(hosts_, &JobHost::host);
   check_selection_hosts(request_.gpus, hosts);
   for (const JobHost& host : hosts_)
     gpus_.push_back(gpus_of(host));

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
@@ -38,8 +40,7 @@ Json to_json(const DeviceAssignment& device) {
                  {"ordinal", device.ordinal.value}});
     if (device.vendor == Vendor::amd)
       json["vendor"] = "amd";
-    if (!device.pci.value.empty())
-      json["pci"] = device.pci.value;
+    add_unless_default(json, "pci", device.pci.value);
   }
   return json;
 }
@@ -55,10 +56,8 @@ Json to_json(const RankPlan& rank) {
     json["more_devices"].push_back(to_json(device));
   if (rank.numa_node)
     json["numa_node"] = *rank.numa_node;
-  if (!rank.cpus.empty())
-    json["cpus"] = rank.cpus;
-  if (rank.bind_cpus)
-    json["bind_cpus"] = true;
+  add_unless_default(json, "cpus", rank.cpus);
+  add_unless_default(json, "bind_cpus", rank.bind_cpus);
   if (rank.batch_share > 0)
     json["batch_share"] = rank.batch_share;
   json["reason"] = rank.reason;
@@ -223,9 +222,8 @@ std::string plan_to_json(const Plan& plan, const std::string& model) {
   add("visibility", dump(to_string(plan.visibility)));
   add("simulated", dump(plan.simulated));
   add("world_size", cat(plan.ranks.size()));
-  std::vector<std::string> ranks;
-  for (const RankPlan& rank : plan.ranks)
-    ranks.push_back(cat("\n    ", dump(to_json(rank))));
+  const auto ranks =
+      mapped(plan.ranks, [](const RankPlan& rank) { return cat("\n    ", dump(to_json(rank))); });
   add("ranks", cat("[", join(ranks, ","), "\n  ]"));
   add("notes", dump(plan.notes));
   if (!plan.warnings.empty())

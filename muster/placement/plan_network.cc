@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 
@@ -42,9 +43,9 @@ void note_places(const Plan& plan, const std::vector<std::string>& places, PlanN
       order.push_back(places[i]);
     ranks[places[i]].push_back(plan.ranks[i].rank);
   }
-  std::vector<std::string> told;
-  for (const std::string& place : order)
-    told.push_back(cat(to_cpu_list(ranks[place]), " below ", place));
+  auto told = mapped(order, [&](const std::string& place) {
+    return cat(to_cpu_list(ranks[place]), " below ", place);
+  });
   if (!told.empty())
     notes.add(cat("network: ranks ", join_first(std::move(told), ", ", kMaxNamed)));
   if (unknown.empty())

@@ -1,5 +1,6 @@
 #include "muster/placement/plan_notes.h"
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 // A text is kept once, with the names of its hosts in the order in which they came. Which hosts to
@@ -19,10 +20,7 @@ std::string prefix(const std::vector<const std::string*>& names, size_t num_host
     return "every host: ";
   if (names.size() > kMaxNamed)
     return cat("hosts ", *names[0], ", ", *names[1], " and ", names.size() - 2, " more: ");
-  std::vector<std::string> all;
-  all.reserve(names.size());
-  for (const std::string* name : names)
-    all.push_back(*name);
+  const auto all = mapped(names, [](const std::string* name) { return *name; });
   return cat("hosts ", join(all, ", "), ": ");
 }
 
@@ -52,11 +50,8 @@ void PlanNotes::warn(const std::string& text) {
 }
 
 std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
-  std::vector<std::string> notes;
-  notes.reserve(order_.size());
-  for (const std::string& text : order_)
-    notes.push_back(prefix(hosts_.at(text), num_hosts) + text);
-  return notes;
+  return mapped(order_,
+                [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts) + text; });
 }
 
 // Warnings keep the words that they have among the notes, so that one can be found in the other.

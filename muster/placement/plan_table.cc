@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/draw/text_table.h"
@@ -89,10 +90,7 @@ std::string plan_table(const Plan& plan) {
   std::vector<TableColumn> heads;
   std::vector<std::vector<std::string>> rows(plan.ranks.size());
   for (const Column& column : kColumns) {
-    std::vector<std::string> cells;
-    cells.reserve(rows.size());
-    for (const RankPlan& rank : plan.ranks)
-      cells.push_back(column.cell(rank));
+    const auto cells = mapped(plan.ranks, [&](const RankPlan& rank) { return column.cell(rank); });
     if (std::ranges::all_of(cells, &std::string::empty))
       continue;
     heads.push_back({std::string(column.title), column.right});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
@@ -33,9 +34,8 @@ void note_left_over(const Policy& policy,
   if (policy.name != std::string_view("sequential") || part == nullptr || !names_each(*part))
     return;
   const int each = input.request.gpus_per_rank;
-  std::vector<std::string> left;
-  for (const UsableGpu& gpu : input.gpus | std::views::drop(num_ranks * each))
-    left.push_back(label_of(input.host, gpu));
+  const auto left = mapped(input.gpus | std::views::drop(num_ranks * each),
+                           [&](const UsableGpu& gpu) { return label_of(input.host, gpu); });
   if (left.empty())
     return;
   const char* const are = left.size() == 1 ? " is" : " are";

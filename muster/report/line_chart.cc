@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
@@ -101,10 +102,9 @@ class LineChart {
 
   // The chart in words, for screen readers.
   std::string description() const {
-    std::vector<std::string> names;
-    for (const Series* const one : series_)
-      names.push_back(
-          cat(one->name, " from ", number_text(one->first), " to ", number_text(one->last)));
+    const auto names = mapped(series_, [](const Series* const one) {
+      return cat(one->name, " from ", number_text(one->first), " to ", number_text(one->last));
+    });
     return cat(join(names, ", "),
                " over ",
                x_name_,

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/draw/xml_text.h"
@@ -191,17 +193,9 @@ class OperationLooks {
   std::vector<std::string> names_ = {};
 };
 
-const char* words_of_end(CallView::State state) {
-  switch (state) {
-    case CallView::State::failed:
-      return ", failed after ";
-    case CallView::State::under_way:
-      return ", not ended after ";
-    case CallView::State::ended:
-      return ", ";
-  }
-  return ", ";
-}
+constexpr std::pair<CallView::State, const char*> kWordsOfEnds[] = {
+    {CallView::State::failed, ", failed after "},
+    {CallView::State::under_way, ", not ended after "}};
 
 std::string bar_title(const CallBar& bar) {
   const CallView& call = *bar.call;
@@ -210,7 +204,7 @@ std::string bar_title(const CallBar& bar) {
     text += cat(" of ", call.group);
   if (call.bytes > 0)
     text += cat(", ", format_bytes(call.bytes));
-  return cat(text, words_of_end(call.state), span_text(bar.end - bar.begin));
+  return cat(text, lookup(kWordsOfEnds, call.state, ", "), span_text(bar.end - bar.begin));
 }
 
 // A rank's row: a bar for each call, on a track that is `length` seconds long from `begin`.
@@ -312,9 +306,7 @@ std::vector<KindOfCall> kinds_of_calls(const JobRun& run) {
 
 // A call's size is that of its last occurrence: its type and shape fix it.
 std::string kinds_table(const JobRun& run) {
-  std::vector<std::vector<std::string>> rows;
-  for (const KindOfCall& kind : kinds_of_calls(run))
-    rows.push_back(kind.row());
+  const auto rows = mapped(kinds_of_calls(run), &KindOfCall::row);
   return html_table({{"call"},
                      {"times", true},
                      {"size", true},

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
 
@@ -80,10 +81,8 @@ TasksReport read_tasks_report(const std::string& folder) {
 // A field that is the same in all results tells nothing.
 std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
                                  const std::vector<TaskResult>& results) {
-  std::vector<ResultFields> fields;
-  fields.reserve(results.size());
-  for (const TaskResult& result : results)
-    fields.push_back(fields_of(result.last_json));
+  const auto fields =
+      mapped(results, [](const TaskResult& result) { return fields_of(result.last_json); });
   std::vector<BestTask> best;
   for (const std::string& name : result_columns(tasks, results).fields) {
     FieldRange range = range_of(name, results, fields);

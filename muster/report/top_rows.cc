@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
 
@@ -108,10 +109,7 @@ std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
   try {
     if (nests_too_deep(bytes))
       throw Error(ErrorCode::invalid_argument, "expected rows, got deep nesting");
-    std::vector<TopRank> ranks;
-    for (const Json& row : Json::parse(bytes))
-      ranks.push_back(rank_of(row));
-    return ranks;
+    return mapped(Json::parse(bytes), rank_of);
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
                 cat("expected rows of `muster top`, got: ", json_words(error.what())));

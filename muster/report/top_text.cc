@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/draw/text_table.h"
@@ -228,10 +229,7 @@ std::string top_table(const TopView& view) {
     };
     return std::ranges::all_of(view.ranks, is_empty, column.cell);
   });
-  std::vector<TableColumn> heads;
-  heads.reserve(columns.size());
-  for (const TopColumn& column : columns)
-    heads.push_back(column.head);
+  const auto heads = mapped(columns, &TopColumn::head);
   std::vector<std::vector<std::string>> rows;
   for (const TopRank& rank : view.ranks) {
     rows.emplace_back();

@@ -14,6 +14,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_member.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/launch/rank_exit_json.h"
@@ -125,8 +126,7 @@ bool write_error_file(const std::string& message,
       return false;
     nlohmann::ordered_json extra = {{"timestamp", cat(std::time(nullptr))},
                                     {"muster", to_json(facts)}};
-    if (!stack.empty())
-      extra["py_callstack"] = stack;  // torchrun's name for it
+    add_unless_default(extra, "py_callstack", stack);  // torchrun's name for it
     const nlohmann::ordered_json document = {
         {"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
     write_file(*path,

@@ -11,6 +11,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -28,10 +29,9 @@ constexpr const char* kAdvice = "; set LOCAL_RANK for every rank, or for none";
 // Ranks that see the same UUIDs share these GPUs.
 std::string gpus_seen(const SeenMachine& seen) {
   const Host& host = seen.machine.hosts.at(0);
-  std::vector<std::string> uuids;
-  for (const UsableGpu& gpu : usable_gpus(host, seen.masks).gpus)
-    uuids.push_back(uuid_of(host, gpu).value);
-  return join(uuids, ",");
+  return join(mapped(usable_gpus(host, seen.masks).gpus,
+                     [&](const UsableGpu& gpu) { return uuid_of(host, gpu).value; }),
+              ",");
 }
 
 // Collective. Returns what every rank says about its device, under the name `about` in the store.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 // A sampler describes itself in bytes, which the ranks gather; each rank then compares all of them,
@@ -15,10 +16,8 @@ namespace {
 
 std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
                                                const SamplerIdentity& identity) {
-  std::vector<SamplerIdentity> by_rank;
-  for (const std::string& bytes : group.all_gather_bytes(identity.to_bytes(), "samplers"))
-    by_rank.push_back(SamplerIdentity::from_bytes(bytes));
-  return by_rank;
+  return mapped(group.all_gather_bytes(identity.to_bytes(), "samplers"),
+                [](const std::string& bytes) { return SamplerIdentity::from_bytes(bytes); });
 }
 
 }  // namespace

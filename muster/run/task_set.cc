@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/context.h"
@@ -123,10 +124,7 @@ void TaskSet::add_entry(detail::TaskEntry entry) {
 }
 
 std::vector<std::string> TaskSet::names() const {
-  std::vector<std::string> names;
-  for (const detail::TaskEntry& entry : entries_)
-    names.push_back(entry.name);
-  return names;
+  return mapped(entries_, &detail::TaskEntry::name);
 }
 
 void TaskSet::run() {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -101,10 +102,7 @@ bool is_crash(int signal) {
 
 Cause cause_among(const std::vector<End>& ends) {
   const Counts counts = count_alike(ends);
-  std::vector<Weight> weights;
-  weights.reserve(ends.size());
-  for (const End& end : ends)
-    weights.push_back(weight_of(end, counts));
+  auto weights = mapped(ends, [&](const End& end) { return weight_of(end, counts); });
   const auto first = std::ranges::min_element(weights);
   Cause cause;
   cause.index = first - weights.begin();

@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
@@ -481,9 +482,8 @@ void ProcessSet::sweep() {
 
 // Members that still run count too.
 std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
-  std::vector<std::string> survivors;
-  for (const Member* const member : running())
-    survivors.push_back(describe_process(member->child.pid));
+  auto survivors = mapped(
+      running(), [](const Member* const member) { return describe_process(member->child.pid); });
   for (const pid_t pid : leftovers)
     survivors.push_back(describe(pid));
   return survivors;

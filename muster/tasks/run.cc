@@ -12,6 +12,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -144,9 +145,7 @@ TaskSchedule schedule_of(const TasksOptions& options,
 void warn_of_others(const DevicePool& pool, int here) {
   if (here < 0 || pool.inventory().simulated)
     return;
-  std::vector<GpuUuid> wanted;
-  for (const PoolGpu& gpu : pool.hosts()[here].gpus)
-    wanted.push_back(gpu.uuid);
+  const auto wanted = mapped(pool.hosts()[here].gpus, &PoolGpu::uuid);
   for (const std::string& line : other_users_of(pool.inventory().hosts[here], wanted))
     log(LogLevel::warn,
         cat(line, ", whose memory and time tasks there share; --gpus chooses others"));

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -116,9 +117,8 @@ void RunHosts::begin_again(int number, RemoteHost& host) {
 // Every host has marks of its own: hosts that share a process table (containers) must not end each
 // other's tasks.
 void RunHosts::begin(int number, RemoteHost& host) {
-  std::vector<std::string> marks;
-  for (const std::string& mark : marks_[number])
-    marks.push_back(cat(mark, "@", host.name()));
+  auto marks =
+      mapped(marks_[number], [&](const std::string& mark) { return cat(mark, "@", host.name()); });
   const std::string mark = marks.back();
   marks.pop_back();
   const RemoteBegin run{.run_id = options_.run_id,

@@ -9,6 +9,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
@@ -28,10 +29,10 @@ constexpr size_t kMaxNamesShown = 5;
 
 // The array's tasks, the first few by name.
 std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
-  std::vector<std::string> names;
-  for (const size_t task : array.tasks)
-    names.push_back(printable(tasks[task].name));
-  return join_first(std::move(names), ", ", kMaxNamesShown);
+  return join_first(
+      mapped(array.tasks, [&](const size_t task) { return printable(tasks[task].name); }),
+      ", ",
+      kMaxNamesShown);
 }
 
 // The commands that would be executed. The jobs' numbers are not known yet: JOB0, JOB1 … stand for

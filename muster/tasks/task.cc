@@ -1,5 +1,8 @@
 #include "muster/tasks/task.h"
 
+#include <utility>
+
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 
@@ -25,19 +28,12 @@ bool has_stopped(const TaskAttempt& attempt) {
 }
 
 const char* to_string(TaskState state) {
-  switch (state) {
-    case TaskState::waiting:
-      return "waiting";
-    case TaskState::running:
-      return "running";
-    case TaskState::done:
-      return "done";
-    case TaskState::failed:
-      return "failed";
-    case TaskState::skipped:
-      return "skipped";
-  }
-  return "?";
+  static constexpr std::pair<TaskState, const char*> kNames[] = {{TaskState::waiting, "waiting"},
+                                                                 {TaskState::running, "running"},
+                                                                 {TaskState::done, "done"},
+                                                                 {TaskState::failed, "failed"},
+                                                                 {TaskState::skipped, "skipped"}};
+  return lookup(kNames, state, "?");
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/scores.h"
@@ -13,9 +14,9 @@ namespace muster {
 namespace {
 
 std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks) {
-  std::vector<double> scores;
-  for (const UsableGpu& gpu : input.gpus)
-    scores.push_back(need_score(input.request.scores, input.host, gpu, "--policy fastest"));
+  const auto scores = mapped(input.gpus, [&](const UsableGpu& gpu) {
+    return need_score(input.request.scores, input.host, gpu, "--policy fastest");
+  });
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](size_t gpu) { return scores[gpu]; });

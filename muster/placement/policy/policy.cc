@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 
@@ -41,11 +42,7 @@ int one_rank_per_gpu(const PolicyInput& input) {
 }
 
 std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const std::vector<size_t>& places) {
-  std::vector<UsableGpu> gpus;
-  gpus.reserve(places.size());
-  for (const size_t place : places)
-    gpus.push_back(input.gpus[place]);
-  return gpus;
+  return mapped(places, [&](const size_t place) { return input.gpus[place]; });
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <functional>
 #include <ranges>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/error.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -244,9 +245,8 @@ class Resolver {
   // Leaves as many candidates as the entry counts.
   void shorten(const SelectionItem& item, Devices& candidates) const {
     if (std::ssize(candidates) < item.first) {
-      std::vector<std::string> labels;
-      for (const UsableGpu& device : candidates)
-        labels.push_back(label_of(host_, device));
+      const auto labels =
+          mapped(candidates, [&](const UsableGpu& device) { return label_of(host_, device); });
       const std::string which = labels.empty() ? "" : cat(" (", join(labels, ", "), ")");
       fail(item,
            cat("expected ",
@@ -277,10 +277,7 @@ void check_selection_hosts(const Selection& selection, const std::vector<const H
     if (part.host.empty() || found != hosts.end())
       continue;
     constexpr size_t kMaxNamed = 8;
-    std::vector<std::string> names;
-    names.reserve(hosts.size());
-    for (const Host* const host : hosts)
-      names.push_back(host->name);
+    auto names = mapped(hosts, &Host::name);
     fail_at(selection.text,
             part.at,
             cat("expected a host of the job (",

@@ -6,6 +6,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/task_process.h"
 
@@ -65,9 +66,7 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
   try {
     return folder_->try_take_all(lease_wishes_of(pool_, where), note);
   } catch (const Error& error) {
-    std::vector<int> indices;
-    for (const int gpu : where.gpus)
-      indices.push_back(gpus()[gpu].index.value);
+    const auto indices = mapped(where.gpus, [&](const int gpu) { return gpus()[gpu].index.value; });
     const Error told(error.code(),
                      cat(error.message(),
                          " (GPU ",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -111,9 +112,8 @@ HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
 // Which GPU the run counts on and the host has not; empty: none.
 std::string HostRetry::what_is_missing() const {
   const Host& host = connection_->inventory()->hosts[0];
-  std::vector<std::string> there;
-  for (const UsableGpu& gpu : usable_gpus(host).gpus)
-    there.push_back(uuid_of(host, gpu).value);
+  const auto there = mapped(usable_gpus(host).gpus,
+                            [&](const UsableGpu& gpu) { return uuid_of(host, gpu).value; });
   const auto is_missing = [&](const std::string& gpu) {
     return std::ranges::find(there, gpu) == there.end();
   };

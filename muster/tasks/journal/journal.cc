@@ -15,6 +15,8 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/hex.h"
+#include "muster/base/json_member.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/journal/task_file.h"
@@ -39,23 +41,13 @@ constexpr std::chrono::milliseconds kGatherFor{12};
 // until it is gone too.
 constexpr std::chrono::milliseconds kLockPatience{1'000};
 
-const char* to_text(AttemptEnd how) {
-  switch (how) {
-    case AttemptEnd::done:
-      return "done";
-    case AttemptEnd::failed:
-      return "failed";
-    case AttemptEnd::again:
-      return "again";
-    case AttemptEnd::interrupted:
-      return "interrupted";
-    case AttemptEnd::stopped:
-      return "stopped";
-    case AttemptEnd::refused:
-      return "refused";
-  }
-  return "?";
-}
+constexpr std::pair<AttemptEnd, const char*> kAttemptEnds[] = {
+    {AttemptEnd::done, "done"},
+    {AttemptEnd::failed, "failed"},
+    {AttemptEnd::again, "again"},
+    {AttemptEnd::interrupted, "interrupted"},
+    {AttemptEnd::stopped, "stopped"},
+    {AttemptEnd::refused, "refused"}};
 
 // Brings a file to the disk, or a folder: the names in it. A folder that this user may not read is
 // left to the system.
@@ -231,8 +223,7 @@ uint64_t Journal::start(const std::string& task,
     json["memory"] = share.memory_bytes;
   }
   json["num_cpus"] = share.cpus;
-  if (!attempt.cpus.empty())
-    json["cpus"] = attempt.cpus;
+  add_unless_default(json, "cpus", attempt.cpus);
   json["log"] = attempt.log;
   return append(to_text(json));
 }
@@ -247,7 +238,7 @@ uint64_t Journal::end(const std::string& task,
                {"task", task},
                {"attempt", attempt.attempt},
                {"at", attempt.ended.value_or(0)},
-               {"how", to_text(how)}};
+               {"how", lookup(kAttemptEnds, how, "?")}};
   if (attempt.lost) {
     json["lost"] = true;
   } else if (attempt.signal != 0) {
@@ -255,12 +246,9 @@ uint64_t Journal::end(const std::string& task,
   } else {
     json["code"] = attempt.exit_code;
   }
-  if (attempt.timed_out)
-    json["timed_out"] = true;
-  if (!reason.empty())
-    json["reason"] = reason;
-  if (!last_json.empty())
-    json["json"] = last_json;
+  add_unless_default(json, "timed_out", attempt.timed_out);
+  add_unless_default(json, "reason", reason);
+  add_unless_default(json, "json", last_json);
   return append(to_text(json));
 }
 

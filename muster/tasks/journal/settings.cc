@@ -1,5 +1,6 @@
 #include "muster/tasks/journal/settings.h"
 
+#include "muster/base/given.h"
 #include "muster/base/strings.h"
 
 // Every setting is a text by its flag's name, and one that was not given has none. to_texts and
@@ -50,14 +51,11 @@ TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
                          .standalone = !text("standalone").empty(),
                          .lease = text("no-lease").empty(),
                          .allow_nan = text("allow-nan") == "yes"};
-  if (const std::string gpus = text("gpus"); !gpus.empty())
-    settings.gpus = Selection(gpus);
-  if (const std::string binding = text("numa-binding"); !binding.empty())
-    settings.numa_binding = parse_numa_binding(binding);
-  if (const std::string what = text("visibility"); !what.empty())
-    settings.visibility = parse_visibility(what);
-  if (const std::string first = text("fail-fast"); !first.empty())
-    settings.fail_fast = first == "yes";
+  settings.gpus = given(text("gpus"), [](const std::string& gpus) { return Selection(gpus); });
+  settings.numa_binding = given(text("numa-binding"), parse_numa_binding);
+  settings.visibility = given(text("visibility"), parse_visibility);
+  settings.fail_fast =
+      given(text("fail-fast"), [](const std::string& word) { return word == "yes"; });
   return settings;
 }
 

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
@@ -46,28 +47,21 @@ TaskNeed need_of(const FileJson& json) {
 // A position is left out where its key is not in the spec.
 FileJson json_of(const Task& task) {
   FileJson json = {{"name", task.name}, {"argv", task.argv}};
-  if (!task.environment.empty())
-    json["env"] = task.environment;
-  if (!task.directory.empty())
-    json["dir"] = task.directory;
+  add_unless_default(json, "env", task.environment);
+  add_unless_default(json, "dir", task.directory);
   json["needs"] = FileJson::array();
   for (const TaskNeed& need : task.needs)
     json["needs"].push_back(json_of(need));
-  if (!task.on.empty())
-    json["on"] = task.on;
+  add_unless_default(json, "on", task.on);
   if (task.ranks != 1)
     json["ranks"] = task.ranks;
-  if (!task.after.empty())
-    json["after"] = task.after;
-  if (task.priority != 0)
-    json["priority"] = task.priority;
-  if (task.retries != 0)
-    json["retries"] = task.retries;
+  add_unless_default(json, "after", task.after);
+  add_unless_default(json, "priority", task.priority);
+  add_unless_default(json, "retries", task.retries);
   json["back_off_ms"] = task.back_off.count();
   if (task.time_limit)
     json["time_limit_ms"] = task.time_limit->count();
-  if (!task.parameters.empty())
-    json["parameters"] = task.parameters;
+  add_unless_default(json, "parameters", task.parameters);
   const NeedPlaces& places = task.places;
   for (const auto& [key, at] : {std::pair("at", task.at),
                                 std::pair("needs_at", places.needs),

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
 
@@ -59,9 +60,7 @@ std::string csv_cell(const std::string& text) {
 }
 
 void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
-  std::vector<std::string> written;
-  for (const std::string& cell : cells)
-    written.push_back(csv_cell(cell));
+  const auto written = mapped(cells, csv_cell);
   out += cat(join(written, ","), "\r\n");
 }
 

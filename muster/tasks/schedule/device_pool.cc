@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/links.h"
@@ -129,9 +130,7 @@ struct DevicePool::Offer {
 };
 
 void check_selection(const Selection& selection, const Inventory& inventory) {
-  std::vector<const Host*> hosts;
-  for (const Host& host : inventory.hosts)
-    hosts.push_back(&host);
+  const auto hosts = mapped(inventory.hosts, [](const Host& host) { return &host; });
   check_selection_hosts(selection, hosts);
 }
 
@@ -229,9 +228,9 @@ AllowedGpus DevicePool::allowed(const std::string& on) const {
       if (!problem)
         problem = error;
     }
-    std::vector<bool> row;
-    for (const PoolGpu& gpu : hosts_[h].gpus)
-      row.push_back(std::ranges::find(selected, gpu.device) != selected.end());
+    auto row = mapped(hosts_[h].gpus, [&](const PoolGpu& gpu) {
+      return std::ranges::find(selected, gpu.device) != selected.end();
+    });
     allowed.push_back(std::move(row));
   }
   if (problem && !fits_a_host)
@@ -394,9 +393,7 @@ std::vector<int> DevicePool::best_linked(int host,
   if (const auto known = linked_.find(key); known != linked_.end())
     return known->second;
   const Host& real = inventory_.hosts[host];
-  std::vector<UsableGpu> devices;
-  for (const int at : fitting)
-    devices.push_back(hosts_[host].gpus[at].device);
+  auto devices = mapped(fitting, [&](const int at) { return hosts_[host].gpus[at].device; });
   const bool any_mig =
       std::ranges::any_of(devices, [](const UsableGpu& device) { return device.mig >= 0; });
   const bool linked = !any_mig && knows_links(real);

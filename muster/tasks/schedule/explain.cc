@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -225,9 +226,8 @@ std::string ScheduleExplainer::explain_running(size_t task, double now) const {
     return cat(name(task), " has ended; its record is on its way to the disk\n");
   const auto& [where, began] = found->second;
   const PoolHost& host = hosts_[where.host];
-  std::vector<std::string> devices;
-  for (const int gpu : where.gpus)
-    devices.push_back(cat("GPU ", host.gpus[gpu].index.value));
+  auto devices =
+      mapped(where.gpus, [&](const int gpu) { return cat("GPU ", host.gpus[gpu].index.value); });
   if (devices.empty())
     devices = {"the CPU"};
   return cat(name(task),

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/stop_pause.h"
@@ -191,9 +192,7 @@ void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
       needs, [&](const TaskNeed& need) { return pool_.could_meet(need, kind.wish.allowed); });
   if (possible)
     return;
-  std::vector<std::string> texts;
-  for (const TaskNeed& need : needs)
-    texts.push_back(describe(need));
+  const auto texts = mapped(needs, [](const TaskNeed& need) { return describe(need); });
   const int cpus = pool_.hosts().empty() ? 0 : pool_.hosts()[0].cpus;
   throw Error(ErrorCode::unavailable,
               cat("task ",

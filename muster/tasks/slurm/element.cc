@@ -14,6 +14,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -126,9 +127,9 @@ ElementProgram program_as_given(const SlurmElement& element, const std::string& 
 
 // "2 GPUs (NVIDIA A100 with 39.4 GiB free, …)".
 std::string what_is_here(const DevicePool& pool) {
-  std::vector<std::string> gpus;
-  for (const PoolGpu& gpu : pool.hosts()[0].gpus)
-    gpus.push_back(cat(gpu.model, " with ", format_bytes(gpu.memory_left), " free"));
+  const auto gpus = mapped(pool.hosts()[0].gpus, [](const PoolGpu& gpu) {
+    return cat(gpu.model, " with ", format_bytes(gpu.memory_left), " free");
+  });
   return cat(plural(gpus.size(), "GPU"), gpus.empty() ? "" : cat(" (", join(gpus, ", "), ")"));
 }
 

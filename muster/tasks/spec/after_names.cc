@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 
@@ -179,11 +180,9 @@ class AfterResolver {
   // The task's values of these parameters, in their order.
   std::vector<std::string> values_of(size_t task,
                                      const std::vector<std::string>& parameters) const {
-    std::vector<std::string> values;
-    values.reserve(parameters.size());
-    for (const std::string& parameter : parameters)
-      values.push_back(tasks_[task].parameters.at(parameter));
-    return values;
+    return mapped(parameters, [&](const std::string& parameter) {
+      return tasks_[task].parameters.at(parameter);
+    });
   }
 
   // The task comes after the other one.
