@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 
@@ -29,6 +30,11 @@ struct NamedCommand {
   const CLI::App* command;
   std::string name;  // "muster checkpoint"
 };
+
+// What to do next: what the words were probably meant to be, or else to read the help.
+std::string or_see_help(const std::string& suggestion, const NamedCommand& named) {
+  return suggestion.empty() ? cat("; see ", named.name, " --help") : suggestion;
+}
 
 // Returns the innermost command that the command line names.
 NamedCommand named_command(const CLI::App& app) {
@@ -65,9 +71,7 @@ std::string unknown_flag(const CLI::App& app) {
     if (!is_flag(word))
       continue;
     const std::string flag = word.substr(0, word.find('='));
-    std::string next = suggested_flag(*named.command, word, true);
-    if (next.empty())
-      next = cat("; see ", named.name, " --help");
+    const std::string next = or_see_help(suggested_flag(*named.command, word, true), named);
     return cat("expected a flag of ", named.name, ", got '", printable(flag), "'", next);
   }
   return "";
@@ -78,22 +82,19 @@ std::string unknown_subcommand(const CLI::App& app) {
   const NamedCommand named = named_command(app);
   if (named.command == &app || named.command->get_require_subcommand_min() == 0)
     return "";
-  std::vector<std::string> names;
-  for (const CLI::App* part : named.command->get_subcommands({}))
-    names.push_back(part->get_name());
+  auto names = mapped(named.command->get_subcommands({}), &CLI::App::get_name);
   const std::vector<std::string> words = named.command->remaining();
   const auto word = std::ranges::find_if_not(words, is_flag);
   std::string got = "none";
-  std::string next;
+  std::string suggestion;
   if (word != words.end()) {
     got = cat("'", printable(*word), "'");
-    next = did_you_mean(*word, {names.begin(), names.end()});
+    suggestion = did_you_mean(*word, {names.begin(), names.end()});
   }
-  if (next.empty())
-    next = cat("; see ", named.name, " --help");
   const std::string last = names.back();
   names.pop_back();
-  return cat("expected ", join(names, ", "), " or ", last, ", got ", got, next);
+  return cat(
+      "expected ", join(names, ", "), " or ", last, ", got ", got, or_see_help(suggestion, named));
 }
 
 }  // namespace muster

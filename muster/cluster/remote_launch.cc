@@ -51,6 +51,7 @@ constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr int kHostWatch = -1;  // the number of its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
+constexpr int kEndOfSsh = 255;  // the exit code of ssh itself; others are those of its command
 
 // Asks --host-discovery for the first hosts, where none are listed. Blocking: until it has
 // answered.
@@ -71,13 +72,13 @@ class RemoteJob {
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
     if (remote_.ssh.empty())
       remote_.ssh = {"ssh"};
-    const auto there = static_cast<int>(remote_.hosts.size());
+    const auto num_hosts = static_cast<int>(remote_.hosts.size());
     if (cluster_.max_hosts <= 1)
-      cluster_.min_hosts = cluster_.max_hosts = there;
-    if (there < cluster_.min_hosts && remote_.discovery.empty()) {
+      cluster_.min_hosts = cluster_.max_hosts = num_hosts;
+    if (num_hosts < cluster_.min_hosts && remote_.discovery.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--nnodes: expected at most ",
-                      there,
+                      num_hosts,
                       " hosts, since no more are listed, got ",
                       cluster_.min_hosts));
     }
@@ -248,29 +249,44 @@ class RemoteJob {
     agent.running = false;
     agent.feed.reset();
     const bool has_left = !exit.failed() && coordinator_->has_joined(without_user(agent.host.name));
-    if (has_left || coordinator_->result() || processes_.stop_requested() != 0)
+    if (has_left || is_ending())
       return;
-    const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
-                                             : cat("exit code ", exit.exit_code);
-    const bool by_ssh = !agent.address.empty() && (exit.exit_code == 255 || !exit.failed());
-    std::string what =
-        cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
-    if (!exit.failed()) {
-      what += cat(" before the agent there had joined; check that `",
-                  join(remote_.ssh, " "),
-                  " ",
-                  agent.host.name,
-                  " echo hello` prints hello");
-    }
-    const auto others = std::ranges::count_if(agents_, [](const auto& a) { return a->running; });
-    const bool enough_may_be_there = others >= cluster_.min_hosts || !remote_.discovery.empty();
-    if (cluster_.elastic() && enough_may_be_there) {
+    const bool is_end_of_ssh =
+        !agent.address.empty() && (exit.exit_code == kEndOfSsh || !exit.failed());
+    const std::string what = describe_loss(agent, exit, is_end_of_ssh);
+    if (can_do_without()) {
       log(LogLevel::warn, what);
       return;
     }
     coordinator_report({.kind = Report::Kind::stop,
                         .error = what,
-                        .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
+                        .exit_code = is_end_of_ssh ? 1 : std::max(1, exit.exit_code)});
+  }
+
+  // Whether the job is over, or was told to end.
+  bool is_ending() { return coordinator_->result() || processes_.stop_requested() != 0; }
+
+  // Whether the job may go on with the hosts that are left, or that may still be discovered.
+  bool can_do_without() const {
+    const auto left =
+        std::ranges::count_if(agents_, [](const auto& agent) { return agent->running; });
+    return cluster_.elastic() && (left >= cluster_.min_hosts || !remote_.discovery.empty());
+  }
+
+  // Says of an agent that should not have ended how it did, and what to look at.
+  std::string describe_loss(const Agent& agent, const ChildExit& exit, bool is_end_of_ssh) const {
+    const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
+                                             : cat("exit code ", exit.exit_code);
+    const std::string what = cat(
+        "host ", agent.host.name, ": ", is_end_of_ssh ? "ssh" : "its agent", " ended with ", how);
+    if (exit.failed())
+      return what;
+    return cat(what,
+               " before the agent there had joined; check that `",
+               join(remote_.ssh, " "),
+               " ",
+               agent.host.name,
+               " echo hello` prints hello");
   }
 
   // The first stop signal ends the job by its coordinator, so that all hosts end their ranks.
@@ -294,13 +310,13 @@ class RemoteJob {
   // Agents are started on new hosts as they appear. Hosts that go away end by themselves, or are
   // told to by the one who took them away.
   void start_new(const std::vector<HostSpec>& hosts) {
-    if (coordinator_->result() || processes_.stop_requested() != 0)
+    if (is_ending())
       return;
     for (const HostSpec& host : hosts) {
-      const bool there = std::ranges::any_of(agents_, [&](const auto& agent) {
+      const bool runs_there = std::ranges::any_of(agents_, [&](const auto& agent) {
         return agent->host.name == host.name && agent->running;
       });
-      if (there || ++starts_[host.name] > cluster_.max_host_failures)
+      if (runs_there || ++starts_[host.name] > cluster_.max_host_failures)
         continue;
       log(LogLevel::info, cat("host ", host.name, " is new; starting an agent there"));
       start(host);

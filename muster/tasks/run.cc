@@ -94,7 +94,7 @@ TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool 
 
 // How fast the GPUs are, where the run or a task chooses by it.
 Scores scores_for(const TasksRun& run, const Inventory& inventory) {
-  const auto by_score = [](const Selection& selection) {
+  const auto chooses_by_score = [](const Selection& selection) {
     return selection.has({SelectionItem::Kind::fastest});
   };
   std::set<std::string> texts;
@@ -102,9 +102,9 @@ Scores scores_for(const TasksRun& run, const Inventory& inventory) {
     if (!task.on.empty())
       texts.insert(task.on);
   }
-  bool any = run.settings.gpus && by_score(*run.settings.gpus);
+  bool any = run.settings.gpus && chooses_by_score(*run.settings.gpus);
   for (const std::string& on : texts)
-    any = any || by_score(Selection(on));
+    any = any || chooses_by_score(Selection(on));
   return any ? remembered_scores(inventory) : Scores();
 }
 
