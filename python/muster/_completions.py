@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import threading
 from typing import Callable, Deque
 
@@ -46,6 +47,10 @@ class Completions:
             return  # another thread has taken it
         try:
             complete()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # sys.exit in a callback: the thread that is here by chance serves all tasks
+            logging.getLogger("concurrent.futures").critical("exception calling a callback of a future", exc_info=True)
         finally:
             with self._lock:
                 self._open -= 1

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import multiprocessing.process
 import multiprocessing.spawn
 import os
@@ -14,6 +15,9 @@ from muster.errors import FailedPrecondition, InvalidArgument
 
 # Set while a started process runs the program's main module again, to find the functions in it.
 _importing_main = False
+FUTURE_IS_NO_ARGUMENT = "expected arguments that can be pickled, got a future; give its result(), or after=[it] to come after it"
+EXECUTOR_IS_NO_ARGUMENT = "expected arguments that can be pickled, got an executor; make one in the function"
+_OF_A_PROCESS = "what belongs to this process: open files, locks, tensors on a device"
 # The main module, and its name in a process that another one has started.
 _MAIN_NAMES = ("__main__", "__mp_main__")
 
@@ -31,11 +35,25 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     functions within functions go by value, which needs cloudpickle."""
     if not callable(function):
         raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
+    _refuse_what_only_begins(function, what)
     body = _body((function, tuple(args), dict(kwargs)), function, what)
     preparation = _preparation(needs_main=any(name.encode() in body for name in _MAIN_NAMES))
     if b"multiprocessing.managers" in body:  # its queues and others are reached with this key
         preparation["authkey"] = bytes(multiprocessing.process.current_process().authkey)
     return pickle.dumps((preparation, body), protocol=4)
+
+
+# What a call of such a function gives, which cannot be sent, and what gives the values.
+_BEGINNINGS = ((inspect.iscoroutinefunction, "an async function", "a function that returns asyncio.run({name}(...))"),
+               (inspect.isasyncgenfunction, "an async generator", "a function that collects its values"),
+               (inspect.isgeneratorfunction, "a generator", "a function that returns list({name}(...))"))
+
+
+def _refuse_what_only_begins(function: Callable[..., Any], what: str) -> None:
+    name = name_of(function)
+    for is_one, kind, instead in _BEGINNINGS:
+        if is_one(function) or (not isinstance(function, type) and is_one(getattr(function, "__call__", None))):
+            raise InvalidArgument(f"{what}: expected a function that returns its result, got {kind}, '{name}'; give {instead.format(name=name)}")
 
 
 def call_packed(packed: bytes) -> Any:
@@ -60,6 +78,8 @@ def _body(call: Any, function: Callable[..., Any], what: str) -> bytes:
     """By name where another process finds all of it by name."""
     try:
         body = pickle.dumps(call, protocol=4)
+    except InvalidArgument as error:  # of a future or an executor, which says what to do
+        raise InvalidArgument(f"{what}: {error}") from None
     except Exception as error:  # an argument's own __reduce__ may raise anything
         return _by_value(call, function, what, error)
     return _by_value(call, function, what) if b"__main__" in body and _main_file() is None else body
@@ -71,25 +91,37 @@ def _by_value(call: Any, function: Callable[..., Any], what: str, first: Optiona
     try:
         import cloudpickle
     except ImportError:
-        reason = f" ({first})" if first else ""
-        raise InvalidArgument(
-            f"{what}: expected a function and arguments that can be pickled, got '{name}'{reason}; move the function to the top of a "
-            "module, or install cloudpickle, which sends functions of notebooks and lambdas") from first
+        raise InvalidArgument(f"{what}: expected a function and arguments that can be pickled, got '{name}'"
+                              f"{_why_not(function, first)}") from first
     try:
         return bytes(cloudpickle.dumps(call, protocol=4))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{what}: {error}") from None
     except Exception as error:
         raise InvalidArgument(f"{what}: expected a function and arguments that can be pickled, got '{name}' ({error}); leave out "
-                              "what belongs to this process: open files, locks, tensors on a device") from error
+                              f"{_OF_A_PROCESS}") from error
 
 
 def _refuse_futures(call: Any, what: str) -> None:
-    """They cannot be sent, and what is meant is clear."""
+    """Those of other executors too. They cannot be sent, and what is meant is clear."""
     _, args, kwargs = call
     for value in (*args, *kwargs.values()):
         if isinstance(value, concurrent.futures.Future):
-            raise InvalidArgument(f"{what}: expected arguments that can be pickled, got a future; give its result(), or after=[it] to come after it")
+            raise InvalidArgument(f"{what}: {FUTURE_IS_NO_ARGUMENT}")
         if isinstance(value, concurrent.futures.Executor):
-            raise InvalidArgument(f"{what}: expected arguments that can be pickled, got an executor; make one in the function")
+            raise InvalidArgument(f"{what}: {EXECUTOR_IS_NO_ARGUMENT}")
+
+
+def _why_not(function: Callable[..., Any], first: Optional[Exception]) -> str:
+    """What pickle minds, and what to do, where there is no cloudpickle."""
+    if first is None:
+        return (" of a main module that no other process can run again (python -c, standard input, a __main__.py); move the function to "
+                "a module, or install cloudpickle, which sends it as it is")
+    try:
+        pickle.dumps(function)
+    except Exception:
+        return f" ({first}); move the function to the top of a module, or install cloudpickle, which sends functions of notebooks and lambdas"
+    return f" with arguments of which one cannot ({first}); leave out {_OF_A_PROCESS}"
 
 
 def _preparation(needs_main: bool) -> dict[str, Any]:
@@ -118,11 +150,12 @@ def pack_result(result: Any, what: str) -> bytes:
     try:
         return pickle.dumps(result, protocol=4)
     except Exception as error:
-        try:
-            return _dumps_by_value(result)
-        except Exception:
-            raise TypeError(f"{what}: expected a result that can be pickled, got {type(result).__name__} ({error}); return numbers, "
-                            "arrays or tensors of the CPU, or a path") from error
+        reason = str(error)
+    try:
+        return _dumps_by_value(result)
+    except Exception:
+        raise TypeError(f"{what}: expected a result that can be pickled, got {type(result).__name__} ({reason}); return numbers, "
+                        "arrays or tensors of the CPU, or a path") from None
 
 
 def pack_exception(error: BaseException) -> Optional[bytes]:

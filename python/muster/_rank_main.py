@@ -80,12 +80,12 @@ def _tell_failure(connection: Connection, error: BaseException) -> None:
 
 
 def _own_frames_left_out(error: BaseException) -> Any:
-    """The traceback from the first frame that is not this package's."""
+    """The traceback from the first frame that is not this package's; None where all are, as for a result that cannot be sent."""
     package = os.path.dirname(os.path.abspath(__file__))
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(package):
         trace = trace.tb_next
-    return trace if trace is not None else error.__traceback__
+    return trace
 
 
 def _write_error_file(path: str, error: BaseException, told: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Dict, List, Optional, Union
 
+from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._places import Need, Share
 from muster._waits import wait_until
 from muster.errors import InvalidArgument, text_of
@@ -42,6 +43,9 @@ class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
         """What result() raises; None where it returns."""
         self._wait(timeout)
         return super().exception(0)
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(FUTURE_IS_NO_ARGUMENT)
 
     def _wait(self, timeout: Optional[float]) -> None:
         with self._condition:

@@ -13,11 +13,11 @@ from datetime import timedelta
 from typing import Any, Callable, Iterable, List, Optional, Set, Union
 
 from muster._flags import DeviceName, gpus_text
-from muster._function import name_of, pack, refuse_while_importing
+from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing
 from muster._request import Futures, request_of, whole_number
 from muster._task import Task, TaskFuture
 from muster._task_runner import TaskRunner
-from muster.errors import Error
+from muster.errors import Error, InvalidArgument
 
 
 class Executor(concurrent.futures.Executor):
@@ -93,6 +93,9 @@ class Executor(concurrent.futures.Executor):
     def end_tasks(self) -> None:
         """Cancels what waits and ends what runs (SIGTERM, and SIGKILL after 30 s)."""
         self._runner.end_tasks()
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(EXECUTOR_IS_NO_ARGUMENT)
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         if kind is not None and not issubclass(kind, Exception):

@@ -1,0 +1,100 @@
+"""What users give muster.spawn and muster.Executor to call, and how: odd functions, odd values, and the end of the program."""
+import subprocess
+import sys
+import unittest
+
+from package import PackageCase
+from spawn_test import script
+
+
+class Functions(PackageCase):
+    def test_a_function_whose_call_only_begins_is_refused_at_once(self):
+        self.must_print(script("""
+            import functools
+            async def wait(x): return x
+            def count(): yield 1
+            async def both(): yield 1
+            class Model:
+                async def __call__(self): pass
+                def batches(self): yield 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    for function in (wait, functools.partial(wait, 1), count, both, Model(), Model().batches):
+                        try:
+                            pool.submit(function)
+                        except muster.InvalidArgument as error:
+                            print(str(error).partition("result, ")[2])
+                    print(type(pool.submit(Model).result()).__name__)
+                try:
+                    muster.spawn(wait, args=(1,))
+                except muster.InvalidArgument as error:
+                    print(error)
+            """), """\
+            got an async function, 'wait'; give a function that returns asyncio.run(wait(...))
+            got an async function, 'wait'; give a function that returns asyncio.run(wait(...))
+            got a generator, 'count'; give a function that returns list(count(...))
+            got an async generator, 'both'; give a function that collects its values
+            got an async function, 'Model'; give a function that returns asyncio.run(Model(...))
+            got a generator, 'batches'; give a function that returns list(batches(...))
+            Model
+            muster.spawn: expected a function that returns its result, got an async function, 'wait'; give a function that returns asyncio.run(wait(...))
+            """)
+
+    def test_what_cannot_be_sent_is_told_by_what_it_is(self):
+        self.must_print(script("""
+            import threading
+            def one(*args): return 1
+            if __name__ == "__main__":
+                sys.modules["cloudpickle"] = None
+                with muster.Executor(cpu_slots=1) as pool:
+                    future = pool.submit(one)
+                    for value in ([future], {"pool": pool}, threading.Lock()):
+                        try:
+                            pool.submit(one, value)
+                        except muster.InvalidArgument as error:
+                            print(str(error).partition(": ")[2])
+            """), """\
+            expected arguments that can be pickled, got a future; give its result(), or after=[it] to come after it
+            expected arguments that can be pickled, got an executor; make one in the function
+            expected a function and arguments that can be pickled, got 'one' with arguments of which one cannot (cannot pickle '_thread.lock' object); leave out what belongs to this process: open files, locks, tensors on a device
+            """)
+
+    def test_a_program_without_a_file_is_named(self):
+        text = "import sys; sys.modules['cloudpickle'] = None\nimport muster\ndef one(): return 1\nmuster.spawn(one, n=1)\n"
+        done = subprocess.run([sys.executable, "-c", text], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
+        self.assertIn("got 'one' of a main module that no other process can run again (python -c, standard input, a __main__.py); move the", done.stderr)
+
+    def test_a_result_that_cannot_be_sent_shows_no_frames_of_muster(self):
+        self.must_print(script("""
+            def values(): return {"all": (i for i in range(2))}
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print("muster/_" in str(pool.submit(values).exception().__cause__))
+                try:
+                    muster.spawn(values, n=1, quiet=True)
+                except muster.RanksFailed as failed:
+                    print("muster/_" in failed.card, "got dict (cannot pickle 'generator' object)" in failed.card)
+            """), "False\nFalse True\n")
+
+
+class Callbacks(PackageCase):
+    def test_one_that_leaves_the_program_leaves_the_executor(self):
+        code, out, err = self.run_script(script("""
+            import threading
+            def one(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    called = threading.Event()
+                    def leave(_):
+                        called.set()
+                        sys.exit(3)
+                    pool.submit(one).add_done_callback(leave)
+                    called.wait()
+                    print(pool.submit(one).result())
+            """))
+        self.assertEqual((code, out), (0, "1\n"), err)
+        self.assertIn("SystemExit: 3", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
