@@ -5,6 +5,7 @@ they know a key (multiprocessing's handshake) before anything is unpickled.
 """
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shutil
@@ -15,6 +16,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Callable, Dict, Optional
 
 from muster._forks import owned_by_this_process
+from muster._threads import Threads
 
 ADDRESS = "MUSTER_CALL"  # where a started process finds its call
 KEY = "MUSTER_CALL_KEY"
@@ -32,6 +34,7 @@ class Channel:
         self._key = secrets.token_bytes(32)
         self._folder: Optional[str] = None
         self._closed = False
+        self._threads = Threads("muster-channel")
         if across_hosts:
             self._listener = Listener(("0.0.0.0", 0), family="AF_INET", backlog=1024, authkey=self._key)
             host = socket.getfqdn()
@@ -47,6 +50,10 @@ class Channel:
         """What a started process needs to find this channel."""
         return {ADDRESS: self._address, KEY: self._key.hex()}
 
+    def expect(self, number: int) -> None:
+        """So many processes may come and stay at a time. The threads that serve them are started now."""
+        self._threads.keep(number)
+
     def _accept(self) -> None:
         while not self._closed:
             try:
@@ -55,7 +62,7 @@ class Channel:
                 if self._closed:
                     return
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="muster-channel", daemon=True).start()
+            self._threads.run(functools.partial(self._serve, connection))
 
     def _serve(self, connection: Connection) -> None:
         with connection:
@@ -80,6 +87,7 @@ class Channel:
         except OSError:
             pass
         self._listener.close()
+        self._threads.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

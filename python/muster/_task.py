@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._places import Need, Share
+from muster._threads import Timer
 from muster._waits import wait_until
 from muster.errors import InvalidArgument, text_of
 
@@ -72,7 +73,7 @@ class Task:
     failures: int = 0
     answer: Optional[Dict[str, Any]] = None
     ended_by_us: str = ""
-    timer: Optional[threading.Timer] = None
+    timer: Optional[Timer] = None
 
     def is_plain(self) -> bool:
         """Whether any process on one device will do."""

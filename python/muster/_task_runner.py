@@ -4,6 +4,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import os
+import sys
 import threading
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
@@ -13,10 +14,11 @@ from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
 from muster._log_file import append_to_log, remove_if_empty
-from muster._places import Need, Share, places_of
+from muster._places import WHOLE, Need, Share, places_of
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
 from muster._task import Task, failure_of
+from muster._threads import Timers
 from muster._waiting import Waiting
 from muster._waits import wait_until
 from muster._worker import Worker, answer_of, tell
@@ -42,6 +44,8 @@ class TaskRunner:
         self._running: Dict[int, Task] = {}
         self._workers: Dict[int, Worker] = {}
         self._number = 0
+        self._ranks_left = 0  # of tasks that have not ended
+        self._most_ranks = 0  # at a time
         self._closing = False
         self._is_parents = False  # in a child that was forked
         self._gone = ""
@@ -54,6 +58,7 @@ class TaskRunner:
         self._places = places_of(self._server.inventory, wanted, cpu_slots)
         for held in self._server.held:
             self._places.set_held(held["gpu"], held["units"])
+        self._timers = Timers()
         self._server.follow(self._on_message)
         owned_by_this_process(self)
 
@@ -85,11 +90,20 @@ class TaskRunner:
             task.earlier_left = len(after)
             task.environment = changes_since(self._server.environment)
             self._waiting.add(task, ready=not after)
-        task.future.add_done_callback(functools.partial(self._on_cancelled, task))
+            self._ranks_left += task.ranks
+            self._most_ranks = max(self._most_ranks, self._ranks_at_a_time(task))
+            connections = min(self._ranks_left, self._most_ranks)
+        self._channel.expect(connections)
+        task.future.add_done_callback(functools.partial(self._on_done, task))
         for earlier in after:
             earlier.add_done_callback(functools.partial(self._on_earlier, task))
         self._schedule()
         return task
+
+    def _ranks_at_a_time(self, task: Task) -> int:
+        """How many ranks there are while all devices run tasks like this one."""
+        share = task.need.devices * task.need.units
+        return task.ranks * (1 + len(self._places.all) * WHOLE // share) if share else sys.maxsize
 
     def take_no_more(self, cancel_waiting: bool) -> None:
         """No task is added from now on. Those that have begun end as they do."""
@@ -129,6 +143,7 @@ class TaskRunner:
             wait_until(self._changed, self._is_idle)
         self._server.close()
         self._channel.close()
+        self._timers.close()
         try:
             os.rmdir(self.run_dir)  # where nothing was printed
         except OSError:
@@ -173,7 +188,9 @@ class TaskRunner:
                 self._fail(task, f"was skipped: it comes after one that failed ({failed})")
         self._schedule()
 
-    def _on_cancelled(self, task: Task, future: "concurrent.futures.Future[Any]") -> None:
+    def _on_done(self, task: Task, future: "concurrent.futures.Future[Any]") -> None:
+        with self._lock:
+            self._ranks_left -= task.ranks
         if not future.cancelled():
             return
         with self._lock:
@@ -218,7 +235,7 @@ class TaskRunner:
             return
         self._running[task.number] = task
         if task.time_limit is not None:
-            task.timer = _after(task.time_limit, functools.partial(self._on_time_limit, task, task.attempt))
+            task.timer = self._timers.after(task.time_limit, functools.partial(self._on_time_limit, task, task.attempt))
 
     def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str,
                more: Mapping[str, str]) -> None:
@@ -380,7 +397,7 @@ class TaskRunner:
     def _start_again(self, task: Task, pause: float, costs: bool) -> None:
         task.prepare_another(costs)
         self._waiting.add(task, ready=False)
-        _after(pause, functools.partial(self._on_pause_over, task))
+        self._timers.after(pause, functools.partial(self._on_pause_over, task))
 
     def _on_pause_over(self, task: Task) -> None:
         with self._lock:
@@ -404,10 +421,3 @@ class TaskRunner:
             for task in lost:
                 self._fail(task, f"was lost: {why}")
         self._schedule()
-
-
-def _after(seconds: float, call: Callable[[], None]) -> threading.Timer:
-    timer = threading.Timer(seconds, call)
-    timer.daemon = True
-    timer.start()
-    return timer

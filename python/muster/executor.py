@@ -85,10 +85,16 @@ class Executor(concurrent.futures.Executor):
         """No more tasks are taken. With `wait`, returns when all have ended."""
         self._runner.take_no_more(cancel_futures)
         if not wait or self._runner.is_in_callback():
-            threading.Thread(target=self.shutdown, name="muster-shutdown").start()
+            self._shut_down_beside()
             return
         self._runner.wait_and_close()
         _live.discard(self)
+
+    def _shut_down_beside(self) -> None:
+        try:
+            threading.Thread(target=self.shutdown, name="muster-shutdown").start()
+        except RuntimeError:  # at the end of Python, which waits for it itself
+            pass
 
     def end_tasks(self) -> None:
         """Cancels what waits and ends what runs (SIGTERM, and SIGKILL after 30 s)."""

@@ -96,5 +96,30 @@ class Callbacks(PackageCase):
         self.assertIn("SystemExit: 3", err)
 
 
+class TheEnd(PackageCase):
+    def test_tasks_go_on_where_python_starts_no_more_threads(self):
+        """As Python 3.12, once the main module has ended."""
+        for warm in False, True:
+            self.must_print(script(f"""
+                import atexit, threading
+                def slow(value):
+                    time.sleep(0.3)
+                    return value
+                def flaky():
+                    if muster.attempt() == 0: raise ValueError("not yet")
+                    return "again"
+                def no_more(self): raise RuntimeError("can't create new thread at interpreter shutdown")
+                def say(future): print(str(future.exception() or future.result()).splitlines()[0], flush=True)
+                if __name__ == "__main__":
+                    pool = muster.Executor(cpu_slots=1, warm={warm})
+                    first = pool.submit(slow, "first")
+                    second = pool.submit(flaky, retries=1, after=[first])
+                    third = pool.submit(wait_for_ever, time_limit=0.3, after=[second])
+                    fourth = pool.submit(muster.world_size, ranks=3, gpus=0, after=[second])
+                    for future in (first, second, third, pool.submit(muster.rank, after=[fourth])): future.add_done_callback(say)
+                    atexit.register(setattr, threading.Thread, "start", no_more)
+                """), "first\nagain\ntask 'wait_for_ever' failed: its time limit of 0.3 s was over\n0\n")
+
+
 if __name__ == "__main__":
     unittest.main()
