@@ -65,6 +65,8 @@ def _variables(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"env: expected a dict of variables, got {value!r}; write env={{'NAME': 'value'}}")
     for variable, told in value.items():
+        if not isinstance(variable, str) or not variable or "=" in variable:
+            raise InvalidArgument(f"env: expected names of variables as keys, got {variable!r}; write env={{'NAME': 'value'}}")
         if told is None:
             raise InvalidArgument(f"env: expected a text for {variable}, got None; leave it out, or write ''")
     return value

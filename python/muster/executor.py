@@ -117,7 +117,7 @@ def _uuids(gpus: Union[None, DeviceName, Iterable[DeviceName]]) -> Optional[List
     try:
         return [rank.device.uuid for rank in plan("gpu", gpus=gpus_text(gpus))]
     except Error as error:
-        told = str(error).replace("--nproc-per-node gpu: ", f"gpus={gpus!r}: ").partition("; --nproc-per-node cpu")[0]
+        told = str(error).replace('n="gpu": ', f"gpus={gpus!r}: ").partition('; n="cpu"')[0]
         raise type(error)(f"muster.Executor: {told}") from None
 
 

@@ -9,9 +9,10 @@ from typing import Any, Callable, Iterator, Optional, Union, overload
 
 from muster import _abi
 from muster._flags import DeviceName, gpus_text, mesh_text, scores_table
+from muster._keywords import by_keywords
 from muster._plain import plain_value
 from muster.devices import Device, devices_of
-from muster.errors import InvalidArgument, Unavailable
+from muster.errors import Error, InvalidArgument, Unavailable
 
 MapFunction = Callable[[int, "list[Device]"], DeviceName]
 
@@ -120,8 +121,19 @@ def plan(n: Union[None, int, str] = None, *,
         "numa_binding": numa_binding, "cpu_slots": cpu_slots, "inventory": inventory}
     if map is not None:
         request["map"] = map_indices(map, request)
-    answer = _abi.ask("muster_plan", request)
+    answer = _asked(request)
     return Plan(answer["plan"], devices_of(answer["devices"]))
+
+
+def _asked(request: Mapping[str, Any]) -> Any:
+    """The library's answer. Its errors name flags."""
+    for name, value in request.items():
+        if isinstance(value, str) and not value.strip():
+            raise InvalidArgument(f"{name}: expected a value, got {value!r}; give one, or leave it out")
+    try:
+        return _abi.ask("muster_plan", request)
+    except Error as error:
+        raise type(error)(by_keywords(str(error)).replace("size: ", "rank_memory: ", 1)) from None
 
 
 def _memory(told: Union[None, int, str, Iterable[Union[int, str]]]) -> Optional[list[Any]]:
@@ -168,9 +180,9 @@ def _selected(request: Mapping[str, Any]) -> list[Device]:
     """The GPUs that `gpus` selects, in its order; of several hosts those of the first, as a map is for every host."""
     asked = {key: request.get(key) for key in ("gpus", "inventory", "scores")}
     try:
-        planned = _abi.ask("muster_plan", {**asked, "n": "gpu"})
+        planned = _asked({**asked, "n": "gpu"})
     except Unavailable as error:  # it names what is asked for here, and not what the caller wrote
-        raise Unavailable(str(error).replace("--nproc-per-node gpu", "map", 1)) from None
+        raise Unavailable(str(error).replace('n="gpu"', "map", 1)) from None
     ranks = Plan(planned["plan"], devices_of(planned["devices"]))
     return [rank.device for rank in ranks if rank.host == ranks[0].host]
 

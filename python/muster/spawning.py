@@ -16,11 +16,14 @@ from muster._channel import ADDRESS, KEY, Channel, send_call
 from muster._flags import DeviceName, gpus_text, scores_table
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception
 from muster._job_process import JobProcess
+from muster._keywords import by_keywords
 from muster._plain import plain_value
 from muster._python_path import python_path, rank_command
 from muster._run_flags import run_flags
 from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import RanksFailed, card_of, failure_of, logs_of
+
+_SAYS = "muster run: "
 
 
 def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *,
@@ -166,13 +169,20 @@ class _Job:
 
     def _failure_without_card(self, code: int, said: List[str]) -> Error:
         """No rank failed: the program refused the job, or was stopped."""
-        told = [line for line in said if line.strip()]
         if self._world_size == 0 and code in (1, 2):
             refused = InvalidArgument if code == 2 else Unavailable
-            return refused(f"muster.spawn: {told[-1] if told else f'the job was not started (exit code {code}; the reason is above)'}")
+            return refused(f"muster.spawn: {_told(said) or f'the job was not started (exit code {code}; the reason is above)'}")
         reason = "; all ranks have saved" if code == 75 else ""
         return RanksFailed(f"muster.spawn: the job of '{self._name}' was stopped: exit code {code}{reason}", exit_code=code,
                            cause=f"exit code {code}", run_dir=self._run_dir, logs=logs_of(self._run_dir))
+
+
+def _told(said: List[str]) -> str:
+    """The last thing that the program has said, which may be of several lines, with keywords for flags."""
+    lines = [line for line in said if line.strip()]
+    begin = next((place for place in range(len(lines) - 1, -1, -1) if lines[place].startswith(_SAYS)), len(lines) - 1)
+    text = "\n".join(lines[max(0, begin):])
+    return by_keywords(text[len(_SAYS):] if text.startswith(_SAYS) else text).replace("a flag of muster run", "a keyword of muster.spawn or a flag of muster run")
 
 
 def _address_for(keywords: Mapping[str, Any], address: str) -> str:

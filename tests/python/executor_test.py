@@ -73,9 +73,9 @@ class Mistakes(PackageCase):
         for call, expected in (
                 ("muster.Executor(cpu_slots=0)", "InvalidArgument: muster.Executor: expected cpu_slots of 1 or more, got 0; correct it"),
                 ("muster.Executor(run_dir='/proc/x')", "Unavailable: muster.Executor: expected the program muster to run tasks here, got: "),
-                ("muster.Executor(gpus='GPU-none')", "InvalidArgument: muster.Executor: --gpus GPU-none: expected hexadecimal digits"),
-                ("muster.spawn(note_pid, n=0)", "InvalidArgument: muster.spawn: muster run: --nproc-per-node: expected a number from 1"),
-                ("muster.spawn(note_pid, n=1, max_restart=3)", "expected a flag of muster run, got '--max-restart'; did you mean '--max-restarts'?")):
+                ("muster.Executor(gpus='GPU-none')", "InvalidArgument: muster.Executor: gpus='GPU-none': expected hexadecimal digits"),
+                ("muster.spawn(note_pid, n=0)", "InvalidArgument: muster.spawn: n: expected a number from 1"),
+                ("muster.spawn(note_pid, n=1, max_restart=3)", "InvalidArgument: muster.spawn: expected a keyword of muster.spawn or a flag of muster run, got 'max_restart'; did you mean 'max_restarts'?")):
             code, out, err = self.run_script(script(f"if __name__ == '__main__': {call}\n"))
             self.assertEqual((code, out), (1, ""), call)
             self.assertIn(expected, err, call)

@@ -23,7 +23,7 @@ os.environ.update(PYTHONPATH=str(PACKAGE), PYTHONDONTWRITEBYTECODE="1", PYTHON_E
 sys.path.insert(0, str(PACKAGE))
 
 import muster  # noqa: E402
-from muster import _flags, _run_flags, _task  # noqa: E402
+from muster import _flags, _keywords, _run_flags, _task  # noqa: E402
 from muster._tensorboard import EventFile  # noqa: E402
 
 BOX = {"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": [
@@ -80,7 +80,7 @@ class Package(PackageTest):
                 self.assertTrue(getattr(muster, name).__doc__, name)
 
     def test_the_examples_of_its_helpers_are_right(self):
-        for module, least in (_flags, 4), (_run_flags, 1), (_task, 2):
+        for module, least in (_flags, 4), (_keywords, 2), (_run_flags, 1), (_task, 2):
             failed, tried = doctest.testmod(module)
             self.assertEqual((failed, tried >= least), (0, True), module.__name__)
 
@@ -166,6 +166,27 @@ class Plans(PackageTest):
             self.assertEqual(raised.exception.code, "invalid_argument")
 
 
+    def test_errors_name_keywords(self):
+        """And not the flags of the program, which the caller has not written."""
+        for wrong, expected in (
+                ({"n": 2, "scores": {0: 100, 1: 90}},
+                 'policy="fastest": expected a score for each GPU, got none for GPU 2 of host box.*; give scores= with all of them, or select those '
+                 "that have one by gpus="),
+                ({"n": 9}, 'n: expected at most 3 ranks on host box .*, got 9; give n=3 or less, or say what the others get: surplus="cpu", "drop" or "share"'),
+                ({"n": 0}, "n: expected a number from 1, 'auto', 'cpu' or 'gpu', got 0"),
+                ({"gpus": "8"}, r"gpus=8: expected the index of a GPU.*\n  gpus:  8\n         \^"),
+                ({"gpus": "GPU-zzz"}, "gpus='GPU-zzz': expected hexadecimal digits"),
+                ({"n": 2, "policy": "memory", "scores": {0: 1}}, 'scores: expected policy fastest, gpus="fastest:N" or global_batch, which go by them'),
+                ({"n": 2, "map": [0, 0]}, 'policy="list": expected a GPU of its own for each rank, .*; surplus="share" allows it'),
+                ({"n": 2, "rank_memory": "40 apples"}, "rank_memory: expected a number with B, KB"),
+                ({"n": 2, "policy": ""}, "policy: expected a value, got ''; give one, or leave it out")):
+            with self.assertRaisesRegex(muster.InvalidArgument, f"^{expected}") as raised:
+                muster.plan(inventory=self.box, **wrong)
+            self.assertNotIn("--", str(raised.exception))
+        with self.assertRaisesRegex(muster.InvalidArgument, "^muster.spawn: gpus='GPU-zzz': expected .*\n  gpus:  GPU-zzz\n"):
+            muster.spawn(print, inventory=self.box, gpus="GPU-zzz")
+
+
 class Values(PackageTest):
     class Two:
         def __index__(self):
@@ -187,7 +208,7 @@ class Values(PackageTest):
                 muster.plan(**{"n": 2, "inventory": self.box, **wrong})
         self.assertRaisesRegex(muster.InvalidArgument, "expected a text, got bytes", muster.Plan.from_json, b"{}")
         for wrong in ({"quiet": "x"}, {"n": True}, {"tee": True}, {"max_restarts": True}, {"dry_run": True}, {"help": True}, {"env": ["A=1"]},
-                      {"env": {"A": None}}, {"n": 1, "nproc_per_node": 2}, {"hosts": {}}):
+                      {"env": {"A": None}}, {"env": {"A=B": "c"}}, {"n": 1, "nproc_per_node": 2}, {"hosts": {}}):
             with self.assertRaisesRegex(muster.InvalidArgument, f"{list(wrong)[0]}.*, got |, got {list(wrong)[0]}="):
                 _run_flags.run_flags(wrong, "/tmp")
         self.assertRaisesRegex(muster.InvalidArgument, "write kwargs=", muster.spawn, print, (), [1])
