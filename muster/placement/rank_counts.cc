@@ -70,7 +70,7 @@ std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) {
 
 [[noreturn]] void fail_with_excess(const Host& host, const Excess& excess) {
   const std::string fewer =
-      excess.capacity > 0 ? cat("--nproc-per-node ", excess.capacity, " or less, ") : "";
+      excess.capacity > 0 ? cat("give --nproc-per-node ", excess.capacity, " or less, or ") : "";
   throw Error(ErrorCode::invalid_argument,
               cat("--nproc-per-node: expected at most ",
                   excess.capacity,
@@ -81,9 +81,9 @@ std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) {
                   "), got ",
                   excess.asked,
                   excess.why,
-                  "; give ",
+                  "; ",
                   fewer,
-                  "or say what the others get: --surplus cpu, drop or share"));
+                  "say what the others get: --surplus cpu, drop or share"));
 }
 
 // Divides the ranks by the rule that the request gives for those that are too many.
