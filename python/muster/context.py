@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from muster import _abi, _stops, spans
+from muster._forks import owned_by_this_process
 from muster._join import Joined, join
+from muster.errors import FailedPrecondition
 from muster.rank import attempt, batch_share, run_dir
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 STOPPED = 75
 
 _current: Optional[Context] = None
+_parents: Optional[str] = None  # in a child that was forked from a rank: which rank
 
 
 def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta] = None,
@@ -41,10 +44,18 @@ def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta
     surplus:  what a rank without a visible GPU gets, where the launcher assigns none: "error", "cpu" or "share".
     """
     global _current
+    refuse_in_a_child("muster.init")
     if _current is None:
         _current = Context(join(backend, timeout, surplus))
         atexit.register(_at_exit)
     return _current
+
+
+def refuse_in_a_child(what: str) -> None:
+    """The group is that of the rank that has forked this process, and a collective of the child would wait for ever."""
+    if _parents is not None:
+        raise FailedPrecondition(f"{what}: expected the process that has called muster.init, got one that was forked from {_parents}; "
+                                 "call it in that one")
 
 
 def current() -> Optional[Context]:
@@ -66,6 +77,14 @@ class Context:
         self._pending: Any = None  # a loss that a GPU still computes
         self._counts = False
         self._stops = False
+        owned_by_this_process(self)
+
+    def let_go(self) -> None:
+        """The group is the parent's."""
+        global _current, _parents
+        if _current is self:
+            _current, _parents = None, f"rank {self.rank}"
+            self._owns_group = False
 
     @property
     def is_main(self) -> bool:
@@ -126,6 +145,7 @@ class Context:
     def should_stop(self) -> bool:
         """Whether any rank was asked to stop. All ranks get the same answer, so that they can save and end together:
         `sys.exit(muster.STOPPED)`. All ranks call it, at the same place."""
+        refuse_in_a_child("should_stop")
         signal = _stops.seen() if self.stop_requested() else 0
         seen = self._highest(signal)
         if seen and not self._stops and self.is_main:

@@ -9,6 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from muster import spans
+from muster._plain import plain_value
+from muster.context import refuse_in_a_child
 from muster.errors import InvalidArgument
 from muster.rank import attempt, rank, run_dir, world_size
 
@@ -22,10 +24,10 @@ _WHOLE = 2.0**53  # up to here every whole number is a double
 _writers: Dict[str, _Writer] = {}
 
 
-def metrics(step: int, *, folder: Optional[str] = None, tensorboard: bool = False, **values: Value) -> Dict[str, float]:
+def metrics(step: int, *, folder: Union[None, str, "os.PathLike[str]"] = None, tensorboard: bool = False, **values: Value) -> Dict[str, float]:
     """Writes the means over all ranks as a line of `metrics.jsonl`, and gives them. All ranks call it, with the same names.
 
-    A value is a number, a tensor (the mean of its elements), or a pair: a mean, and over how many samples it is.
+    A value is a number, a tensor or an array (the mean of its elements), or a pair: a mean, and over how many samples it is.
 
     >>> means = muster.metrics(step, loss=loss, accuracy=(hits / n, n))
     >>> means["loss"]
@@ -34,12 +36,16 @@ def metrics(step: int, *, folder: Optional[str] = None, tensorboard: bool = Fals
     Rank 0 writes the line, into `folder` or else the run's; where there is neither, nothing is written. The line also says
     where the time since the last one went: "time/compute" and so on. tensorboard=True writes an event file beside it.
     """
+    step = plain_value(step)
+    if not isinstance(step, (int, float)):
+        raise InvalidArgument(f"metrics: expected the number of a step, got {step!r}; write metrics(step, loss=loss)")
+    refuse_in_a_child("metrics")
     own = {name: _mean_and_count(name, value) for name, value in values.items()}
     times = _times_since_last()
     told = _gather((sorted(own), own, times))
     _check_names(told)
     means = _means(list(own), [one[1] for one in told])
-    where = folder or run_dir()
+    where = os.fspath(folder) if folder else run_dir()
     if rank() == 0 and where:
         writer = _writers.get(where)
         if writer is None:
@@ -52,16 +58,29 @@ def _mean_and_count(name: str, value: Value) -> Tuple[float, float]:
     """The sum of a metric's samples on this rank, and their number."""
     if name == "step" or name.startswith("time/"):
         raise InvalidArgument(f"metrics: expected a name that is not 'step' or a share of the time, got '{name}'; choose another")
-    mean, count = value if isinstance(value, tuple) else (value, 1.0)
-    if hasattr(mean, "detach"):
-        if mean.numel() == 0:
-            return 0.0, 0.0
-        mean = mean.detach().double().mean().item()
-    number, count = float(mean), float(count)
+    try:
+        mean, count = value if isinstance(value, tuple) else (value, 1.0)
+        number, count = _mean_of(mean), 0.0 if _is_empty(mean) else float(count)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"metrics: expected a number, a tensor or an array, or a pair of a mean and a count, got {value!r} for '{name}'; "
+                              "correct it") from error
     if not count >= 0 or math.isinf(count):
         raise InvalidArgument(f"metrics: expected a count of 0 samples or more for '{name}', got {count}; pass the number of "
                               "samples that the mean is over")
     return (number * count, count) if count else (0.0, 0.0)  # a mean over no samples is usually NaN, and counts as nothing
+
+
+def _mean_of(value: Any) -> float:
+    if _is_empty(value):
+        return math.nan
+    if hasattr(value, "detach"):
+        value = value.detach().double()
+    return float(value.mean() if getattr(value, "ndim", 0) > 0 else value)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether it is a tensor or an array without elements, of which there is no mean."""
+    return getattr(value, "ndim", 0) > 0 and 0 in value.shape
 
 
 def _gather(own: Any) -> List[Any]:

@@ -3,7 +3,7 @@ import subprocess
 import sys
 import unittest
 
-from package import PackageCase
+from package import TORCH_PYTHON, PackageCase
 from spawn_test import script
 
 
@@ -94,6 +94,30 @@ class Callbacks(PackageCase):
             """))
         self.assertEqual((code, out), (0, "1\n"), err)
         self.assertIn("SystemExit: 3", err)
+
+
+@unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+class Forks(PackageCase):
+    def test_a_child_of_a_rank_meets_nobody(self):
+        self.must_print(script("""
+            import torch.distributed as dist
+            if __name__ == "__main__":
+                ctx = muster.init()
+                child = os.fork()
+                if child == 0:
+                    for call in muster.init, lambda: muster.metrics(1, loss=1), ctx.should_stop:
+                        try:
+                            call()
+                        except muster.FailedPrecondition as error:
+                            print(error, flush=True)
+                    sys.exit(0)  # which leaves the group to the parent
+                print(os.waitpid(child, 0)[1], muster.metrics(1, loss=1), dist.is_initialized())
+            """), """\
+            muster.init: expected the process that has called muster.init, got one that was forked from rank 0; call it in that one
+            metrics: expected the process that has called muster.init, got one that was forked from rank 0; call it in that one
+            should_stop: expected the process that has called muster.init, got one that was forked from rank 0; call it in that one
+            0 {'loss': 1.0} True
+            """, python=TORCH_PYTHON)
 
 
 class TheEnd(PackageCase):

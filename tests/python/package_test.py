@@ -301,6 +301,20 @@ class Metrics(PackageTest):
             with self.assertRaises(muster.InvalidArgument):
                 muster.metrics(1, **values)
 
+    def test_arrays_and_what_is_no_number(self):
+        class Array:  # as numpy's
+            def __init__(self, *values): self.values, self.ndim, self.shape = values, 1, (len(values),)
+            def mean(self): return sum(self.values) / len(self.values)
+        class Step:
+            def __index__(self): return 3
+        self.assertEqual(muster.metrics(Step(), folder=self.folder, loss=Array(1.0, 2.0), none=Array()), {"loss": 1.5})
+        self.assertEqual(self.lines(), ['{"step":3,"loss":1.5}'])
+        for wrong in None, "x", [1, 2], (1, 2, 3), 1j:
+            with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected a number, a tensor or an array, .* for 'loss'; correct it"):
+                muster.metrics(1, loss=wrong)
+        with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected the number of a step, got '1'; "):
+            muster.metrics("1", loss=1)
+
     def test_an_event_file_is_one_of_tensorboard(self):
         events = EventFile(str(self.folder))
         events.write(1, {"loss": 0.5, "huge": 1e300})
