@@ -13,6 +13,7 @@
 
 namespace muster {
 
+// An empty storage under a shape: sizes and types may be asked for, values may not.
 at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error) {
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = at::empty({0}, like.options().requires_grad(false));

@@ -6,6 +6,7 @@
 
 namespace muster {
 
+// Stand-ins are made once: a step puts and lifts them often.
 UnreducedGradients::UnreducedGradients(const std::vector<at::Tensor>& parts,
                                        const std::string& error) {
   for (const at::Tensor& part : parts)
@@ -13,6 +14,7 @@ UnreducedGradients::UnreducedGradients(const std::vector<at::Tensor>& parts,
         {.part = part, .stand_in = tensor_without_memory(part, error), .reduced = {}});
 }
 
+// What was reduced until now is neither lost nor seen.
 void UnreducedGradients::put() {
   if (std::exchange(put_, true))
     return;
@@ -20,6 +22,7 @@ void UnreducedGradients::put() {
     place.reduced = std::exchange(place.part.mutable_grad(), place.stand_in);
 }
 
+// It comes before a backward adds to the gradients, and before they are cleared.
 void UnreducedGradients::lift() {
   if (!std::exchange(put_, false))
     return;
