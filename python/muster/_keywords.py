@@ -8,6 +8,8 @@ _FLAG = r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
 # Words that are values of a flag in a message. Others after a flag are words of the message.
 _VALUES = ("sequential", "list", "fastest", "memory", "topology", "spread", "pack", "numa", "mesh", "error", "cpu", "gpu", "drop", "share", "job", "own",
            "own-first", "all", "none", "node", "socket", "exclusive", "core-complex", "auto")
+# Flags that need no value.
+_SWITCHES = ("no_lease", "no_gpu_check", "no_auth", "quiet", "wait")
 _ENDS = r"(?![\w-]|[,.:]\w)"
 _VALUE = rf"(?P<word>(?:{'|'.join(sorted(_VALUES, key=len, reverse=True))})(?::[A-Z]\b)?){_ENDS}|(?P<number>\d+){_ENDS}|[A-Z]{{2,}}{_ENDS}"
 _SCORES = re.compile(r"measure them with `muster bench device`, or give `muster run` --scores FILE with all of them")
@@ -30,6 +32,8 @@ def by_keywords(message: str) -> str:
     'n: expected at most 8 ranks, got 9; give n=8 or less, or surplus="share"'
     >>> by_keywords("plan: expected a number from 1 at request.n, got 0")
     'n: expected a number from 1, got 0'
+    >>> by_keywords("lease: expected free GPUs; wait for them with --wait, or give others with --gpus")
+    'lease: expected free GPUs; wait for them with wait=True, or give others with gpus'
     """
     message = re.sub(r"^plan: (expected .*?) at request\.(\w+(?:\[\d+\])?)", r"\2: \1", message)
     message = _SCORES.sub("give scores= with all of them, or select those that have one by gpus=", message)
@@ -50,4 +54,6 @@ def _named(told: Match[str]) -> str:
     name = keyword_of(told[1])
     if told["word"]:
         return f'{name}="{told["word"]}"'
-    return f"{name}={told['number']}" if told["number"] else name
+    if told["number"]:
+        return f"{name}={told['number']}"
+    return f"{name}=True" if name in _SWITCHES else name

@@ -7,13 +7,13 @@ import re
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, Union
 
 from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._places import Need, Share
 from muster._threads import Timer
 from muster._waits import wait_until
-from muster.errors import InvalidArgument, text_of
+from muster.errors import FailedPrecondition, InvalidArgument, text_of
 
 _LONGEST_PAUSE = 60.0
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -34,6 +34,7 @@ class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
         self.devices: List[str] = []
         self.log: Optional[str] = None
         self.attempts = 0
+        self.is_in_callback: Callable[[], bool] = bool  # whether this thread is in a callback of a future of the same executor
 
     def result(self, timeout: Optional[float] = None) -> Any:
         """What the function returned. Raises what it raised, or TaskFailed."""
@@ -49,6 +50,9 @@ class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
         raise InvalidArgument(FUTURE_IS_NO_ARGUMENT)
 
     def _wait(self, timeout: Optional[float]) -> None:
+        if not self.done() and self.is_in_callback():  # this thread may be the one that brings results
+            raise FailedPrecondition("future.result: expected a future that is done, got a wait in a callback, which keeps the executor waiting; "
+                                     "add a callback to that one, submit with after=[...], or wait in another thread")
         with self._condition:
             wait_until(self._condition, self.done, timeout)
 

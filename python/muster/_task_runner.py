@@ -88,6 +88,7 @@ class TaskRunner:
             self._number += 1
             task = make(self._number)
             task.earlier_left = len(after)
+            task.future.is_in_callback = self.is_in_callback
             task.environment = changes_since(self._server.environment)
             self._waiting.add(task, ready=not after)
             self._ranks_left += task.ranks

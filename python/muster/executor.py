@@ -30,7 +30,7 @@ class Executor(concurrent.futures.Executor):
     ...     print(c.result(), c.devices, c.log)
     ...     print(list(pool.map(score, seeds)))
 
-    `gpus` selects the devices, as `muster run --gpus` does; without GPUs, tasks have CPU slots (`cpu_slots` of them). Tasks
+    `gpus` selects the devices, as `muster run --gpus` does; without GPUs, or with `cpu_slots`, tasks have CPU slots. Tasks
     start in the order of `submit`, as soon as their devices are free; no other job of this user gets these meanwhile. A
     process sees its own devices alone.
 
@@ -47,6 +47,9 @@ class Executor(concurrent.futures.Executor):
     def __init__(self, gpus: Union[None, DeviceName, Iterable[DeviceName]] = None, *, cpu_slots: Optional[int] = None,
                  warm: bool = False, run_dir: Union[None, str, "os.PathLike[str]"] = None, lease: bool = True) -> None:
         refuse_while_importing("muster.Executor")
+        if cpu_slots is not None and gpus is not None:
+            raise InvalidArgument(f"muster.Executor: expected gpus or cpu_slots, got gpus={gpus!r} and cpu_slots={cpu_slots!r}: tasks on CPU slots see no "
+                                  "GPU; leave one out")
         if cpu_slots is not None:
             cpu_slots = whole_number("muster.Executor", "cpu_slots", cpu_slots, 1)
         folder = os.path.abspath(run_dir or os.path.join("runs", _new_name()))

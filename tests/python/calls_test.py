@@ -95,6 +95,37 @@ class Callbacks(PackageCase):
         self.assertEqual((code, out), (0, "1\n"), err)
         self.assertIn("SystemExit: 3", err)
 
+    def test_one_that_waits_is_told(self):
+        self.must_print(script("""
+            import threading
+            def one(): return 1
+            def hold():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+                pathlib.Path("go").unlink()
+                return 1
+            if __name__ == "__main__":
+                for warm in False, True:
+                    with muster.Executor(cpu_slots=1, warm=warm) as pool, muster.Executor(cpu_slots=1) as other:
+                        called = threading.Event()
+                        def wait(done):
+                            try:
+                                pool.submit(one, after=[last]).result()
+                            except muster.FailedPrecondition as error:
+                                print(error)
+                            print(done.result(), other.submit(one).result())
+                            called.set()
+                        first = pool.submit(hold)
+                        last = pool.submit(one, after=[first])
+                        first.add_done_callback(wait)
+                        pathlib.Path("go").touch()
+                        called.wait()
+            """), """\
+            future.result: expected a future that is done, got a wait in a callback, which keeps the executor waiting; add a callback to that one, submit with after=[...], or wait in another thread
+            1 1
+            future.result: expected a future that is done, got a wait in a callback, which keeps the executor waiting; add a callback to that one, submit with after=[...], or wait in another thread
+            1 1
+            """)
+
 
 @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
 class Forks(PackageCase):

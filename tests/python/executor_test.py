@@ -72,6 +72,7 @@ class Mistakes(PackageCase):
     def test_each_has_a_clear_error(self):
         for call, expected in (
                 ("muster.Executor(cpu_slots=0)", "InvalidArgument: muster.Executor: expected cpu_slots of 1 or more, got 0; correct it"),
+                ("muster.Executor(gpus=0, cpu_slots=2)", "InvalidArgument: muster.Executor: expected gpus or cpu_slots, got gpus=0 and cpu_slots=2"),
                 ("muster.Executor(run_dir='/proc/x')", "Unavailable: muster.Executor: expected the program muster to run tasks here, got: "),
                 ("muster.Executor(gpus='GPU-none')", "InvalidArgument: muster.Executor: gpus='GPU-none': expected hexadecimal digits"),
                 ("muster.spawn(note_pid, n=0)", "InvalidArgument: muster.spawn: n: expected a number from 1"),
