@@ -24,6 +24,7 @@ from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailabl
 from muster.failed import RanksFailed, card_of, failure_of, logs_of
 
 _SAYS = "muster run: "
+_STOPS = {75: "; all ranks have saved", 124: "; its timeout was over"}
 
 
 def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *,
@@ -172,7 +173,7 @@ class _Job:
         if self._world_size == 0 and code in (1, 2):
             refused = InvalidArgument if code == 2 else Unavailable
             return refused(f"muster.spawn: {_told(said) or f'the job was not started (exit code {code}; the reason is above)'}")
-        reason = "; all ranks have saved" if code == 75 else ""
+        reason = _STOPS.get(code, "")
         return RanksFailed(f"muster.spawn: the job of '{self._name}' was stopped: exit code {code}{reason}", exit_code=code,
                            cause=f"exit code {code}", run_dir=self._run_dir, logs=logs_of(self._run_dir))
 

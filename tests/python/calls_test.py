@@ -76,6 +76,15 @@ class Functions(PackageCase):
                     print("muster/_" in failed.card, "got dict (cannot pickle 'generator' object)" in failed.card)
             """), "False\nFalse True\n")
 
+    def test_a_timeout_is_told(self):
+        self.must_print(script("""
+            if __name__ == "__main__":
+                try:
+                    muster.spawn(wait_for_ever, n=1, timeout=0.5, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(failed, failed.exit_code)
+            """), "muster.spawn: the job of 'wait_for_ever' was stopped: exit code 124; its timeout was over 124\n")
+
 
 class Callbacks(PackageCase):
     def test_one_that_leaves_the_program_leaves_the_executor(self):

@@ -207,7 +207,8 @@ class Values(PackageTest):
             with self.assertRaisesRegex(muster.InvalidArgument, f"^{list(wrong)[0]}: expected .*, got .*; "):
                 muster.plan(**{"n": 2, "inventory": self.box, **wrong})
         self.assertRaisesRegex(muster.InvalidArgument, "expected a text, got bytes", muster.Plan.from_json, b"{}")
-        for wrong in ({"quiet": "x"}, {"n": True}, {"tee": True}, {"max_restarts": True}, {"dry_run": True}, {"help": True}, {"env": ["A=1"]},
+        for wrong in ({"quiet": "x"}, {"n": True}, {"tee": True}, {"max_restarts": True}, {"dry_run": True}, {"help": True}, {"nprocs": 2}, {"join": False}, {"daemon": True},
+                      {"start_method": "fork"}, {"env": ["A=1"]},
                       {"env": {"A": None}}, {"env": {"A=B": "c"}}, {"n": 1, "nproc_per_node": 2}, {"hosts": {}}):
             with self.assertRaisesRegex(muster.InvalidArgument, f"{list(wrong)[0]}.*, got |, got {list(wrong)[0]}="):
                 _run_flags.run_flags(wrong, "/tmp")
