@@ -55,6 +55,8 @@ TEST(Planner, RankMemory) {
               ElementsAre("n0:2", "n0:3", "n0:0", "n0:0"));
   EXPECT_THAT(error_of(inventory, {.rank_memory_bytes = {90 * kGiB}}, ErrorCode::unavailable),
               HasSubstr("no rank there: local rank 0 needs 90.0 GiB"));
+  EXPECT_THAT(error_of(inventory, {.nproc_per_node = 1, .rank_memory_bytes = {90 * kGiB}}),
+              HasSubstr("20.0 GiB; say what the others get: --surplus cpu, drop or share"));
 }
 
 TEST(Planner, NoPolicyExceedsMemory) {

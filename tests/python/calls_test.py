@@ -135,6 +135,23 @@ class Callbacks(PackageCase):
             1 1
             """)
 
+    def test_asyncio_waits_for_futures(self):
+        self.must_print(script("""
+            import asyncio
+            def double(x): return 2 * x
+            def fail(): raise ValueError("no")
+            async def main():
+                with muster.Executor(cpu_slots=2) as pool:
+                    print(await asyncio.get_running_loop().run_in_executor(pool, double, 1))
+                    print(await asyncio.gather(*(asyncio.wrap_future(pool.submit(double, i)) for i in range(3))))
+                    try:
+                        await asyncio.wrap_future(pool.submit(fail))
+                    except ValueError as error:
+                        print(error)
+            if __name__ == "__main__":
+                asyncio.run(main())
+            """), "2\n[0, 2, 4]\nno\n")
+
 
 @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
 class Forks(PackageCase):
