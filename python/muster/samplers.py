@@ -2,6 +2,7 @@
 numbers they draw."""
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Sized, Union
 
@@ -20,10 +21,10 @@ class _Sampler:
     """An epoch's order, the same on every rank, of which each rank takes its part; and a place in it."""
 
     def __init__(self, dataset_size: int, samples: int, num_replicas: Optional[int], rank: Optional[int], shuffle: bool, seed: int) -> None:
-        self.num_replicas = world_size() if num_replicas is None else num_replicas
-        self.rank = own_rank() if rank is None else rank
+        self.num_replicas = world_size() if num_replicas is None else _whole("num_replicas", num_replicas)
+        self.rank = own_rank() if rank is None else _whole("rank", rank)
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = _whole("seed", seed)
         self.epoch = 0
         self._dataset_size = dataset_size
         self._samples = samples
@@ -33,12 +34,15 @@ class _Sampler:
         self._ranks_then = 0
         if dataset_size < 1 or samples < 1:
             raise InvalidArgument(f"sampler: expected a data set of 1 sample or more, got {dataset_size}, and {samples} of an epoch; give one")
+        if self.num_replicas < 1:
+            raise InvalidArgument(f"sampler: expected num_replicas of 1 or more, got {self.num_replicas}; pass the number of ranks")
         if not 0 <= self.rank < self.num_replicas:
             raise InvalidArgument(f"sampler: expected a rank from 0 to {self.num_replicas - 1}, got {self.rank}; pass this rank's own number")
 
     def set_epoch(self, epoch: int, consumed: int = 0) -> None:
         """Sets the next epoch. With `consumed`, it goes on behind the samples that all ranks together have used; the rest is
         divided among the ranks that there are now, whatever their number was before."""
+        epoch, consumed = _whole("epoch", epoch), _whole("consumed", consumed)
         if epoch < 0 or not 0 <= consumed <= self._samples:
             raise InvalidArgument(f"sampler: expected an epoch of 0 or more and 0 to {self._samples} consumed samples, got {epoch} and {consumed}; "
                                   "correct them")
@@ -57,6 +61,9 @@ class _Sampler:
     def load_state_dict(self, state: State, batch_size: Optional[int] = None) -> None:
         """Goes on at that place, with any number of ranks. Warns if all ranks together take another number of samples at once
         than before. With `batch_size`, the samples that this rank takes at once, it is compared now; else state_dict does it."""
+        missing = {"epoch", "consumed", "dataset_size", "seed"} - set(state)
+        if missing:
+            raise InvalidArgument(f"sampler: expected a state of state_dict(), got one without {', '.join(sorted(missing))}; load the sampler's own")
         if state["dataset_size"] != self._dataset_size or state["seed"] != self.seed:
             raise FailedPrecondition(f"sampler: expected the data set of {state['dataset_size']} samples and the seed {state['seed']} of the "
                                      f"checkpoint, got {self._dataset_size} and {self.seed}; give the same")
@@ -116,7 +123,8 @@ class DistributedSampler(_Sampler):
 
     def __init__(self, dataset: Union[int, Sized], num_replicas: Optional[int] = None, rank: Optional[int] = None, shuffle: bool = True,
                  seed: int = 0, drop_last: bool = False, *, pad: bool = True) -> None:
-        size = dataset if isinstance(dataset, int) else len(dataset)
+        is_number = hasattr(dataset, "__index__") and not getattr(dataset, "shape", ())  # tensors of any shape have __index__
+        size = _whole("dataset", dataset) if is_number else len(dataset)  # type: ignore[arg-type]
         super().__init__(size, size, num_replicas, rank, shuffle, seed)
         if drop_last and not pad:
             raise InvalidArgument("sampler: expected drop_last or pad=False, got both: one cuts the tail, the other keeps it; leave one out")
@@ -145,7 +153,7 @@ class WeightedSampler(DistributedSampler):
                  num_replicas: Optional[int] = None, rank: Optional[int] = None, seed: int = 0, drop_last: bool = False,
                  pad: bool = True) -> None:
         import torch
-        self._weights = torch.as_tensor(weights, dtype=torch.double)
+        self._weights = torch.as_tensor(weights if hasattr(weights, "__len__") else list(weights), dtype=torch.double)
         if self._weights.dim() != 1:
             raise InvalidArgument(f"sampler: expected a weight of each sample, got a tensor of the shape {tuple(self._weights.shape)}; "
                                   "give one of one dimension")
@@ -153,7 +161,7 @@ class WeightedSampler(DistributedSampler):
         possible = int((self._weights > 0).sum())
         if not bool(torch.isfinite(self._weights).all()) or bool((self._weights < 0).any()) or possible == 0:
             raise InvalidArgument("sampler: expected weights of 0 or more, some above 0, got others, or NaN or infinity; correct them")
-        self._samples = self._weights.numel() if num_samples is None else num_samples
+        self._samples = self._weights.numel() if num_samples is None else _whole("num_samples", num_samples)
         self.replacement = replacement
         if self._samples < 1 or (not replacement and self._samples > possible):
             raise InvalidArgument(f"sampler: expected 1 to {possible} samples of an epoch without replacement, or 1 or more with it, "
@@ -178,6 +186,7 @@ class CostBalancedSampler(_Sampler):
         super().__init__(len(self._costs), len(self._costs), num_replicas, rank, shuffle, seed)
         if any(not 0 <= cost < float("inf") for cost in self._costs):
             raise InvalidArgument("sampler: expected costs of 0 or more, got one that is negative or not finite; correct it")
+        global_batch = _whole("global_batch", global_batch)
         if global_batch < self.num_replicas:
             raise InvalidArgument(f"sampler: expected a global batch of at least {self.num_replicas}, one sample a rank, got {global_batch}; "
                                   "give a larger one")
@@ -215,6 +224,13 @@ def part_by_cost(costs: Sequence[float], ranks: int, rank: int) -> List[int]:
         if least == rank:
             mine.append(place)
     return sorted(mine)
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"sampler: expected a whole number as {name}, got {value!r}; correct it") from None
 
 
 def _shown(samples: int, ranks: int) -> str:

@@ -105,6 +105,32 @@ class OtherGlobalBatch(unittest.TestCase):
             self.assertEqual(len(_told(load, state)), told)
 
 
+class Mistakes(unittest.TestCase):
+    def must_refuse(self, part, make):
+        with self.assertRaises(muster.InvalidArgument) as caught:
+            make()
+        self.assertIn(part, str(caught.exception))
+
+    def test_name_the_value(self):
+        sampler = muster.DistributedSampler(10, num_replicas=2, rank=0)
+        self.must_refuse("a whole number as epoch, got 1.5", lambda: sampler.set_epoch(1.5))
+        self.must_refuse("a whole number as rank, got '1'", lambda: muster.DistributedSampler(10, 2, "1"))
+        self.must_refuse("a whole number as seed, got None", lambda: muster.DistributedSampler(10, 2, 0, seed=None))
+        self.must_refuse("num_replicas of 1 or more, got 0", lambda: muster.DistributedSampler(10, 0, 0))
+        self.must_refuse("a whole number as global_batch, got 2.5", lambda: muster.CostBalancedSampler([1] * 9, 2.5, num_replicas=2, rank=0))
+        self.must_refuse("got one without consumed, dataset_size, seed", lambda: sampler.load_state_dict({"epoch": 1}))
+
+    def test_numbers_of_torch_and_generators_are_taken(self):
+        import torch
+        size, epoch = torch.tensor(10), torch.tensor(2)
+        mine, other = muster.DistributedSampler(size, 2, torch.tensor(1)), muster.DistributedSampler(10, 2, 1)
+        for sampler, at in (mine, epoch), (other, 2):
+            sampler.set_epoch(at)
+        self.assertEqual(list(mine), list(other))
+        self.assertEqual(list(muster.WeightedSampler((w for w in (1.0, 2.0, 3.0)), num_replicas=1, rank=0)),
+                         list(muster.WeightedSampler([1.0, 2.0, 3.0], num_replicas=1, rank=0)))
+
+
 class Weighted(unittest.TestCase):
     def test_together_the_ranks_draw_what_one_process_draws(self):
         weights = torch.rand(50, generator=torch.Generator().manual_seed(1)).tolist()
