@@ -58,6 +58,7 @@ double need_score(const Scores& scores,
                   const char* operation) {
   if (const auto score = score_of(scores, host, device))
     return *score;
+  const std::string model = model_of(host, device);
   throw Error(
       ErrorCode::invalid_argument,
       printable(cat(
@@ -67,8 +68,7 @@ double need_score(const Scores& scores,
           " of host ",
           host.name,
           " (",
-          model_of(host, device),
-          ", ",
+          model.empty() ? "" : cat(model, ", "),
           uuid_of(host, device).value,
           "); measure them with `muster bench device`, or give `muster run` --scores FILE with all "
           "of them")));

@@ -129,6 +129,10 @@ TEST(Fastest, EveryGpuNeedsAScore) {
   EXPECT_THAT(policy_error([] { choices("fastest", {.scores = {{"0", 1}, {"1", 1}, {"3", 1}}}); }),
               HasSubstr("expected a score for each GPU, got none for GPU 2 of host n0 (Test GPU, " +
                         test_uuid(0, 2) + "); measure them with `muster bench device`"));
+  Host unnamed = host_with_free({1});
+  unnamed.gpus[0].model.clear();
+  EXPECT_THAT(policy_error([&] { choices("fastest", {}, 1, unnamed); }),
+              HasSubstr("(" + test_uuid(0, 0) + "); measure"));
 }
 
 TEST(Memory, BestFitDecreasing) {
