@@ -15,7 +15,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import HostsCase, main, missing, wait_for
+from hosts import HostsCase, cmdline, main, missing, wait_for
 
 MUSTER = ""
 STORE_TEST = ""
@@ -94,20 +94,29 @@ class Etcd(HostsCase):
         secret.chmod(0o600)
         cls.secret = str(secret)
 
-    def start(self, host, nnodes, *program, flags=(), endpoint=None):
+    def start(self, host, nnodes, *program, flags=(), endpoint=None, silence=12):
         return self.world[host].start_for(self, [
             MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd",
             "--rdzv-endpoint", endpoint or self.endpoint, "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
-            "last_call_timeout=0,keep_alive_interval=3,keep_alive_max_attempt=4", *flags, *program], seconds=150)
+            f"last_call_timeout=0,keep_alive_interval={silence // 4},keep_alive_max_attempt=4", *flags, *program], seconds=150)
+
+    def ask(self, path, body):
+        """What etcd answers."""
+        post = "import sys, urllib.request; " \
+               "print(urllib.request.urlopen(sys.argv[1], sys.argv[2].encode(), 5).read().decode())"
+        code, out, err = self.world["a"].run(["python3", "-c", post, f"http://{self.endpoint}{path}", json.dumps(body)])
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
 
     def keys(self):
-        body = json.dumps({"key": base64.b64encode(b"muster/").decode(),
-                           "range_end": base64.b64encode(b"muster0").decode(), "count_only": True})
-        ask = "import sys, urllib.request; " \
-              "print(urllib.request.urlopen(sys.argv[1], sys.argv[2].encode(), 5).read().decode())"
-        code, out, err = self.world["a"].run(["python3", "-c", ask, f"http://{self.endpoint}/v3/kv/range", body])
-        self.assertEqual(code, 0, err)
-        return int(json.loads(out).get("count", 0))
+        """Of this test case's job, each with its lease."""
+        begin, end = (base64.b64encode(f"muster/{self.id()}{after}".encode()).decode() for after in "/0")
+        return self.ask("/v3/kv/range", {"key": begin, "range_end": end, "keys_only": True}).get("kvs", [])
+
+    def pids_of_ranks(self, agents):
+        """Of ranks that say `up` and their number, once all have."""
+        said = [agent.stdout.readline() for agent in agents]
+        return [int(re.search(r"up (\d+)$", line).group(1)) for line in said]
 
     def test_hosts_of_a_fixed_job_meet_there_and_leave_nothing(self):
         hosts = [self.start(name, "3", "sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR") for name in "abc"]
@@ -118,7 +127,7 @@ class Etcd(HostsCase):
             said.append(out)
         self.assertEqual(sorted("".join(said).split("\n"))[1:], [
             f"[{rank}@{name}] {rank} of 3 at {self.world['a'].address}" for rank, name in enumerate("abc")])
-        self.assertEqual(self.keys(), 0)
+        self.assertEqual(self.keys(), [])
 
     def test_a_failure_is_told_everywhere(self):
         hosts = [self.start(name, "2", "sh", "-c", "[ $RANK = 1 ] && exit 5; sleep 60") for name in "ab"]
@@ -194,6 +203,32 @@ class Etcd(HostsCase):
             out, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, out + err)
 
+    def test_an_etcd_that_stands_still_for_longer_than_the_silence_ends_all_ranks(self):
+        hosts = [self.start(name, "2", "sh", "-c", "echo up $$; exec sleep 1000", silence=4) for name in "ab"]
+        ranks = self.pids_of_ranks(hosts)
+        os.kill(self.etcd.pid, signal.SIGSTOP)
+        try:
+            for process in hosts:
+                out, err = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 1, out + err)
+            self.assertEqual([cmdline(pid) for pid in ranks], [b"", b""])
+        finally:
+            os.kill(self.etcd.pid, signal.SIGCONT)
+
+    def test_what_killed_agents_leave_goes_with_a_lease_of_a_minute(self):
+        hosts = [self.start(name, "2", "sh", "-c", "echo up $$; exec sleep 1000") for name in "ab"]
+        ranks = self.pids_of_ranks(hosts)
+        for process in hosts:
+            os.kill(process.pid, signal.SIGKILL)
+        wait_for(lambda: not any(cmdline(pid) for pid in ranks), 30)
+        wait_for(lambda: not any(self.world[name].processes() for name in "ab"), 30)  # that could renew it
+        leases = {key.get("lease") for key in self.keys()}
+        self.assertEqual(len(leases), 1, leases)
+        lease = leases.pop()
+        self.assertEqual(self.ask("/v3/lease/timetolive", {"ID": lease})["grantedTTL"], "60")
+        self.ask("/v3/lease/revoke", {"ID": lease})  # as when its time is over
+        self.assertEqual(self.keys(), [])
+
     def test_the_servers_of_a_list_are_tried_in_turn(self):
         dead = f"{self.world['c'].address}:1"
         hosts = [self.start(name, "2", "sh", "-c", "echo $RANK of $WORLD_SIZE", endpoint=endpoint)
@@ -215,7 +250,7 @@ class Etcd(HostsCase):
         pids = {rank: [pid for _, pid in sorted((generation, pid) for r, pid, generation in begun if r == rank)] for rank in "012"}
         self.assertEqual({rank: len(set(its)) for rank, its in pids.items()}, {"0": 1, "1": 2, "2": 1}, begun)
         self.assertEqual({rank: len(its) for rank, its in pids.items()}, {"0": 2, "1": 2, "2": 2}, begun)
-        self.assertEqual(self.keys(), 0)
+        self.assertEqual(self.keys(), [])
 
     def test_no_etcd_there(self):
         code, out, err = self.world["a"].run(
