@@ -2,12 +2,14 @@
 // that are the same there are the same later.
 #include "muster/ddp/replica_watch.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -18,18 +20,17 @@ namespace {
 
 constexpr int kJudgedGradients = 3;  // that are equal, in a row, before it is said
 
-size_t sampled_parameter(int64_t backwards, const TrainedParameters& trained) {
-  return static_cast<size_t>(backwards) % trained.tensors.size();
+int64_t sampled_parameter(int64_t backwards, const TrainedParameters& trained) {
+  return backwards % std::ssize(trained.tensors);
 }
 
 // Ranks that have counted other backwards have sampled another parameter.
-std::optional<int> rank_with_other_weights(const std::vector<RankStep>& steps) {
+std::optional<int64_t> rank_with_other_weights(const std::vector<RankStep>& steps) {
   const RankStep& first = steps.front();
-  for (size_t rank = 1; rank < steps.size(); ++rank) {
-    const RankStep& other = steps[rank];
+  for (const RankStep& other : steps) {
     if (other.backwards == first.backwards &&
         first.samples.weights.differs_from(other.samples.weights))
-      return static_cast<int>(rank);
+      return other.rank;
   }
   return std::nullopt;
 }
@@ -71,7 +72,7 @@ void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
   watches_weights_ = false;
   const int64_t backwards = steps.front().backwards;
   warn(cat("expected equal weights on every rank, got others on rank ",
-           group_.job_rank(*other),
+           *other,
            " in '",
            trained.names[sampled_parameter(backwards - 1, trained)],
            "' at the end of backward ",
@@ -86,23 +87,22 @@ void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
 // Neighbours are compared: ranks that take the same samples take all of them, or those of their
 // host.
 void ReplicaWatch::judge_gradients(const std::vector<RankStep>& steps) {
-  const auto are_equal = [&](const Pair& pair) {
-    const ValueSample& one = steps[static_cast<size_t>(pair.first)].samples.gradient;
-    return one.has_bits_of(steps[static_cast<size_t>(pair.second)].samples.gradient);
+  const auto differ = [&](size_t at) {
+    return !steps[at].samples.gradient.has_bits_of(steps[at + 1].samples.gradient);
   };
   if (judged_gradients_ == 0) {
-    for (int rank = 1; rank < std::ssize(steps); ++rank)
-      twins_.emplace_back(rank - 1, rank);
+    twins_.resize(steps.size() - 1);
+    std::iota(twins_.begin(), twins_.end(), 0);
   }
-  std::erase_if(twins_, [&](const Pair& pair) { return !are_equal(pair); });
+  std::erase_if(twins_, differ);
   ++judged_gradients_;
   watches_gradients_ = judged_gradients_ < kJudgedGradients && !twins_.empty();
   if (judged_gradients_ < kJudgedGradients || twins_.empty())
     return;
   warn(cat("expected each rank to train on samples of its own, got the same gradients on ranks ",
-           group_.job_rank(twins_.front().first),
+           steps[twins_.front()].rank,
            " and ",
-           group_.job_rank(twins_.front().second),
+           steps[twins_.front() + 1].rank,
            " in the first ",
            kJudgedGradients,
            " backwards (rank ",

@@ -6,9 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "muster/comm/process_group.h"
@@ -32,8 +32,6 @@ class ReplicaWatch {
   void judge(const std::vector<RankStep>& steps, const TrainedParameters& trained);
 
  private:
-  using Pair = std::pair<int, int>;  // of ranks
-
   void judge_weights(const std::vector<RankStep>& steps, const TrainedParameters& trained);
   void judge_gradients(const std::vector<RankStep>& steps);
   void warn(const std::string& text) const;
@@ -42,7 +40,8 @@ class ReplicaWatch {
   bool watches_weights_;
   bool watches_gradients_;
   ValueSample gradient_;
-  std::vector<Pair> twins_;  // with equal gradients in every step so far
+  std::vector<size_t>
+      twins_;  // ranks whose gradients were those of the next one in every step so far
   int judged_gradients_ = 0;
 };
 

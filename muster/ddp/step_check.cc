@@ -23,6 +23,18 @@ constexpr const char* kAlike =
 constexpr const char* kEvaluateOnSome =
     "; to evaluate on some ranks only, call the forward of module(), not the wrapper's";
 
+std::string counts_of_all(const std::vector<RankStep>& steps) {
+  std::vector<std::string> counts;
+  for (const RankStep& step : steps) {
+    counts.push_back(cat(step.backwards,
+                         " backwards and ",
+                         step.skipped,
+                         " forwards without one on rank ",
+                         step.rank));
+  }
+  return join(counts, ", ");
+}
+
 }  // namespace
 
 std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
@@ -49,19 +61,6 @@ void StepCheck::count_skipped() {
   forwards_.clear();
 }
 
-std::string StepCheck::counts_of_all(const std::vector<RankStep>& steps) const {
-  std::vector<std::string> counts;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const RankStep& step = steps[static_cast<size_t>(rank)];
-    counts.push_back(cat(step.backwards,
-                         " backwards and ",
-                         step.skipped,
-                         " forwards without one on rank ",
-                         group_.job_rank(rank)));
-  }
-  return join(counts, ", ");
-}
-
 std::vector<RankStep> StepCheck::exchange(const RankStep& mine) {
   constexpr int64_t kBytes = sizeof(RankStep);
   static_assert(std::is_trivially_copyable_v<RankStep>);
@@ -69,7 +68,7 @@ std::vector<RankStep> StepCheck::exchange(const RankStep& mine) {
   std::memcpy(row.mutable_data_ptr(), &mine, kBytes);
   const at::Tensor all = at::empty({group_.size(), kBytes}, at::kByte);
   meet("at the end of a backward", [&] { group_.all_gather(all, row); });
-  std::vector<RankStep> steps(static_cast<size_t>(group_.size()));
+  std::vector<RankStep> steps(all.size(0));
   std::memcpy(steps.data(), all.const_data_ptr(), all.nbytes());
   return steps;
 }
@@ -80,7 +79,10 @@ std::vector<RankStep> StepCheck::compare(const StepSamples& samples) {
   count_skipped();
   if (!active_ || group_.size() == 1)
     return {};
-  auto steps = exchange({.backwards = backwards_, .skipped = skipped_, .samples = samples});
+  auto steps = exchange({.rank = group_.job_rank(),
+                         .backwards = backwards_,
+                         .skipped = skipped_,
+                         .samples = samples});
   const bool are_alike = std::ranges::all_of(steps, [&](const RankStep& step) {
     return step.skipped == kShadows || step.skipped == skipped_;
   });
@@ -99,7 +101,7 @@ std::vector<RankStep> StepCheck::compare(const StepSamples& samples) {
 void StepCheck::shadow() {
   forwards_.clear();
   if (active_ && group_.size() > 1)
-    exchange({.backwards = backwards_, .skipped = kShadows});
+    exchange({.rank = group_.job_rank(), .backwards = backwards_, .skipped = kShadows});
 }
 
 // A backward that fails reaches other outputs on each rank, so that the counts before it say

@@ -26,6 +26,7 @@ struct StepSamples {
 
 // What a rank says of a step.
 struct RankStep {
+  int64_t rank = 0;       // of the job
   int64_t backwards = 0;  // reduced ones
   int64_t skipped = 0;    // forwards without one
   StepSamples samples = {};
@@ -71,7 +72,6 @@ class StepCheck {
   [[noreturn]] void rethrow(const Error& error, const char* where, const std::string& next) const;
   void count_skipped();
   std::vector<RankStep> exchange(const RankStep& mine);
-  std::string counts_of_all(const std::vector<RankStep>& steps) const;
 
   ProcessGroup group_;
   const bool active_;

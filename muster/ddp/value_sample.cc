@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <span>
 
 namespace muster {
 
@@ -37,12 +36,12 @@ ValueSample sample_of(const at::Tensor& tensor) {
       plain.numel() == 0 || plain.is_conj() || plain.is_neg())
     return {};
   const at::Tensor values = values_in_memory(plain).to(at::kDouble).contiguous();
+  const auto* const data = values.const_data_ptr<double>();
   ValueSample sample{.size = 0, .tolerance = tolerance_of(plain.scalar_type())};
   double squares = 0;
-  for (const double value :
-       std::span(values.const_data_ptr<double>(), static_cast<size_t>(values.numel()))) {
-    sample.sum += value;
-    squares += value * value;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    sample.sum += data[i];
+    squares += data[i] * data[i];
   }
   sample.size = std::sqrt(squares);
   return sample;
