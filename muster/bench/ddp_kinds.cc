@@ -39,7 +39,7 @@ BucketCap bucket_cap_of(const std::string& name) {
 }
 
 // One kind's model, optimizer and, unless it is "none", process group and DDP. All kinds begin with
-// equal weights and compute on equal data.
+// equal weights and compute on equal data, of which each rank has its own.
 class Kind {
  public:
   Kind(Context& ctx, const DdpBenchOptions& options, const std::string& name) {
@@ -47,6 +47,7 @@ class Kind {
     model_ = make_bench_model(options.model);
     model_->to(ctx.device());
     optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
+    torch::manual_seed(1 + ctx.rank());
     inputs_ = model_->make_inputs(options.batch).to(ctx.device());
     labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
                   .to(ctx.device());
