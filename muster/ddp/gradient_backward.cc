@@ -71,8 +71,9 @@ void GradientReducer::State::on_gradient(size_t index) {
   if (!arrivals.any())
     views.take_back(model.trained().tensors);
   arrivals.note(index);
-  if (index == 0)
-    watch.take_gradient(model.trained().tensors[0].grad());
+  // The first parameter is often an embedding, most of whose gradient is zero.
+  if (index + 1 == model.trained().tensors.size())
+    watch.take_gradient(model.trained().tensors[index].grad());
 }
 
 // The Reducer hears of a gradient only from the accumulator that the parameter had when it was

@@ -23,7 +23,7 @@ class ReplicaWatch {
  public:
   ReplicaWatch(const ProcessGroup& group, const DdpOptions& options);
 
-  // This rank's gradient of the first parameter has arrived, and is not averaged yet.
+  // This rank's gradient of the last parameter has arrived, and is not averaged yet.
   void take_gradient(const at::Tensor& gradient);
   // What this rank says of its next step. Each backward samples another parameter's weights.
   StepSamples take(const TrainedParameters& trained, int64_t backwards);

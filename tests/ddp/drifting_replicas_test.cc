@@ -166,6 +166,20 @@ TEST(SameSamples, OfAFewStepsOrOfNoneAreNot) {
               Not(HasSubstr(kSameSamples)));
 }
 
+// Most of an embedding's gradient is zero, and so are the values of it that a sample takes.
+TEST(SameSamples, OfAModelThatBeginsWithAnEmbeddingAreSaid) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::manual_seed(1);
+    Model model(Sequential(torch::nn::Embedding(100'000, 4), torch::nn::Linear(4, 2)), group);
+    for (int64_t step = 0; step < 3; ++step) {
+      drop_gradients(*model.module());
+      square_loss(model(torch::arange(8) + step)).backward();
+    }
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(kSameSamples));
+}
+
 // LibTorch's own loader gives every rank all of the data, unless its sampler knows the rank.
 TEST(SameSamples, OfLibTorchsLoaderAreSaid) {
   const auto train = [](ProcessGroup& group, auto sampler) {
