@@ -292,7 +292,7 @@ class Lost(Remote):
 
     def test_one_that_does_not_come_back_ends_a_run_that_can_do_nothing_else(self):
         spec = self.write(task("t{x}", "touch up-$1; sleep 1000", "needs = { cpus = 1 }\neach = { x = '1..2' }"))
-        process = self.start("--hosts", "far-b", "--run-dir", "run", "--wait", "1500ms", spec)
+        process = self.start("--hosts", "far-b", "--cpus", "2", "--run-dir", "run", "--wait", "1500ms", spec)
         self.there("up-1", "up-2")
         self.set("far-b", "down")
         self.break_connection("far-b")

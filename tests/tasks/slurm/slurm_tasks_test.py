@@ -138,6 +138,8 @@ class SlurmTasksTest(SlurmCase):
 
 
 class AllocationTest(SlurmCase):
+    """`--cpus 2` is said where a node must run two tasks at a time: the machine of the test may have one CPU."""
+
     def setUp(self):
         self.folder = self.world.folder / self.id().rsplit(".", 1)[1]
         self.folder.mkdir()
@@ -169,7 +171,7 @@ class AllocationTest(SlurmCase):
     def test_a_batch_script_has_the_tasks_on_all_its_nodes(self):
         # Each waits for the three others: they run at one time, two on each node.
         self.write("hostname >at-$1; until [ $(ls at-* | wc -l) = 4 ]; do sleep 0.05; done; hostname; env", 4)
-        out, err = self.batch("-N2 --ntasks-per-node=2", f"{MUSTER} tasks --json --run-dir run t.toml")
+        out, err = self.batch("-N2 --ntasks-per-node=2", f"{MUSTER} tasks --cpus 2 --json --run-dir run t.toml")
         self.assertEqual(sorted(self.hosts_of(out)), ["a", "a", "b", "b"], err)
         for number, host in enumerate(self.hosts_of(out), 1):
             said = self.log(f"t{number}")
@@ -197,7 +199,7 @@ class AllocationTest(SlurmCase):
     def test_a_run_that_is_killed_leaves_nothing_on_other_nodes(self):
         self.write("touch up-$1; [ -e go ] || sleep 1000", 4)
         (self.folder / "job.sh").write_text(
-            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=2 -o job.out -e job.err\n{MUSTER} tasks --run-dir run t.toml &\n"
+            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=2 -o job.out -e job.err\n{MUSTER} tasks --cpus 2 --run-dir run t.toml &\n"
             f"echo $! >pid\nwait $!\ntouch go\n{MUSTER} tasks --resume run --json >again\n")
         process = self.world["a"].start_for(self, ["sbatch", "--wait", "job.sh"], cwd=self.folder)
         wait_for(lambda: all((self.folder / f"up-{x}").exists() for x in range(1, 5)), 60)
@@ -210,7 +212,7 @@ class AllocationTest(SlurmCase):
     def test_a_job_that_is_cancelled_leaves_nothing(self):
         self.write("touch up-$1; sleep 1000", 4)
         (self.folder / "job.sh").write_text(
-            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=2 -o job.out -e job.err\nexec {MUSTER} tasks t.toml\n")
+            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=2 -o job.out -e job.err\nexec {MUSTER} tasks --cpus 2 t.toml\n")
         code, out, err = self.world["a"].run(["sbatch", "--parsable", "job.sh"], cwd=self.folder)
         self.assertEqual(code, 0, err)
         wait_for(lambda: all((self.folder / f"up-{x}").exists() for x in range(1, 5)), 60)
