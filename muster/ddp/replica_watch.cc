@@ -1,11 +1,8 @@
-// Weights are watched until they differ. Gradients are watched in the first steps only: samples
-// that are the same there are the same later.
+// Weights are watched until they differ, gradients in the first steps only.
 #include "muster/ddp/replica_watch.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,8 +14,6 @@
 namespace muster {
 
 namespace {
-
-constexpr int kJudgedGradients = 3;  // that are equal, in a row, before it is said
 
 int64_t sampled_parameter(int64_t backwards, const TrainedParameters& trained) {
   return backwards % std::ssize(trained.tensors);
@@ -84,31 +79,13 @@ void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
            "check_steps = false is for ranks that are to train apart"));
 }
 
-// Neighbours are compared: ranks that take the same samples take all of them, or those of their
-// host.
 void ReplicaWatch::judge_gradients(const std::vector<RankStep>& steps) {
-  const auto differ = [&](size_t at) {
-    return !steps[at].samples.gradient.has_bits_of(steps[at + 1].samples.gradient);
-  };
-  if (judged_gradients_ == 0) {
-    twins_.resize(steps.size() - 1);
-    std::iota(twins_.begin(), twins_.end(), 0);
-  }
-  std::erase_if(twins_, differ);
-  ++judged_gradients_;
-  watches_gradients_ = judged_gradients_ < kJudgedGradients && !twins_.empty();
-  if (judged_gradients_ < kJudgedGradients || twins_.empty())
-    return;
-  warn(cat("expected each rank to train on samples of its own, got the same gradients on ranks ",
-           steps[twins_.front()].rank,
-           " and ",
-           steps[twins_.front() + 1].rank,
-           " in the first ",
-           kJudgedGradients,
-           " backwards (rank ",
-           group_.job_rank(),
-           "); give each rank its part of the data: ctx.loader(data), or a sampler of rank and "
-           "ranks such as torch::data::samplers::DistributedRandomSampler"));
+  std::vector<RankGradient> gradients;
+  for (const RankStep& step : steps)
+    gradients.push_back({.rank = step.rank, .sample = step.samples.gradient});
+  if (const auto twins = same_samples_.judge(gradients))
+    warn(same_samples_warning(*twins, group_.job_rank()));
+  watches_gradients_ = !same_samples_.is_decided();
 }
 
 void ReplicaWatch::warn(const std::string& text) const {

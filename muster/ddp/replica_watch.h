@@ -6,13 +6,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
 #include "muster/ddp/options.h"
+#include "muster/ddp/same_samples.h"
 #include "muster/ddp/step_check.h"
 #include "muster/ddp/trained_parameters.h"
 #include "muster/ddp/value_sample.h"
@@ -40,9 +40,7 @@ class ReplicaWatch {
   bool watches_weights_;
   bool watches_gradients_;
   ValueSample gradient_;
-  std::vector<size_t>
-      twins_;  // ranks whose gradients were those of the next one in every step so far
-  int judged_gradients_ = 0;
+  SameSamples same_samples_;
 };
 
 }  // namespace muster

@@ -682,6 +682,7 @@ void FullyShardedSet::finish_reduction() {
   under_way = nullptr;
   const CallNumber of_the_unit(unit.number);
   add_to_pieces(unit.gradients->finish(), unit.pieces, unit.parameters, unit.tensors);
+  same_samples.say(unit.gradients->twins(), group);
   for (size_t i = 0; i < unit.parameters.size(); ++i)
     if (unit.parameters[i].requires_grad())
       unit.stand_ins->stand_for(i);

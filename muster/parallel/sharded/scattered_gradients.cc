@@ -28,7 +28,8 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
       dtype_(dtype),
       factor_(1.0 / (group_.size() * (replicas_ ? replicas_->size() : 1))),
       has_(parameters_.size(), false),
-      kept_(parameters_.size()) {
+      kept_(parameters_.size()),
+      sampled_(group_) {
   for (const at::Tensor& parameter : parameters_)
     wanted_ += parameter.requires_grad() ? 1 : 0;
 }
@@ -105,6 +106,7 @@ void ScatteredGradients::start() {
     if (!has_[i])
       layout_.place(flat_, i).zero_();
   part_ = at::empty({layout_.part}, flat_.options());
+  sampled_.start(flat_);
   work_ = group_.reduce_scatter_async(part_, flat_);
 }
 
@@ -113,6 +115,7 @@ at::Tensor ScatteredGradients::finish() {
   Work work = *work_;
   at::Tensor part = part_;
   work.wait();
+  twins_ = sampled_.finish();
   drop();
   if (replicas_)
     replicas_->all_reduce(part);
@@ -122,6 +125,7 @@ at::Tensor ScatteredGradients::finish() {
 // It also removes what a failed backward has left. Gradients that are kept for later stay.
 void ScatteredGradients::drop() {
   work_.reset();
+  sampled_.drop();
   flat_.reset();
   part_.reset();
   has_.assign(has_.size(), false);

@@ -9,7 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "muster/ddp/same_samples.h"
 #include "muster/parallel/sharded/flat_layout.h"
+#include "muster/parallel/sharded/sampled_gradients.h"
 
 namespace muster {
 
@@ -41,6 +43,8 @@ class ScatteredGradients {
   // Returns this rank's part of the mean. Throws: as Work::wait.
   at::Tensor finish();
   void drop();  // discards what a failed backward has left
+  // Two ranks that train on the same samples; found by the last finish(), once.
+  const std::optional<Twins>& twins() const { return twins_; }
 
   int64_t bytes() const;  // of one buffer
 
@@ -56,6 +60,8 @@ class ScatteredGradients {
   std::vector<at::Tensor> kept_;
   at::Tensor flat_, part_;
   std::optional<Work> work_;
+  SampledGradients sampled_;
+  std::optional<Twins> twins_;
 };
 
 // Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same

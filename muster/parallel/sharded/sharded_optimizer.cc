@@ -26,6 +26,7 @@
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
+#include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 #include "muster/parallel/tensor_bytes.h"
 
@@ -185,6 +186,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   size_t next = 0;            // bucket that is reduced next
   std::deque<size_t> under_way;
   ShardedTraffic traffic;
+  SameSamplesWarning same_samples{"ShardedOptimizer"};
 };
 
 using ShardsState = ShardedOptimizerBase::State;
@@ -362,6 +364,7 @@ void ShardsState::finish_oldest() {
   ShardBucket& bucket = buckets[under_way.front()];
   under_way.pop_front();
   add_to_pieces(bucket.gradients->finish(), bucket.pieces, bucket.parameters, bucket.tensors);
+  same_samples.say(bucket.gradients->twins(), group);
   for (size_t i = 0; i < bucket.parameters.size(); ++i)
     if (bucket.parameters[i].requires_grad())
       bucket.stand_ins->stand_for(i);
