@@ -11,8 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
@@ -35,25 +33,6 @@ namespace {
 constexpr char kResult = 'R';
 constexpr char kFailure = 'E';
 constexpr int kLookAtStopEveryMs = 100;
-
-TaskOrder order_from_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  TaskOrder order;
-  json.at("kind").get_to(order.kind);
-  json.at("name").get_to(order.name);
-  json.at("number").get_to(order.number);
-  json.at("tasks").get_to(order.tasks);
-  json.at("place").get_to(order.place);
-  json.at("rank_places").get_to(order.rank_places);
-  order.device = c10::Device(json.at("device").get<std::string>());
-  json.at("uuid").get_to(order.uuid);
-  json.at("result_fd").get_to(order.result_fd);
-  json.at("stop_fd").get_to(order.stop_fd);
-  json.at("plan_fd").get_to(order.plan_fd);
-  json.at("lease").get_to(order.lease);
-  json.at("parent").get_to(order.parent);
-  return order;
-}
 
 // Returns the child's environment: this process's, with what limits the child to its devices.
 Environment environment_of(const TaskChild& child, const TaskOrder& order) {
@@ -144,23 +123,6 @@ std::string read_task_memory(int fd) {
   }
 }
 
-std::string order_to_json(const TaskOrder& order) {
-  const nlohmann::json json = {{"kind", order.kind},
-                               {"name", order.name},
-                               {"number", order.number},
-                               {"tasks", order.tasks},
-                               {"place", order.place},
-                               {"rank_places", order.rank_places},
-                               {"device", order.device.str()},
-                               {"uuid", order.uuid},
-                               {"result_fd", order.result_fd},
-                               {"stop_fd", order.stop_fd},
-                               {"plan_fd", order.plan_fd},
-                               {"lease", order.lease},
-                               {"parent", order.parent}};
-  return json.dump();
-}
-
 SharedStop::SharedStop() : fd_(new_task_memory("muster-stop")) {
   if (::ftruncate(fd_.get(), sizeof(std::atomic<int>)) != 0)
     fail_errno("tasks: cannot make memory to share with a child", errno);
@@ -192,6 +154,7 @@ std::optional<TaskOrder> task_order_from_environment() {
     return std::nullopt;
   try {
     const TaskOrder order = order_from_json(*text);
+    (void)c10::Device(order.device);  // throws for a text that is none
     if (order.parent != ::getppid())
       return std::nullopt;
     return order;

@@ -177,7 +177,7 @@ TaskChild TaskDispatch::child_for(size_t task, const Devices& devices) const {
   child.order.name = tasks_[task].name;
   child.order.number = task;
   child.order.uuid = first.uuid;
-  child.order.device = device_seen(tasks_[task].mode, first);
+  child.order.device = device_seen(tasks_[task].mode, first).str();
   child.order.lease = plan_.lease;
   for (const detail::TaskEntry& each : tasks_)
     child.order.tasks.push_back(each.name);

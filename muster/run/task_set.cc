@@ -182,10 +182,11 @@ void TaskSet::run_as_child(const TaskOrder& order) {
   try {
     set_log_name(cat("task ", printable(order.name)));
     const detail::TaskEntry& entry = entry_of(order);
-    use_task_device(order.device, order.uuid);
+    const c10::Device device(order.device);
+    use_task_device(device, order.uuid);
     const SharedStop stop(order.stop_fd);
     TaskContext context({.name = order.name,
-                         .device = order.device,
+                         .device = device,
                          .place = order.place,
                          .number = order.number,
                          .stop = stop.flag(),

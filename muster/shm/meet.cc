@@ -25,6 +25,7 @@
 #include "muster/base/strings.h"
 #include "muster/shm/arrivals.h"
 #include "muster/shm/futex.h"
+#include "muster/shm/welcome.h"
 
 namespace muster::shm {
 
@@ -34,15 +35,6 @@ constexpr const char* kKey = "shm";
 constexpr std::string_view kNamePrefix = "muster-";
 constexpr size_t kMostOfError = 500;  // that is shown of what rank 0 leaves in the store
 constexpr size_t kNameBytes = 16;     // random ones, in hexadecimal
-
-// Rank 0 sends this beside the memory itself.
-struct Welcome {
-  uint64_t magic = 0;
-  int32_t size = 0;
-  int32_t reserved = 0;
-  uint64_t stage_bytes = 0;
-  uint64_t arena_bytes = 0;
-};
 
 // The store has foreign text: under torchrun, whoever reaches PyTorch's store can write there.
 void check_name(const std::string& name) {
@@ -83,65 +75,6 @@ bool wait_readable(int fd, const Deadline& deadline) {
     if (deadline.passed())
       return false;
   }
-}
-
-// A message of a Welcome and room for one descriptor beside it.
-class WelcomeMessage {
- public:
-  explicit WelcomeMessage(Welcome& welcome) : data_{&welcome, sizeof(welcome)} {
-    message.msg_iov = &data_;
-    message.msg_iovlen = 1;
-    message.msg_control = control_;
-    message.msg_controllen = sizeof(control_);
-  }
-  WelcomeMessage(const WelcomeMessage&) = delete;
-  WelcomeMessage& operator=(const WelcomeMessage&) = delete;
-  ~WelcomeMessage() = default;
-
-  msghdr message{};
-
- private:
-  iovec data_;
-  alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
-};
-
-// False where the receiver has gone.
-bool send_memory(int to, Welcome welcome, int memory_fd) {
-  WelcomeMessage sent(welcome);
-  cmsghdr* const header = CMSG_FIRSTHDR(&sent.message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &memory_fd, sizeof(int));
-  return ::sendmsg(to, &sent.message, MSG_NOSIGNAL) >= 0;
-}
-
-// Returns no descriptor where the sender has gone.
-Fd receive_memory(int from, Welcome& welcome) {
-  WelcomeMessage received(welcome);
-  const ssize_t n = ::recvmsg(from, &received.message, MSG_CMSG_CLOEXEC);
-  const bool is_whole = n == sizeof(welcome);
-  const cmsghdr* const header = is_whole ? CMSG_FIRSTHDR(&received.message) : nullptr;
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS)
-    return Fd();
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
-  return Fd(fd);
-}
-
-// Rank 0 says how the memory is laid out, and the kernel says how much of it there is. The parts
-// are compared first, so that their sum does not overflow.
-void check_memory(const Fd& memory, const Layout& layout) {
-  struct stat info = {};
-  const bool known = ::fstat(memory.get(), &info) == 0;
-  const size_t size = known ? info.st_size : 0;
-  const size_t most = size / layout.ranks();
-  if (layout.stage_bytes <= most && layout.arena_bytes <= most && layout.total() <= size)
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("shared memory: expected as much memory as rank 0 says, got ",
-                  size,
-                  " bytes; another program answers in its place"));
 }
 
 // Ranks that have come already must not wait for the rest of the time.
@@ -242,17 +175,6 @@ Fd connect_to(const std::string& name, std::chrono::milliseconds timeout) {
   return socket;
 }
 
-void check_welcome(const Welcome& welcome, int size) {
-  if (welcome.magic == kMagic && welcome.size == size)
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("shared memory: expected rank 0 to have the same muster and ",
-                  size,
-                  " ranks, got ",
-                  welcome.size,
-                  welcome.magic == kMagic ? "" : " and another version"));
-}
-
 // Every other rank's part. layout_for() throws on every rank what it throws on rank 0.
 Met join_host(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
@@ -266,14 +188,7 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   Fd memory = receive_memory(socket.get(), welcome);
   if (!memory.valid())
     fail_for_silence();
-  check_welcome(welcome, size);
-  Met met{.layout = {.size = size,
-                     .stage_bytes = welcome.stage_bytes,
-                     .arena_bytes = welcome.arena_bytes},
-          .memory = nullptr,
-          .peers = {}};
-  check_memory(memory, met.layout);
-  met.layout = fitting(met.layout);
+  Met met{.layout = fitting(checked_layout(welcome, memory, size)), .memory = nullptr, .peers = {}};
   met.memory =
       std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
   met.peers.resize(size);

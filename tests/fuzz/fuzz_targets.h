@@ -34,10 +34,12 @@ void fuzz_rendezvous(const std::string& text);
 void fuzz_safetensors(const std::string& text);
 void fuzz_store(const std::string& text);
 void fuzz_tar(const std::string& text);
+void fuzz_task_order(const std::string& text);
 void fuzz_tasks(const std::string& text);
 void fuzz_tokens(const std::string& text);
 void fuzz_toml(const std::string& text);
 void fuzz_topo(const std::string& text);
+void fuzz_welcome(const std::string& text);
 
 // What holds of every inventory that a reader returns: as JSON and back it is the same.
 void check_inventory(const Inventory& inventory);

@@ -33,9 +33,11 @@ constexpr Target kTargets[] = {
     {"rendezvous", muster::fuzz_rendezvous},
     {"safetensors", muster::fuzz_safetensors},
     {"store", muster::fuzz_store},
+    {"task_order", muster::fuzz_task_order},
     {"tasks", muster::fuzz_tasks},
     {"toml", muster::fuzz_toml},
     {"topo", muster::fuzz_topo},
+    {"welcome", muster::fuzz_welcome},
 #ifdef MUSTER_FUZZ_FORMATS
     {"cifar", muster::fuzz_cifar},
     {"csv", muster::fuzz_csv},

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "muster/base/hex.h"
@@ -222,16 +223,24 @@ TEST(Meet, WhatIsNoNameOfASocketIsRefused) {
   }
 }
 
-// Answers one caller as rank 0 does, and says that the memory, of a page, has arenas of so many
-// bytes.
-void answer_with_a_page(int listener, uint64_t stage_bytes, uint64_t arena_bytes) {
+// What another program says in rank 0's place: with memory of so many bytes, a message that is cut
+// off after so many.
+struct Answer {
+  off_t memory_bytes = kPage;
+  uint64_t stage_bytes = 0;
+  uint64_t arena_bytes = 0;
+  size_t told = 4 * sizeof(uint64_t);
+};
+
+// Answers one caller as rank 0 does.
+void answer_one(int listener, const Answer& answer) {
   const Fd caller(::accept(listener, nullptr, nullptr));
   int32_t rank = 0;
   (void)!::recv(caller.get(), &rank, sizeof(rank), 0);
   const Fd memory(::memfd_create("page", MFD_CLOEXEC));
-  (void)!::ftruncate(memory.get(), kPage);
-  uint64_t welcome[] = {kMagic, 2, stage_bytes, arena_bytes};
-  iovec data{.iov_base = welcome, .iov_len = sizeof(welcome)};
+  (void)!::ftruncate(memory.get(), answer.memory_bytes);
+  uint64_t welcome[] = {kMagic, 2, answer.stage_bytes, answer.arena_bytes};
+  iovec data{.iov_base = welcome, .iov_len = answer.told};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &data;
@@ -245,24 +254,54 @@ void answer_with_a_page(int listener, uint64_t stage_bytes, uint64_t arena_bytes
   ::sendmsg(caller.get(), &message, MSG_NOSIGNAL);
 }
 
+// What rank 1 says of such a rank 0.
+std::string error_after(const Answer& answer) {
+  const std::string name = "muster-" + to_hex(random_bytes(16));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  std::thread rank0(answer_one, listener.get(), answer);
+  ThreadExchange store;
+  store.exchange().set("shm", name);
+  std::string error = error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(10)); });
+  rank0.join();
+  return error;
+}
+
 TEST(Meet, MemoryThatIsShorterThanRankZeroSaysIsRefused) {
   for (const auto& [stage, arena] : std::initializer_list<std::pair<uint64_t, uint64_t>>{
            {kPage, kPage}, {uint64_t{1} << 61, 0}, {0, uint64_t{1} << 63}, {0, ~uint64_t{0}}}) {
-    const std::string name = "muster-" + to_hex(random_bytes(16));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, name.data(), name.size());
-    const Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
-    ASSERT_EQ(::listen(listener.get(), 1), 0);
-    std::thread rank0(answer_with_a_page, listener.get(), stage, arena);
-    ThreadExchange store;
-    store.exchange().set("shm", name);
-    EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(10)); }),
+    EXPECT_THAT(error_after({.stage_bytes = stage, .arena_bytes = arena}),
                 HasSubstr("expected as much memory as rank 0 says"));
-    rank0.join();
   }
+}
+
+// Atomics would lie across cache lines, a collective would have no room, or an arena would reach
+// beyond the memory where this rank has few addresses.
+TEST(Meet, PartsThatNoMusterMakesAreRefused) {
+  const Layout right = layout_for(2);
+  const off_t enough = off_t{1} << 30;
+  for (const auto& [stage, arena] :
+       std::initializer_list<std::pair<uint64_t, uint64_t>>{{right.stage_bytes + 8, kLeastArena},
+                                                            {0, kLeastArena},
+                                                            {right.stage_bytes, kLeastArena + 8},
+                                                            {right.stage_bytes, kPage}}) {
+    EXPECT_THAT(error_after({.memory_bytes = enough, .stage_bytes = stage, .arena_bytes = arena}),
+                HasSubstr("another program answers in its place"));
+  }
+}
+
+TEST(Meet, MemoryThatCameWithHalfAMessageIsClosed) {
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_descriptors();
+  EXPECT_THAT(error_after({.told = 8}), HasSubstr("expected rank 0 to answer"));
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST(Meet, WhereRankZeroIsNotThatIsSaid) {
