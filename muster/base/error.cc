@@ -49,6 +49,8 @@ const char* advice_on(int errno_value) {
   switch (errno_value) {
     case EMFILE:
       return "; raise the limit of descriptors (ulimit -n)";
+    case EFBIG:
+      return "; raise the limit of file sizes (ulimit -f)";
     case ENFILE:
       return "; the system has no more descriptors (sysctl fs.file-max)";
     default:

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
@@ -68,6 +70,17 @@ ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 
 namespace {
 
+// "'/a/file'", "standard output"; of a descriptor whose path nobody told, what the kernel calls it.
+std::string shown_target(int fd, const std::string& path) {
+  if (!path.empty())
+    return cat("'", path, "'");
+  if (fd == STDOUT_FILENO || fd == STDERR_FILENO)
+    return fd == STDOUT_FILENO ? "to standard output" : "to standard error";
+  std::error_code unknown;
+  const auto target = std::filesystem::read_symlink(cat("/proc/self/fd/", fd), unknown);
+  return unknown ? cat("to descriptor ", fd) : cat("'", printable(target.string()), "'");
+}
+
 void wait_for_room(int fd) {
   pollfd room = {.fd = fd, .events = POLLOUT, .revents = 0};
   ::poll(&room, 1, -1);
@@ -87,7 +100,8 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
     } else if (errno == EAGAIN) {
       wait_for_room(fd);  // others have made the pipe non-blocking
     } else if (errno != EINTR) {
-      fail_errno(path.empty() ? "write" : cat("cannot write '", path, "'"), errno);
+      const int why = errno;
+      fail_errno(cat("cannot write ", shown_target(fd, path)), why);
     }
   }
 }

@@ -49,7 +49,8 @@ struct ReaderGone : Error {
 };
 
 // Writes all of `bytes`, whatever the number of calls it takes. Throws: ReaderGone of standard
-// output; io, naming the path where it is told.
+// output; io, naming the path; where none is told,
+// the one that the kernel knows.
 void write_all(int fd, const std::string& bytes, const std::string& path = {});
 
 // Appends all of `bytes` to a file that this process alone writes, or nothing. Throws: io naming

@@ -63,8 +63,14 @@ Secret user_secret() {
       if (!fresh.valid())
         fail_errno(cat("cannot create '", file, "'"), errno);
       std::string digits = Secret::make().hex();
-      write_all(fresh.get(), digits);
-      write_all(fresh.get(), "\n");
+      try {
+        write_all(fresh.get(), digits, file);
+        write_all(fresh.get(), "\n", file);
+      } catch (const Error&) {
+        OPENSSL_cleanse(digits.data(), digits.size());
+        ::unlinkat(folder.get(), aside.c_str(), 0);
+        throw;
+      }
       OPENSSL_cleanse(digits.data(), digits.size());
     }
     // A link and no rename, so that the file of the process that came first stays.

@@ -110,8 +110,14 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     if (!fd.valid())
       fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"),
                  errno);
-    write_all(fd.get(), digits);
-    write_all(fd.get(), cat("\n", point.endpoint, "\n"));
+    digits += cat("\n", point.endpoint, "\n");
+    try {
+      write_all(fd.get(), digits, path_);
+    } catch (const Error&) {
+      OPENSSL_cleanse(digits.data(), digits.size());
+      ::unlink(aside.c_str());
+      throw;
+    }
   }
   OPENSSL_cleanse(digits.data(), digits.size());
   if (::rename(aside.c_str(), path_.c_str()) != 0)

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -114,6 +116,32 @@ TEST_F(FdTest, ErrorsNameThePath) {
     }
   }
   EXPECT_THROW(write_all(-1, "x"), Error);
+}
+
+// Whatever cannot grow (a full disk, a quota, ulimit -f) is named, whoever writes.
+TEST_F(FdTest, AFileThatCannotGrowIsNamed) {
+  const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const Fd limited(::open((dir_ + "/limited").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const auto why_not = [](int fd) -> std::string {
+    try {
+      write_all(fd, "x");
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "written";
+  };
+  EXPECT_THAT(why_not(full.get()), testing::StartsWith("cannot write '/dev/full': No space left"));
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const std::string why = why_not(limited.get());
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(why,
+            "cannot write '" + dir_ +
+                "/limited': File too large; raise the limit of file sizes (ulimit -f)");
 }
 
 }  // namespace
