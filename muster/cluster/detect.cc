@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
@@ -56,6 +57,29 @@ void note_unused_nodes() {
           "`srun --ntasks-per-node=1 muster run ...`"));
 }
 
+// Pods or hosts may be numbered as ranks are, by hand or by a script. The ranks of a launcher are
+// told their place on the host as well, and may start jobs of their own.
+void note_unused_numbers(const RankEnv& env) {
+  static bool is_said = false;
+  if (is_said || env.world_size < 2 || env.local_rank_told)
+    return;
+  is_said = true;
+  const std::string endpoint =
+      cat(get_env("MASTER_ADDR").value_or("HOST"), ":", get_env("MASTER_PORT").value_or("PORT"));
+  log(LogLevel::warn,
+      cat("RANK=",
+          env.rank,
+          " and WORLD_SIZE=",
+          env.world_size,
+          " are not used: this starts a job of its own; for one job over all of them, give "
+          "--nnodes ",
+          env.world_size,
+          " --node-rank ",
+          env.rank,
+          " --rdzv-endpoint ",
+          printable(endpoint)));
+}
+
 }  // namespace
 
 // Several processes on one host are the user's ranks, started without knowing that muster starts
@@ -66,6 +90,8 @@ bool detect_cluster(ClusterOptions& options) {
   if (launcher == nullptr) {
     if (!env)
       note_unused_nodes();
+    else
+      note_unused_numbers(*env);
     return false;  // a rank of torchrun's or ours starts a job of its own
   }
   if (env->world_size < 2)

@@ -118,6 +118,23 @@ TEST_F(Detect, ARankOfAnotherLauncherIsNoAgent) {
   EXPECT_EQ(refusal(), "nothing");
 }
 
+// Pods that a script numbers would each train alone.
+TEST_F(Detect, NumbersThatNoLauncherGaveAreNotLeftOutSilently) {
+  set({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(refusal(), "nothing");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "a rank may start a job of its own";
+  ::unsetenv("LOCAL_RANK");
+  ::unsetenv("LOCAL_WORLD_SIZE");
+  set({{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(refusal(), "nothing");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("RANK=1 and WORLD_SIZE=2 are not used: this starts a job of its own; for "
+                        "one job over all of them, give --nnodes 2 --node-rank 1 --rdzv-endpoint "
+                        "10.0.0.1:29500"));
+}
+
 TEST_F(Detect, AnIndexedJobTellsTheNumber) {
   set({{"JOB_COMPLETION_INDEX", "3"}});
   EXPECT_EQ(node_rank_of_environment(), 3);
