@@ -95,6 +95,7 @@ class TopoReader {
     }
     if (matrix_.size() < columns_.size())
       fail(0, cat(columns_.size(), " rows"), cat(matrix_.size()));
+    expect_no_other();
     read_names();
     read_links();
     if (!cpus_.empty())
@@ -261,6 +262,15 @@ class TopoReader {
   size_t column_at(size_t place) const {
     const auto behind = std::ranges::upper_bound(tail_, place);
     return std::max<size_t>(behind - tail_.begin(), 1) - 1;
+  }
+
+  // The matrix of another host, or of this one at another time, would be left out.
+  void expect_no_other() {
+    for (; line_ < lines_.size(); ++line_) {
+      const size_t at = lines_[line_].find("CPU Affinity");
+      if (at != std::string::npos)
+        fail(at, "one matrix in a file (several go into a folder, a file each)", "a second one");
+    }
   }
 
   // Around the matrix stand `nvidia-smi -L`, and the legend that names the NICs ("NIC0: mlx5_0").

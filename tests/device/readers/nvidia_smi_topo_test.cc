@@ -151,6 +151,10 @@ TEST(NvidiaSmiTopo, ErrorsNameThePlace) {
               HasSubstr("has a row"));
   EXPECT_THAT(topo_error(cat("\tGPU0\n", std::string(100'000, 'x'))),
               HasSubstr("lines up to 65536 bytes"));
+  const std::string one = cat(kHeader, "GPU0\t X \tNV4\t0\nGPU1\tNV4\t X \t0\n");
+  EXPECT_EQ(topo_error(one + "\n" + one),
+            "inventory f: expected one matrix in a file (several go into a folder, a file each), "
+            "got a second one (line 5, column 12)");
 }
 
 TEST(NvidiaSmiTopo, IsTold) {
