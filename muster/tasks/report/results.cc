@@ -22,7 +22,7 @@ OrderedJson attempt_json(const TaskAttempt& attempt) {
   OrderedJson json = {
       {"attempt", attempt.attempt}, {"host", attempt.host}, {"devices", attempt.devices}};
   json["gpus"] = attempt.gpu_indices;
-  json["gpu_fraction"] = attempt.gpu_fraction;
+  json["gpu_fraction"] = attempt.gpu_indices.empty() ? 0 : attempt.gpu_fraction;
   json["cpus"] = attempt.cpus;
   json["began"] = attempt.began;
   json["ended"] = attempt.ended ? OrderedJson(*attempt.ended) : OrderedJson(nullptr);

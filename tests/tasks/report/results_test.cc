@@ -85,6 +85,7 @@ TEST(Results, JsonHasEveryAttempt) {
   EXPECT_EQ(failed["attempts"][0]["exit_code"], 3);
   EXPECT_EQ(failed["attempts"][1]["signal"], 9);
   EXPECT_TRUE(failed["attempts"][1]["exit_code"].is_null()) << "it has none";
+  EXPECT_EQ(failed["attempts"][0]["gpu_fraction"], 0) << "it had no GPU";
   EXPECT_EQ(failed["attempts"][1]["gpu_fraction"], 0.5);
   EXPECT_EQ(json["tasks"][0]["attempts"][0]["gpus"], nlohmann::json({0, 2}));
   EXPECT_TRUE(json["tasks"][2]["result"].is_null());
