@@ -157,7 +157,7 @@ bool is_remote(const RunFlags& flags) {
 bool is_told(const RunFlags& flags) {
   const bool has_number = flags.nnodes != RunFlags().nnodes || flags.standalone;
   const bool has_place =
-      flags.node_rank >= 0 || !flags.rdzv_endpoint.empty() || !flags.master_addr.empty();
+      flags.node_rank || !flags.rdzv_endpoint.empty() || !flags.master_addr.empty();
   if (has_number || has_place || is_remote(flags))
     return true;
   return flags.dry_run || !flags.inventory.empty();
@@ -262,14 +262,14 @@ void check_rdzv_backend(const RunFlags& flags) {
 void check_one_host(const RunFlags& flags, bool several) {
   if (flags.standalone && several)
     throw bad_flag("--standalone", "--nnodes 1 beside it", flags.nnodes, "leave one of them out");
-  if (flags.node_rank > 0)
-    throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(flags.node_rank));
+  if (flags.node_rank.value_or(0) != 0)
+    throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(*flags.node_rank));
 }
 
 // Returns this host's number; nothing if the hosts are numbered when they meet. 0 is torchrun's
 // default for static hosts.
 std::optional<int> node_rank_of(const RunFlags& flags, const ClusterOptions& options) {
-  if (flags.node_rank >= 0)
+  if (flags.node_rank)
     return flags.node_rank;
   const std::optional<int> found = node_rank_of_environment();
   if (!found && options.backend == "static")
@@ -280,7 +280,7 @@ std::optional<int> node_rank_of(const RunFlags& flags, const ClusterOptions& opt
 // Sets where this host meets the others, and its number among them.
 void set_meeting(const RunFlags& flags, ClusterOptions& options) {
   options.node_rank = node_rank_of(flags, options);
-  if (options.node_rank && *options.node_rank >= options.max_hosts) {
+  if (options.node_rank && (*options.node_rank < 0 || *options.node_rank >= options.max_hosts)) {
     throw bad_flag("--node-rank",
                    cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
                    cat(*options.node_rank));
@@ -312,7 +312,7 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
       throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", given);
     result.port = static_cast<int>(*port);
   }
-  if (result.host.empty())
+  if (result.host.empty() || result.host.find_first_of(" \t\n/") != std::string::npos)
     throw bad_flag(flag, "HOST:PORT", given);
   check_brackets(result.host, given, flag);
   return result;
@@ -361,7 +361,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
                    flags.host_discovery,
                    "leave the others out");
   check_alone(flags);
-  if (flags.node_rank >= 0 || !flags.rdzv_endpoint.empty()) {
+  if (flags.node_rank || !flags.rdzv_endpoint.empty()) {
     throw bad_flag(
         "--hosts",
         "no --node-rank or --rdzv-endpoint beside it",

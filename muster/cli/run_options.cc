@@ -177,7 +177,10 @@ void set_num_ranks(const std::string& nproc, Request& request) {
   if (is_auto || request.cpu_only || request.gpu_only)
     return;
   if (nproc == "xpu")
-    throw bad_flag("--nproc-per-node", expected, nproc, "muster finds NVIDIA GPUs only");
+    throw bad_flag("--nproc-per-node",
+                   expected,
+                   nproc,
+                   "muster looks for GPUs of NVIDIA and AMD, not of Intel");
   request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
 }
 
@@ -357,14 +360,13 @@ void add_programs(const RunFlags& flags,
 // this one, and is not asked.
 FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
   const bool inside_a_rank = get_env("MUSTER_LOCAL_RANK").has_value();
-  std::string word = flags.on_failure;
-  if (word.empty() && !inside_a_rank)
-    word = get_env(kFailurePolicyVariable).value_or("");
-  if (word.empty())
-    return FailurePolicy::end;
-  const auto policy = failure_policy_of(word);
+  std::optional<FailurePolicy> policy = FailurePolicy::end;
+  if (!flags.on_failure.empty())
+    policy = failure_policy_of(flags.on_failure);
+  else if (!inside_a_rank)
+    policy = failure_policy_from_environment();
   if (!policy)
-    throw bad_flag("--on-failure", "end, continue or replace", word);
+    throw bad_flag("--on-failure", "end, continue or replace", flags.on_failure);
   if (policy == FailurePolicy::go_on && several_hosts)
     throw Error(
         ErrorCode::invalid_argument,

@@ -40,7 +40,7 @@ struct RunFlags {
   std::string duplicate_stderr_filters;
   std::string logs_specs;
   std::string print_completion;
-  int node_rank = -1;       // -1: not given
+  std::optional<int> node_rank = {};
   std::string master_addr;  // empty: torchrun's default for the case
   int master_port = -1;     // -1: not given
   std::string local_addr;

@@ -39,6 +39,8 @@ constexpr std::pair<int, const char*> kSignalHints[] = {
     {SIGILL, "illegal instruction: built for another CPU"},
     {SIGFPE, "arithmetic error: an integer divided by zero"},
     {SIGKILL, "sent by another process, or by the kernel when memory ran out (dmesg tells)"},
+    {SIGUSR1, "sent by another process, or to muster, which passes it on to ranks"},
+    {SIGUSR2, "sent by another process, or to muster, which passes it on to ranks"},
     {SIGPIPE, "it wrote to a pipe that nobody reads any more"}};
 
 const char* signal_hint(int signal) {

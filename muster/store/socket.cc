@@ -25,6 +25,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/store/store.h"
 
 namespace muster {
 
@@ -331,8 +333,8 @@ Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& de
                                       ", got: ",
                                       text_of(connected.error),
                                       " (tried for ",
-                                      seconds_since(start),
-                                      " s); see whether the launcher still runs");
+                                      format_seconds(seconds_since(start)),
+                                      "); see whether the launcher still runs");
       if (if_refused == IfRefused::fail && connected.error == ECONNREFUSED)
         throw StoreGone(ErrorCode::unavailable, message);
       throw Error(ErrorCode::unavailable, message);

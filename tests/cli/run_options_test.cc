@@ -52,7 +52,7 @@ TEST(RunOptions, NprocPerNode) {
 
 TEST(RunOptions, WhatTorchrunHasAndMusterDoesNot) {
   EXPECT_THAT(refusal([](RunFlags& f) { f.nproc_per_node = "xpu"; }),
-              HasSubstr("NVIDIA GPUs only"));
+              HasSubstr("GPUs of NVIDIA and AMD, not of Intel"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.logs_specs = "mine"; }), HasSubstr("--logs-specs"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.print_completion = "zsh"; }),
               HasSubstr("--print-completion"));
@@ -190,6 +190,9 @@ TEST(RunOptions, SeveralHostsBadFlags) {
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = ""; }), HasSubstr("--rdzv-endpoint"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = "a:99999"; }), HasSubstr("a:99999"));
   EXPECT_THAT(bad([](RunFlags& f) { f.node_rank = 4; }), HasSubstr("0 to 3"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.node_rank = -1; }), HasSubstr("0 to 3"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = "a b:1"; }),
+              HasSubstr("--rdzv-endpoint: expected HOST:PORT, got 'a b:1'"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout"; }), HasSubstr("NAME=VALUE"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=soon"; }),
               HasSubstr("join_timeout"));

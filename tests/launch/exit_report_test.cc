@@ -294,6 +294,7 @@ TEST(FailureCard, NamesARankThatReturnedEarlyHoweverItEnded) {
 TEST(FailureCard, SaysSignalsInWords) {
   EXPECT_THAT(ended(0, 0, SIGSEGV).cause, HasSubstr("killed by SIGSEGV (segmentation fault)"));
   EXPECT_THAT(ended(0, 0, SIGKILL).cause, HasSubstr("memory"));
+  EXPECT_THAT(ended(0, 0, SIGUSR1).cause, HasSubstr("or to muster, which passes it on"));
   EXPECT_EQ(ended(0, 5, 0, SIGTERM).cause, "exit code 5 after muster's SIGTERM");
 }
 

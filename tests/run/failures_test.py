@@ -181,6 +181,12 @@ class GoingOn(ProgramTest):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("MUSTER_ON_FAILURE: expected end, continue or replace, got 'contniue'", done.stderr)
 
+    def test_a_wrong_word_is_named_by_the_variable_that_has_it(self):
+        done = self.run_muster("-q", "-n", "1", "true", MUSTER_ON_FAILURE="contniue")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("MUSTER_ON_FAILURE: expected end, continue or replace, got 'contniue'", done.stderr)
+        self.assertNotIn("--on-failure", done.stderr)
+
     def test_other_words_and_several_hosts_are_refused(self):
         self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end, continue or replace, got 'hope'", code=2)
         self.assert_fails(self.run_muster("--on-failure", "continue", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1",
