@@ -413,8 +413,8 @@ void Coordinator::try_to_start() {
 void Coordinator::finish_missing() {
   finish(1,
          cat("rendezvous: expected ",
-             rules_.min_hosts,
-             " hosts within ",
+             plural(rules_.min_hosts, "host"),
+             " within ",
              format_duration(rules_.join_timeout),
              ", got ",
              members_.size(),

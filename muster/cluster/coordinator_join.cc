@@ -128,8 +128,8 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
     return cat("--node-rank: expected 0 to ",
                rules_.max_hosts - 1,
                " for ",
-               rules_.max_hosts,
-               " hosts (--nnodes), got ",
+               plural(rules_.max_hosts, "host"),
+               " (--nnodes), got ",
                *facts.node_rank);
   }
   if (const std::string* const id = holder_of(facts.node_rank)) {
@@ -144,7 +144,7 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
   if (set_aside_.contains(facts.host.name))
     return set_aside_text(facts.host.name);
   if (!rules_.elastic() && std::ssize(members_) >= rules_.max_hosts)
-    return cat("the job has its ", rules_.max_hosts, " hosts");
+    return cat("the job has its ", plural(rules_.max_hosts, "host"));
   return "";
 }
 

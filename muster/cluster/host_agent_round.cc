@@ -65,7 +65,8 @@ void HostAgent::be_spare(const Order& order) {
   take_orders();
   const bool is_history = stopped_round_ >= order.round || !pending_.empty();
   if (!is_history)
-    log(LogLevel::info, cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
+    log(LogLevel::info,
+        cat("the job has its ", plural(order.hosts.size(), "host"), "; this one is a spare"));
 }
 
 // Runs the ranks of this host. Returns the report of their end, or of why they could not start.

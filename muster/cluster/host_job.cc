@@ -25,6 +25,8 @@ namespace {
 std::string in_words(const RankRange& ranks) {
   if (ranks.count == 0)
     return "no ranks";
+  if (ranks.count == 1)
+    return cat("rank ", ranks.first);
   return cat("ranks ", ranks.first, " to ", ranks.first + ranks.count - 1);
 }
 

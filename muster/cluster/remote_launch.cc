@@ -78,8 +78,8 @@ class RemoteJob {
     if (num_hosts < cluster_.min_hosts && remote_.discovery.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--nnodes: expected at most ",
-                      num_hosts,
-                      " hosts, since no more are listed, got ",
+                      plural(num_hosts, "host"),
+                      ", since no more are listed, got ",
                       cluster_.min_hosts));
     }
     find_out_where_they_are();

@@ -120,8 +120,8 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
   if (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sampler: expected the data set of ",
-                    consumed_of,
-                    " samples, of which epoch ",
+                    plural(consumed_of, "sample"),
+                    ", of which epoch ",
                     epoch,
                     " has used ",
                     consumed,
@@ -135,8 +135,8 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
         cat("sampler: the position says that epoch ",
             epoch,
             " has used ",
-            consumed,
-            " samples, but the data set has only ",
+            plural(consumed, "sample"),
+            ", but the data set has only ",
             length_,
             ", so nothing of the epoch is left; see whether training began with this data set"));
   }

@@ -80,8 +80,8 @@ void BadSamples::report() {
     return;
   log(LogLevel::warn,
       cat("data loader: ",
-          count - reported_,
-          " samples could not be read and were left out; the "
+          plural(count - reported_, "sample"),
+          " could not be read and were left out; the "
           "first: ",
           first_));
   reported_ = count;
@@ -112,8 +112,8 @@ LoaderCore::LoaderCore(int64_t dataset_size,
   if (sampler_->dataset_size() != dataset_size) {
     throw Error(ErrorCode::invalid_argument,
                 cat("data loader: expected a sampler for ",
-                    dataset_size,
-                    " samples, got one for ",
+                    plural(dataset_size, "sample"),
+                    ", got one for ",
                     sampler_->dataset_size(),
                     "; make it with the data set's size"));
   }
@@ -198,8 +198,8 @@ void LoaderCore::end_epoch(const EpochBatches& epoch) {
     throw Error(
         ErrorCode::failed_precondition,
         cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
-            position_.dataset_size,
-            " samples for ",
+            plural(position_.dataset_size, "sample"),
+            " for ",
             epoch.ranks,
             " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
   }
@@ -284,8 +284,8 @@ void LoaderCore::restore(const DataPosition& position) {
   if (position.dataset_size != 0 && position.dataset_size != size) {
     log(LogLevel::warn,
         cat("data loader: training began on ",
-            position.dataset_size,
-            " samples, and the data set now has ",
+            plural(position.dataset_size, "sample"),
+            ", and the data set now has ",
             size,
             ": epochs have other samples from now on"));
   }

@@ -75,8 +75,8 @@ at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts)
         cat("split: class ",
             rare,
             " has ",
-            least,
-            " samples for ",
+            plural(least, "sample"),
+            " for ",
             parts,
             " parts, so not every part has one"));
   }

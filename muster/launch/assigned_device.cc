@@ -28,8 +28,7 @@ AssignedDevice from_plan(const RankEnv& env) {
                     "': expected an entry for rank ",
                     env.rank,
                     ", got ",
-                    plan.ranks.size(),
-                    " ranks"));
+                    plural(plan.ranks.size(), "rank")));
   }
   AssignedDevice found{.assignment = plan.ranks[env.rank], .mesh = plan.mesh};
   if (plan.global_batch > 0) {
@@ -130,8 +129,8 @@ std::optional<AssignedDevice> assigned_without_gpu(const RankEnv& env,
                   " (",
                   env.source,
                   " started ",
-                  env.local_world_size,
-                  " ranks here); ",
+                  plural(env.local_world_size, "rank"),
+                  " here); ",
                   describe(host, usable),
                   "; start fewer ranks, ",
                   env.local_rank_told ? "" : "tell each its LOCAL_RANK, ",

@@ -85,8 +85,8 @@ void tell_lost_ranks(const GroupResult& result) {
       cat("the job has ended well without ",
           lost.size(),
           " of its ",
-          result.exits.size(),
-          " ranks, which were lost: ",
+          plural(result.exits.size(), "rank"),
+          ", which were lost: ",
           join(lost, ", ")));
 }
 

@@ -67,8 +67,8 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
   if (further.size() + least_of_first > world_size) {
     throw Error(ErrorCode::invalid_argument,
                 cat("launch: expected more than ",
-                    further.size(),
-                    " ranks, for ",
+                    plural(further.size(), "rank"),
+                    ", for ",
                     options.more_programs.size() + 1,
                     " programs, got ",
                     world_size));

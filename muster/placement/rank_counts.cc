@@ -73,8 +73,8 @@ std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) {
       excess.capacity > 0 ? cat("give --nproc-per-node ", excess.capacity, " or less, or ") : "";
   throw Error(ErrorCode::invalid_argument,
               cat("--nproc-per-node: expected at most ",
-                  excess.capacity,
-                  " ranks on host ",
+                  plural(excess.capacity, "rank"),
+                  " on host ",
                   host.name,
                   " (",
                   excess.there,

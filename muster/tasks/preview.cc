@@ -227,6 +227,12 @@ struct StandingBefore {
   size_t waiting = 0;
 };
 
+const char* begin_text(size_t starts) {
+  if (starts == 0)
+    return "none can start now; ";
+  return starts == 1 ? "this one starts first; " : "these start first; ";
+}
+
 // A table of the starts, and how many tasks are left.
 std::string first_starts_text(const TasksRun& run,
                               const TaskSchedule& schedule,
@@ -235,7 +241,12 @@ std::string first_starts_text(const TasksRun& run,
                               const std::vector<std::string>& held) {
   const size_t all = run.file.tasks.size();
   if (before.running + before.waiting == 0)
-    return cat("every task has ended, ", before.done, " of ", all, " are done: nothing starts\n");
+    return cat("every task has ended, ",
+               before.done,
+               " of ",
+               all,
+               before.done == 1 ? " is" : " are",
+               " done: nothing starts\n");
   std::vector<std::vector<std::string>> rows;
   for (const TaskStart& start : starts) {
     const Task& task = run.file.tasks[start.task];
@@ -249,13 +260,14 @@ std::string first_starts_text(const TasksRun& run,
   std::string text;
   if (!none)
     text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
-  text += cat("of ", all, " tasks ");
+  text += cat("of ", plural(all, "task"), " ");
   if (before.done > 0)
-    text += cat(before.done, " are done, ");
+    text += cat(before.done, before.done == 1 ? " is" : " are", " done, ");
   if (before.running > 0)
     text += cat(before.running, before.running == 1 ? " runs, " : " run, ");
-  text += none ? "none can start now; " : "these start first; ";
-  text += cat(schedule.count(TaskState::waiting), " wait");
+  text += begin_text(starts.size());
+  const size_t waiting = schedule.count(TaskState::waiting);
+  text += cat(waiting, waiting == 1 ? " waits" : " wait");
   text += none ? "; --explain NAME says why\n" : "\n";
   if (!held.empty())
     text += cat("other jobs have GPUs: ", join(held, ", "), "\n");

@@ -78,8 +78,8 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
     throw Error(
         ErrorCode::invalid_argument,
         cat("batch shares: expected a sample or more for each rank, and times above 0, got ",
-            sum,
-            " samples and [",
+            plural(sum, "sample"),
+            " and [",
             join(seconds_a_sample, ", "),
             "]"));
   }

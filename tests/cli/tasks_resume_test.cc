@@ -123,13 +123,13 @@ TEST(TasksResume, ARunIsListedExplainedAndStopped) {
   ASSERT_TRUE(appears(folder.path() + "/began"));
   EXPECT_THAT(muster({"ps"}, folder, settings).out, HasSubstr("tasks s.toml"));
   EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
-              HasSubstr("0 of 1 CPUs of"));
+              HasSubstr("0 of 1 CPU of"));
   EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
               HasSubstr("holds it has the others"));
   EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "holds it"}, folder, settings).out,
               HasSubstr("holds it runs since "));
   EXPECT_EQ(muster({"tasks", "--resume", "run", "--dry-run"}, folder, settings).out,
-            "of 2 tasks 1 runs, none can start now; 1 wait; --explain NAME says why\n");
+            "of 2 tasks 1 runs, none can start now; 1 waits; --explain NAME says why\n");
   EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder, settings).err,
               HasSubstr("another run that goes on there"));
   EXPECT_EQ(muster({"stop", "--all"}, folder, settings).code, 0);

@@ -74,7 +74,7 @@ TEST(Tasks, AFailureIsToldTriedAgainAndSkipsWhatDependsOnIt) {
   EXPECT_THAT(muster({"tasks", "s.toml", "--explain", "next"}, folder).out,
               HasSubstr("next waits for bad ("));
   EXPECT_THAT(muster({"tasks", "s.toml", "--dry-run", "--jobs", "1"}, folder).out,
-              HasSubstr("of 4 tasks these start first; 3 wait"));
+              HasSubstr("of 4 tasks this one starts first; 3 wait"));
 }
 
 TEST(Tasks, AProgramThatIsNotThereIsAFailureWithItsName) {

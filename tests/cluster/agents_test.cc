@@ -104,8 +104,7 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
     return of_host;
   };
   const auto agent = [&](int rank, const ProgramSettings& of_host) {
-    Args args = {
-        "run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", cat(rank)};
+    Args args = {"run", "--rdzv-endpoint", endpoint(), "--nnodes", "2", "--node-rank", cat(rank)};
     for (const std::string& word :
          shell("echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on $MUSTER_DEVICE"))
       args.push_back(word);
@@ -121,6 +120,7 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
               AllOf(HasSubstr("0 of 3, 0 of 2 on GPU-00000000-"),
                     HasSubstr("1 of 3, 1 of 2 on GPU-00000001-")));
   EXPECT_THAT(second.out, HasSubstr("2 of 3, 0 of 1 on GPU-10000000-"));
+  EXPECT_THAT(second.err, HasSubstr("host 1 of 2: rank 2 of 3; "));
 }
 
 TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {

@@ -449,7 +449,7 @@ TEST(Planner, SeveralGpusForEachRankThatCannotBeHad) {
     return std::string("none");
   };
   EXPECT_THAT(error_of({.nproc_per_node = 2}),
-              HasSubstr("at most 1 ranks on host n0 (3 GPUs for ranks of 2)"));
+              HasSubstr("at most 1 rank on host n0 (3 GPUs for ranks of 2)"));
   EXPECT_THAT(error_of({.gpus = "0"}), HasSubstr("at least one rank"));
   EXPECT_THAT(error_of({.rank_memory_bytes = {1}}), HasSubstr("no --rank-memory beside it"));
   EXPECT_THAT(error_of({.cpu_only = true}), HasSubstr("no --nproc-per-node cpu beside it"));

@@ -39,6 +39,13 @@ TEST(TasksRun, SaysWhatWouldStartFirst) {
   EXPECT_THAT(text, HasSubstr("of 2 tasks these start first; 0 wait\n"));
 }
 
+TEST(TasksRun, CountsOfOneAreSingular) {
+  const ScratchFolder folder;
+  TasksOptions options = two_tasks(folder);
+  options.sweep->sweeps = {"lr=1"};
+  EXPECT_THAT(said_by(options), HasSubstr("of 1 task this one starts first; 0 wait\n"));
+}
+
 TEST(TasksRun, AsksNoMachineWhereAnInventoryIsTold) {
   const ScratchFolder folder;
   TasksOptions options = two_tasks(folder);
@@ -47,7 +54,7 @@ TEST(TasksRun, AsksNoMachineWhereAnInventoryIsTold) {
     return {};
   };
   options.settings.gpus = Selection("1");
-  EXPECT_THAT(said_by(options), HasSubstr("of 2 tasks these start first; 1 wait\n"));
+  EXPECT_THAT(said_by(options), HasSubstr("of 2 tasks this one starts first; 1 waits\n"));
 }
 
 TEST(TasksRun, ExplainsATaskByItsName) {

@@ -83,8 +83,8 @@ SavedState own_state(const ProcessGroup& group, const std::string& owner, const 
   if (ranks != group.size()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("checkpoints: expected ",
-                    ranks,
-                    " ranks, of which each saved a state of '",
+                    plural(ranks, "rank"),
+                    ", of which each saved a state of '",
                     owner,
                     "', got ",
                     group.size(),

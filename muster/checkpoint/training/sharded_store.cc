@@ -40,8 +40,8 @@ const at::Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece
     return found->second;
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoints: expected ",
-                  piece.tensor.numel(),
-                  " elements of '",
+                  plural(piece.tensor.numel(), "element"),
+                  " of '",
                   piece.name,
                   "' in memory, as this rank has, got ",
                   is_there ? cat(found->second.numel(), " of another part") : "none",

@@ -61,8 +61,7 @@ std::vector<PolicyChoice> choose_pack(const PolicyInput& input, int num_ranks) {
     return cat("pack: ",
                numa_label(gpu_of(input.host, order[place]).numa_node),
                ", ",
-               load_of(input.host, order[place]).num_processes,
-               " processes of others");
+               load_text(load_of(input.host, order[place])));
   });
 }
 

@@ -46,8 +46,7 @@ std::vector<PolicyChoice> choose_spread(const PolicyInput& input, int num_ranks)
     return cat("spread: ",
                numa_label(gpu_of(input.host, order[place]).numa_node),
                ", ",
-               load_of(input.host, order[place]).num_processes,
-               " processes of others");
+               load_text(load_of(input.host, order[place])));
   });
 }
 

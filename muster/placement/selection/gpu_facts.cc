@@ -83,6 +83,10 @@ GpuLoad load_of(const Host& host, const UsableGpu& device) {
   return {gpu.processes.size(), gpu.utilization_percent.value_or(0), used_bytes(gpu)};
 }
 
+std::string load_text(const GpuLoad& load) {
+  return cat(load.num_processes, load.num_processes == 1 ? " process" : " processes", " of others");
+}
+
 // Compute processes of other users may be hidden; the memory that they use is not.
 bool is_idle(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);

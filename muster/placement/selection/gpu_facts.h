@@ -52,6 +52,8 @@ struct GpuLoad {
   auto operator<=>(const GpuLoad&) const = default;
 };
 GpuLoad load_of(const Host& host, const UsableGpu& device);
+// "1 process of others".
+std::string load_text(const GpuLoad& load);
 
 // No compute process, and no more memory used than a driver or a desktop takes: 256 MiB, or 2 % of
 // it all when that is more.

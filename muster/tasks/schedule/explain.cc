@@ -160,7 +160,8 @@ std::string ScheduleExplainer::explain_host(int host, const TaskNeed& need, size
   const int cpus = schedule_.pool_.cpus_for(need, it);
   if (cpus == 0 || (reserved.empty() && it.cpus_left >= cpus))
     return "";
-  std::string text = cat("    ", it.cpus_left, " of ", it.cpus, " CPUs of ", it.name, " are free");
+  std::string text =
+      cat("    ", it.cpus_left, " of ", plural(it.cpus, "CPU"), " of ", it.name, " are free");
   const std::vector<std::string> names = names_on_cpus(host);
   if (!names.empty())
     text += cat(", ", named_list(names), names.size() == 1 ? " has" : " have", " the others");

@@ -201,10 +201,10 @@ void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
                   join(texts, ", or "),
                   kind.on.empty() ? "" : cat(" of ", printable(kind.on)),
                   " (",
-                  pool_.num_gpus(),
-                  " GPUs to use, ",
-                  cpus,
-                  " CPUs); see `muster devices`, and give fewer or an alternative"));
+                  plural(pool_.num_gpus(), "GPU"),
+                  " to use, ",
+                  plural(cpus, "CPU"),
+                  "); see `muster devices`, and give fewer or an alternative"));
 }
 
 TaskSchedule::Key TaskSchedule::key_of(size_t task) const {

@@ -5,6 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/planner.h"
+#include "muster/placement/selection/gpu_facts.h"
 #include "tests/placement/machines.h"
 
 namespace muster {
@@ -243,6 +244,11 @@ TEST(Numa, WhereNoNodeIsNamedThereIsOne) {
   EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 1, 2)) << "all cores are on one";
   host.cores[3].numa_node = 1;
   EXPECT_THAT(policy_error([&] { choices("numa", {}, 0, host); }), HasSubstr("got none for GPU 0"));
+}
+
+TEST(SpreadAndPack, CountsOfOneAreSingular) {
+  EXPECT_EQ(load_text({.num_processes = 1}), "1 process of others");
+  EXPECT_EQ(load_text({.num_processes = 2}), "2 processes of others");
 }
 
 TEST(SpreadAndPack, WithoutNumaNodesTheyGoByLoad) {

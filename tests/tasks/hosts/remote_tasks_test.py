@@ -141,7 +141,7 @@ class Leases(Remote):
         hosts = ["--hosts", "far-b,far-c", spec]
         code, out, err = self.run_tasks("--dry-run", *hosts)
         self.assertEqual(code, 0, err)
-        self.assertIn("of 2 tasks these start first; 1 wait\n", out)
+        self.assertIn("of 2 tasks this one starts first; 1 waits\n", out)
         self.assertRegex(out, "(?m)^t1 +far-c +GPU 0")
         self.assertRegex(out, "(?m)^other jobs have GPUs: GPU 0 of far-b is held by job .*hold.*$")
         code, out, err = self.run_tasks("--explain", "t2", *hosts)
