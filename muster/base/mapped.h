@@ -1,4 +1,5 @@
-// `mapped` makes a vector of what a function says of each element of a range. For every part.
+// `mapped` makes a vector of what a function says of each element of a range; its siblings make
+// another container, a sum, or a selection. For every part.
 #pragma once
 
 #include <functional>
@@ -9,15 +10,54 @@
 
 namespace muster {
 
-// As mapped(hosts, &Host::name). `function` is anything that can be called with an element: a
-// function, a lambda, or a pointer to a member.
+// As mapped_to<std::set<std::string>>(hosts, &Host::name). `function` is anything that can be
+// called with an element: a function, a lambda, or a pointer to a member.
+template <class Container, class Range, class Function>
+Container mapped_to(Range&& range, Function function) {
+  Container results;
+  if constexpr (requires { results.reserve(std::size(range)); })
+    results.reserve(std::size(range));
+  for (auto&& element : range)
+    results.insert(results.end(), std::invoke(function, std::forward<decltype(element)>(element)));
+  return results;
+}
+
+// As mapped(hosts, &Host::name).
 template <class Range, class Function>
 auto mapped(Range&& range, Function function) {
   using Element = decltype(*std::begin(range));
-  std::vector<std::decay_t<std::invoke_result_t<Function&, Element>>> results;
-  for (auto&& element : range)
-    results.push_back(std::invoke(function, std::forward<decltype(element)>(element)));
+  using Result = std::decay_t<std::invoke_result_t<Function&, Element>>;
+  return mapped_to<std::vector<Result>>(std::forward<Range>(range), std::move(function));
+}
+
+// What a function says of 0, 1, and so on until `count`.
+template <class Count, class Function>
+auto mapped_indices(Count count, Function function) {
+  std::vector<std::decay_t<std::invoke_result_t<Function&, Count>>> results;
+  results.reserve(count);
+  for (Count i = 0; i < count; ++i)
+    results.push_back(std::invoke(function, i));
   return results;
+}
+
+// The sum of what a function says of each element.
+template <class Sum, class Range, class Function>
+Sum sum_of(const Range& range, Function function) {
+  Sum sum{};
+  for (const auto& element : range)
+    sum += std::invoke(function, element);
+  return sum;
+}
+
+// Copies of the elements of which `is_wanted` is true, in their order.
+template <class Range, class Predicate>
+auto filtered(const Range& range, Predicate is_wanted) {
+  std::vector<std::decay_t<decltype(*std::begin(range))>> wanted;
+  for (const auto& element : range) {
+    if (std::invoke(is_wanted, element))
+      wanted.push_back(element);
+  }
+  return wanted;
 }
 
 }  // namespace muster

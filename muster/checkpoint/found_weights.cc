@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/weight_names.h"
 
@@ -110,9 +111,8 @@ FoundWeights find_weights(const TensorEntries& entries,
 at::Tensor read_found(const FoundWeight& weight,
                       const WeightReader& file,
                       const std::string& path) {
-  std::vector<at::Tensor> parts;
-  for (const std::string& name : weight.parts)
-    parts.push_back(in_form(file(name), weight.form));
+  std::vector<at::Tensor> parts = mapped(
+      weight.parts, [&](const std::string& name) { return in_form(file(name), weight.form); });
   for (const std::string& copy : weight.copies) {
     if (at::equal(in_form(file(copy), weight.form), parts[0]))
       continue;

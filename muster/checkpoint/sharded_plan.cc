@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
@@ -240,9 +241,8 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
                   "checkpoint: expected names in UTF-8, got other bytes; encode them first");
     }
   });
-  std::vector<json> ranks;
-  for (const std::string& text : group.all_gather_bytes(mine, "pieces of a checkpoint"))
-    ranks.push_back(json::parse(text));
+  std::vector<json> ranks = mapped(group.all_gather_bytes(mine, "pieces of a checkpoint"),
+                                   [&](const std::string& text) { return json::parse(text); });
 
   // All ranks come to the same from here on, so all throw or none.
   WritingPlan writing(ranks.size());
@@ -259,10 +259,8 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
       .description = {},
       .bytes = writing.bytes()};
   // Each rank has described the optimizer of its own parameters.
-  std::vector<std::string> descriptions;
-  descriptions.reserve(ranks.size());
-  for (const json& rank : ranks)
-    descriptions.push_back(rank["description"]);
+  std::vector<std::string> descriptions =
+      mapped(ranks, [](const json& rank) -> std::string { return rank["description"]; });
   plan.description = merge_descriptions(descriptions);
   return plan;
 }

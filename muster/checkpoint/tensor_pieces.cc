@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
 
@@ -44,9 +45,8 @@ TensorPieces whole_pieces(const torch::nn::Module& model) {
   TensorPieces pieces;
   for (const auto& [name, tensor] : model_tensors(model))
     pieces.push_back(whole_piece(name, tensor));
-  std::set<std::string> buffers;
-  for (const auto& item : model.named_buffers())
-    buffers.insert(item.key());
+  auto buffers = mapped_to<std::set<std::string>>(model.named_buffers(),
+                                                  [&](const auto& item) { return item.key(); });
   for (TensorPiece& piece : pieces)
     piece.is_buffer = buffers.contains(piece.name);
   return pieces;

@@ -18,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/pickle.h"
 #include "muster/checkpoint/safetensors.h"
@@ -162,10 +163,7 @@ class TensorsOfPickle {
   }
 
   static std::vector<int64_t> numbers(const PickledValue& list) {
-    std::vector<int64_t> out;
-    for (const PickledValue* each : list.items)
-      out.push_back(each->number);
-    return out;
+    return mapped(list.items, [&](const PickledValue* each) { return each->number; });
   }
 
   const std::string& path_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -49,10 +50,10 @@ std::vector<std::string> alternatives(const std::string& pattern) {
   const size_t open = pattern.find('{'), close = pattern.find('}');
   if (open == std::string::npos)
     return {pattern};
-  std::vector<std::string> patterns;
-  for (const std::string& middle : split(pattern.substr(open + 1, close - open - 1), ','))
-    patterns.push_back(cat(pattern.substr(0, open), middle, pattern.substr(close + 1)));
-  return patterns;
+  return mapped(split(pattern.substr(open + 1, close - open - 1), ','),
+                [&](const std::string& middle) {
+                  return cat(pattern.substr(0, open), middle, pattern.substr(close + 1));
+                });
 }
 
 bool has_one_list(const std::string& pattern) {

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -42,10 +43,7 @@ const Capabilities& capabilities_of(const std::string& backend) {
 }
 
 std::vector<std::string> known_backends() {
-  std::vector<std::string> names;
-  for (const Capabilities& can : kCapabilities)
-    names.emplace_back(can.backend);
-  return names;
+  return mapped(kCapabilities, [&](const Capabilities& can) { return std::string(can.backend); });
 }
 
 }  // namespace muster

@@ -20,6 +20,7 @@
 #include "muster/base/host_identity.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/units.h"
 #include "muster/comm/call/rank_processes.h"
 #include "muster/comm/capabilities.h"
@@ -125,9 +126,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
   if (place == 0)
     log_backend(backend, options, members.size());
   remember_processes(members, members[place]);
-  std::vector<std::string> hosts;
-  for (const RankIdentity& member : members)
-    hosts.push_back(member.host);
+  std::vector<std::string> hosts = mapped(members, &RankIdentity::host);
   return make_process_group(root,
                             place,
                             static_cast<int>(std::ssize(members)),

@@ -1,5 +1,6 @@
 // Bytes of any length go as collectives of tensors: first the length, then the content. The
 // content's shape is no part of what the ranks compare, since it would be new with every call.
+#include "muster/base/mapped.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/ops/empty.h>
@@ -68,10 +69,9 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
       })
       .wait();
   const auto* const first = static_cast<const char*>(all.const_data_ptr());
-  std::vector<std::string> found;
-  for (int rank = 0; rank < size(); ++rank)
-    found.emplace_back(first + rank * longest, lengths[rank].item<int64_t>());
-  return found;
+  return mapped_indices(size(), [&](int rank) {
+    return std::string(first + rank * longest, lengths[rank].item<int64_t>());
+  });
 }
 
 }  // namespace muster

@@ -1,6 +1,7 @@
 // Gathers of tensors whose first dimension differs between the ranks. The ranks first tell each
 // other what they have: so all of them refuse what does not fit, and those that receive know how
 // much comes. Then only the rows themselves are moved, without padding.
+#include "muster/base/mapped.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -130,10 +131,9 @@ std::vector<GivenRows> tell_each_other(const char* operation,
                                        const std::string& what,
                                        const at::Tensor& input,
                                        ProcessGroup& group) {
-  std::vector<GivenRows> all;
-  for (const std::string& text :
-       group.all_gather_bytes(written(given_rows(input, group.device())), what))
-    all.push_back(read_given(text));
+  std::vector<GivenRows> all =
+      mapped(group.all_gather_bytes(written(given_rows(input, group.device())), what),
+             [&](const std::string& text) { return read_given(text); });
   expect_alike(operation, all);
   const auto typed = std::ranges::find(all, true, &GivenRows::has_type);
   if (typed == all.end())
@@ -159,10 +159,7 @@ at::Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device devic
 }
 
 std::vector<int64_t> rows_of(const std::vector<GivenRows>& all) {
-  std::vector<int64_t> rows;
-  for (const GivenRows& given : all)
-    rows.push_back(given.rows);
-  return rows;
+  return mapped(all, &GivenRows::rows);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <limits>
 #include <numbers>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
@@ -307,9 +308,8 @@ at::Tensor random_affine(const at::Tensor& images,
                          const RandomAffineOptions& options) {
   check_affine(images, options);
   check_generators("random_affine", images, rngs);
-  std::vector<kernel::Matrix> matrices;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    matrices.push_back(drawn_matrix(images, rngs[i], options));
+  std::vector<kernel::Matrix> matrices = mapped_indices(
+      rngs.size(), [&](int64_t i) { return drawn_matrix(images, rngs[i], options); });
   return affine_all(images, matrices, pixels_of(options));
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <numbers>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
@@ -58,9 +59,8 @@ at::Tensor moved(const at::Tensor& images,
                  const Numbers& magnitudes,
                  const AffineOptions& options,
                  const MapOf& map_of) {
-  std::vector<kernel::Matrix> matrices;
-  for (const double magnitude : magnitudes)
-    matrices.push_back(kernel::inverse_of(map_of(magnitude)));
+  std::vector<kernel::Matrix> matrices = mapped(
+      magnitudes, [&](const double magnitude) { return kernel::inverse_of(map_of(magnitude)); });
   return kernel::affine(images, matrices, options);
 }
 
@@ -289,9 +289,9 @@ at::Tensor trivial_augment_wide(const at::Tensor& images,
                                 const TrivialAugmentOptions& options) {
   check_trivial_augment(images, options);
   check_generators("trivial_augment_wide", images, rngs);
-  std::vector<Drawn> drawn;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    drawn.push_back(drawn_change(kWide, options.num_magnitude_bins, -1, rngs[i]));
+  std::vector<Drawn> drawn = mapped_indices(rngs.size(), [&](int64_t i) {
+    return drawn_change(kWide, options.num_magnitude_bins, -1, rngs[i]);
+  });
   return augment_all(
       images, {drawn}, {.interpolation = options.interpolation, .fill = options.fill});
 }

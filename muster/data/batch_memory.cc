@@ -14,6 +14,8 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/mapped.h"
+
 namespace muster {
 
 namespace {
@@ -92,9 +94,7 @@ void BatchMemory::keep(Block block) {
   std::vector<Block> gone;
   const std::lock_guard lock(mutex_);
   spare_.push_back(std::move(block));
-  size_t bytes = 0;
-  for (const Block& spare : spare_)
-    bytes += spare.size;
+  size_t bytes = sum_of<size_t>(spare_, &Block::size);
   auto first = spare_.begin();
   for (; bytes > most_spare_ * largest_batch_; ++first)
     bytes -= first->size;
@@ -104,10 +104,7 @@ void BatchMemory::keep(Block block) {
 
 size_t BatchMemory::spare_bytes() const {
   const std::lock_guard lock(mutex_);
-  size_t bytes = 0;
-  for (const Block& spare : spare_)
-    bytes += spare.size;
-  return bytes;
+  return sum_of<size_t>(spare_, &Block::size);
 }
 
 UseOfBatchMemory::UseOfBatchMemory(BatchMemory& memory)

@@ -14,6 +14,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/batch_memory.h"
 #include "muster/data/batch_places.h"
@@ -63,9 +64,8 @@ void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, con
 
 // The tensors of Padded or Packed examples, whose lengths may differ.
 std::vector<at::Tensor> values_of(const auto& examples) {
-  std::vector<at::Tensor> values;
-  for (const auto& example : examples)
-    values.push_back(example.values);
+  std::vector<at::Tensor> values =
+      mapped(examples, [&](const auto& example) { return example.values; });
   check_alike(values, 1, "give them one type and the same dimensions after the first");
   return values;
 }
@@ -145,9 +145,8 @@ at::Tensor stacked(std::vector<at::Tensor>&& tensors) {
 // The lengths are kept, since the padded tensor no longer shows them. The filling is 0.
 Padded Padded::collate(const std::vector<Padded>& examples) {
   const auto values = values_of(examples);
-  std::vector<int64_t> lengths;
-  for (const at::Tensor& tensor : values)
-    lengths.push_back(tensor.size(0));
+  std::vector<int64_t> lengths =
+      mapped(values, [&](const at::Tensor& tensor) { return tensor.size(0); });
   auto shape = values.front().sizes().vec();
   shape.front() = *std::max_element(lengths.begin(), lengths.end());
   shape.insert(shape.begin(), std::ssize(values));

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/data/fields.h"
 
 namespace muster {
@@ -77,10 +78,8 @@ namespace collation {
 
 template <class E, size_t I>
 auto element(std::vector<E>& examples) {
-  std::vector<std::tuple_element_t<I, E>> elements;
-  elements.reserve(examples.size());
-  for (E& example : examples)
-    elements.push_back(std::move(std::get<I>(example)));
+  std::vector<std::tuple_element_t<I, E>> elements =
+      mapped(examples, [&](E& example) { return std::move(std::get<I>(example)); });
   return collate(std::move(elements));
 }
 
@@ -95,10 +94,8 @@ using FieldAt =
 
 template <class Field, size_t I, class E>
 void join_field(Field& joined, std::vector<E>& examples) {
-  std::vector<Field> values;
-  values.reserve(examples.size());
-  for (E& example : examples)
-    values.push_back(std::move(std::get<I>(fields_of(example))));
+  std::vector<Field> values =
+      mapped(examples, [&](E& example) { return std::move(std::get<I>(fields_of(example))); });
   joined = collate(std::move(values));
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
@@ -200,9 +201,8 @@ at::Tensor color_jitter(const at::Tensor& images,
   check_colors("color_jitter", images);
   check_generators("color_jitter", images, rngs);
   const auto ranges = ranges_of(options);
-  std::vector<Jitter> drawn;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    drawn.push_back(drawn_jitter(ranges, rngs[i]));
+  std::vector<Jitter> drawn =
+      mapped_indices(rngs.size(), [&](int64_t i) { return drawn_jitter(ranges, rngs[i]); });
   return jitter_all(images, drawn, ranges);
 }
 

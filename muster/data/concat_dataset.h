@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/never.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
@@ -196,16 +197,10 @@ class ConcatDataset {
   }
   template <class Given>
   static std::vector<Part> parts_of(const std::vector<Given>& datasets) {
-    std::vector<Part> parts;
-    for (const Given& dataset : datasets)
-      parts.push_back(part_of(shared_dataset(dataset)));
-    return parts;
+    return mapped(datasets, [&](const Given& dataset) { return part_of(shared_dataset(dataset)); });
   }
   static std::vector<int64_t> sizes_of(const std::vector<Part>& parts) {
-    std::vector<int64_t> sizes;
-    for (const Part& part : parts)
-      sizes.push_back(part.size);
-    return sizes;
+    return mapped(parts, &Part::size);
   }
 
   explicit ConcatDataset(std::vector<Part> parts)

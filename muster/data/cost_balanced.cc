@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/batch_sampler.h"
 #include "muster/data/mix.h"
@@ -187,10 +188,8 @@ class CostBalanced : public BatchSampler {
             all[i] = next % total;
             of_each[i] = (*costs)[order(all[i])];
           }
-          std::vector<int64_t> mine;
-          for (const size_t i : part_by_cost(of_each, options.num_replicas, options.rank))
-            mine.push_back(all[i]);
-          return mine;
+          return mapped(part_by_cost(of_each, options.num_replicas, options.rank),
+                        [&](const size_t i) { return all[i]; });
         };
   }
 

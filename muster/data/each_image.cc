@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster::transform {
@@ -128,9 +129,8 @@ at::Tensor in_parts(const at::Tensor& images, const Part& change) {
     std::iota(all.begin(), all.end(), 0);
     return change(images, all);
   }
-  std::vector<at::Tensor> changed;
-  for (int64_t i = 0; i < count; ++i)
-    changed.push_back(change(images.narrow(0, i, 1), {i}));
+  std::vector<at::Tensor> changed =
+      mapped_indices(count, [&](int64_t i) { return change(images.narrow(0, i, 1), {i}); });
   return at::cat(changed);
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/data/generators.h"
 
 namespace muster::transform {
@@ -66,11 +67,7 @@ at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKin
 // The numbers of these.
 template <class T>
 std::vector<T> chosen(const std::vector<T>& of_all, const std::vector<int64_t>& which) {
-  std::vector<T> some;
-  some.reserve(which.size());
-  for (const int64_t i : which)
-    some.push_back(of_all.at(i));
-  return some;
+  return mapped(which, [&](const int64_t i) { return of_all.at(i); });
 }
 
 }  // namespace muster::transform

@@ -19,6 +19,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 
@@ -40,9 +41,9 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
     refuse_split("fractions of 0 or more that add to 1",
                  cat("[", join(fractions, ", "), "], which add to ", sum),
                  "give the last part what is left");
-  std::vector<int64_t> counts;
-  for (const double fraction : fractions)
-    counts.push_back(std::floor(as_double(size) * fraction));
+  std::vector<int64_t> counts = mapped(fractions, [&](double fraction) -> int64_t {
+    return std::floor(as_double(size) * fraction);
+  });
   int64_t left = size - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   for (size_t i = 0; left > 0; ++i, --left)
     ++counts[i % counts.size()];
@@ -109,10 +110,7 @@ std::vector<at::Tensor> dealt_out(const at::Tensor& samples, const std::vector<i
     }
     parts[furthest_behind].push_back(numbers[i]);
   }
-  std::vector<at::Tensor> dealt;
-  for (const auto& part : parts)
-    dealt.push_back(at::tensor(part, at::kLong));
-  return dealt;
+  return mapped(parts, [&](const auto& part) { return at::tensor(part, at::kLong); });
 }
 
 std::vector<at::Tensor> cut_up(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
@@ -159,9 +157,8 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
     refuse_split(cat("2 to ", size, " folds of ", size, " samples"),
                  cat(folds),
                  "pass another number of folds");
-  std::vector<int64_t> lengths;
-  for (int64_t fold = 0; fold < folds; ++fold)
-    lengths.push_back(size / folds + (fold < size % folds ? 1 : 0));
+  std::vector<int64_t> lengths = mapped_indices(
+      folds, [&](int64_t fold) { return size / folds + (fold < size % folds ? 1 : 0); });
   at::Tensor samples = samples_in_order(size, options.shuffle, options.seed);
   std::vector<at::Tensor> tests;
   if (options.labels.defined()) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/never.h"
 #include "muster/data/subset.h"
 
@@ -77,10 +78,9 @@ std::vector<Subset<DatasetOf<Given>>> random_split(Given dataset,
                                                    const SplitLengths& lengths,
                                                    const SplitOptions& options = {}) {
   const auto shared = shared_dataset(std::move(dataset));
-  std::vector<Subset<DatasetOf<Given>>> parts;
-  for (const at::Tensor& indices : datasets::split_indices(shared->size(), lengths, options))
-    parts.emplace_back(shared, indices);
-  return parts;
+  return mapped(
+      datasets::split_indices(shared->size(), lengths, options),
+      [&](const at::Tensor& indices) { return Subset<DatasetOf<Given>>(shared, indices); });
 }
 
 // What is no dataset: the text is the compiler's whole answer.

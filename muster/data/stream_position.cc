@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -91,10 +92,10 @@ std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch,
                                                       int64_t rank,
                                                       int64_t ranks,
                                                       int64_t workers) {
-  std::vector<std::vector<StreamRemainder>> parts;
-  for (int64_t k = 0; k < workers; ++k)
-    parts.push_back({{.epoch = epoch, .part = rank * workers + k, .parts = ranks * workers}});
-  return parts;
+  return mapped_indices(workers, [&](int64_t k) {
+    return std::vector<StreamRemainder>{
+        {.epoch = epoch, .part = rank * workers + k, .parts = ranks * workers}};
+  });
 }
 
 void check_seed(const StreamPosition& position, const StreamLoaderOptions& options) {

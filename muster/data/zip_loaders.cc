@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster::zipping {
@@ -27,9 +28,9 @@ void tell_of_epochs(const std::vector<int64_t>& batches) {
   const bool are_equal = std::ranges::count(batches, batches.front()) == std::ssize(batches);
   if (are_equal && batches.front() > 0)
     return;
-  std::vector<std::string> texts;
-  for (const int64_t of_epoch : batches)
-    texts.push_back(of_epoch > 0 ? cat(of_epoch) : "an unknown number of");
+  std::vector<std::string> texts = mapped(batches, [&](const int64_t of_epoch) {
+    return of_epoch > 0 ? cat(of_epoch) : "an unknown number of";
+  });
   log(LogLevel::info,
       cat("zip loaders: an epoch is one of the first loader; the epochs of the loaders have ",
           join(texts, ", "),

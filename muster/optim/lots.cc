@@ -4,16 +4,13 @@
 #include <ATen/Functions.h>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 
 namespace muster::optim {
 
 std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group) {
-  std::vector<at::Tensor> found;
-  for (const at::Tensor& parameter : group.params()) {
-    if (parameter.grad().defined())
-      found.push_back(parameter);
-  }
-  return found;
+  return filtered(group.params(),
+                  [&](const at::Tensor& parameter) { return parameter.grad().defined(); });
 }
 
 bool is_for_kernels(const at::Tensor& parameter) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
 
@@ -148,9 +149,8 @@ Meeting meeting_at(const GroupPaths& paths, int64_t sequence) {
 }
 
 std::vector<int> ranks_of(const std::vector<const RankPath*>& paths) {
-  std::vector<int> ranks;
-  for (const RankPath* const path : paths)
-    ranks.push_back(path->view->rank);
+  std::vector<int> ranks =
+      mapped(paths, [&](const RankPath* const path) { return path->view->rank; });
   std::ranges::sort(ranks);
   return ranks;
 }
@@ -215,9 +215,7 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
 
 std::string numbers_text(const std::vector<int>& ranks) {
   constexpr size_t kMostShown = 8;
-  std::vector<std::string> names;
-  for (const int rank : ranks)
-    names.push_back(cat(rank));
+  std::vector<std::string> names = mapped(ranks, [&](const int rank) { return cat(rank); });
   return join_first(std::move(names), ", ", kMostShown);
 }
 

@@ -20,6 +20,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
@@ -194,10 +195,9 @@ NamedFrame frame_at(uint64_t address, const MappedFiles& theirs, const MappedFil
 std::vector<NamedFrame> frames_at(const std::vector<uint64_t>& addresses, int64_t pid) {
   const MappedFiles theirs = files_of_process(pid);
   const MappedFiles ours = files_of_process(::getpid());
-  std::vector<NamedFrame> frames;
-  for (size_t i = 0; i < addresses.size() && i < kMostShownFrames; ++i)
-    frames.push_back(frame_at(i == 0 ? addresses[i] : addresses[i] - 1, theirs, ours));
-  return frames;
+  return mapped_indices(std::min(addresses.size(), kMostShownFrames), [&](size_t i) {
+    return frame_at(i == 0 ? addresses[i] : addresses[i] - 1, theirs, ours);
+  });
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/activity_times.h"
@@ -178,9 +179,7 @@ std::optional<int> last_attempt_in(const std::filesystem::path& folder) {
 }  // namespace
 
 std::string ThreadView::span_names() const {
-  std::vector<std::string> names;
-  for (const SpanView& span : spans)
-    names.push_back(span.name);
+  std::vector<std::string> names = mapped(spans, &SpanView::name);
   return join(names, " > ");
 }
 

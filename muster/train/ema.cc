@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/swapped_weights.h"
@@ -220,9 +221,8 @@ void Ema::require_averaged_modules() const {
   const auto model = model_.lock();
   if (!model)
     return;
-  std::unordered_set<const c10::TensorImpl*> averaged;
-  for (const at::Tensor& weight : weights_)
-    averaged.insert(weight.unsafeGetTensorImpl());
+  auto averaged = mapped_to<std::unordered_set<const c10::TensorImpl*>>(
+      weights_, [&](const at::Tensor& weight) { return weight.unsafeGetTensorImpl(); });
   std::unordered_map<std::string, at::Tensor> now;
   for (const TensorPiece& weight : weights_of(*model))
     now.emplace(weight.name, weight.tensor);
@@ -271,10 +271,8 @@ void Ema::exchange() {
   const at::NoGradGuard no_grad;
   aside_.resize(weights_.size());
   for (const std::vector<size_t>& together : by_storage(weights_)) {
-    std::vector<at::Tensor> before;
-    before.reserve(together.size());
-    for (const size_t i : together)
-      before.push_back(weights_[i].clone());
+    std::vector<at::Tensor> before =
+        mapped(together, [&](const size_t i) { return weights_[i].clone(); });
     for (size_t j = 0; j < together.size(); ++j)
       exchange_one(together[j], before[j]);
   }

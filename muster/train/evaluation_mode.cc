@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
+
 namespace muster {
 
 namespace {
@@ -21,9 +23,10 @@ void share_buffer(const at::Tensor& buffer, ProcessGroup& group) {
 EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) {
   for (const at::Tensor& buffer : model.buffers())
     share_buffer(buffer, group);
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> inside;
-  for (const auto& module : model.modules(/*include_self=*/false))
-    inside.emplace_back(module, module->is_training());
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> inside =
+      mapped(model.modules(/*include_self=*/false), [&](const auto& module) {
+        return std::pair<std::shared_ptr<torch::nn::Module>, bool>(module, module->is_training());
+      });
   restore_ = [&model, was_training = model.is_training(), inside = std::move(inside)] {
     model.train(was_training);
     for (const auto& [module, was_training] : inside)

@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/join_rounds.h"
@@ -39,9 +40,8 @@ std::string shape_and_type(const at::Tensor& tensor) {
 }
 
 std::string shapes_and_types(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::string> texts;
-  for (const at::Tensor& tensor : tensors)
-    texts.push_back(shape_and_type(tensor));
+  std::vector<std::string> texts =
+      mapped(tensors, [&](const at::Tensor& tensor) { return shape_and_type(tensor); });
   return join(texts, ", ");
 }
 
@@ -387,10 +387,9 @@ void GraphedStep::expect_buffers_to_differ() const {
 }
 
 uint64_t GraphedStep::num_reducers_made() const {
-  uint64_t made = 0;
-  for (const StepModel& model : models_)
-    made += model.reducer() != nullptr ? model.reducer()->num_reducers_made() : 0;
-  return made;
+  return sum_of<uint64_t>(models_, [&](const StepModel& model) {
+    return model.reducer() != nullptr ? model.reducer()->num_reducers_made() : 0;
+  });
 }
 
 void GraphedStep::forget_graph() {

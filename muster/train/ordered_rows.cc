@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/train/evaluation_batches.h"
 
@@ -85,9 +86,7 @@ IndexedRows OrderedRows::take() {
   }
   const at::Tensor places = at::tensor(order, at::kLong);
   for (size_t i = 0; i < like_.size(); ++i) {
-    std::vector<at::Tensor> parts;
-    for (const auto* block : blocks)
-      parts.push_back((*block)[i]);
+    std::vector<at::Tensor> parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
     taken.outputs.push_back(at::cat(parts).index_select(0, places));
   }
   return taken;

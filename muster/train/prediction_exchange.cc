@@ -8,6 +8,7 @@
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/comm/call/failure.h"
@@ -142,16 +143,14 @@ void PredictionExchange::fail_if_any(const std::vector<Said>& all) {
 // A rank without a batch gives nothing in a round, whatever the others' outputs are.
 void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
   is_failed_ = true;  // what a collective throws is thrown on all ranks
-  std::vector<Said> all;
-  for (const std::string& text : group_.all_gather_bytes(message(mine, is_over), "predict"))
-    all.push_back(read(text));
+  std::vector<Said> all = mapped(group_.all_gather_bytes(message(mine, is_over), "predict"),
+                                 [&](const std::string& text) { return read(text); });
   fail_if_any(all);
   are_over_ = std::ranges::all_of(all, &Said::is_over);
   const size_t outputs = std::ranges::max(all, {}, &Said::outputs).outputs;
-  std::vector<std::vector<at::Tensor>> parts;
-  for (size_t i = 0; i < outputs; ++i)
-    parts.push_back(
-        group_.gather_varying(i < mine.outputs.size() ? mine.outputs[i] : at::Tensor(), 0));
+  std::vector<std::vector<at::Tensor>> parts = mapped_indices(outputs, [&](size_t i) {
+    return group_.gather_varying(i < mine.outputs.size() ? mine.outputs[i] : at::Tensor(), 0);
+  });
   is_failed_ = false;
   if (group_.rank() == 0)
     take_in(all, parts);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -27,10 +28,8 @@ struct RateOwners {
 }  // namespace
 
 std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer) {
-  std::vector<double> rates;
-  for (const auto& group : optimizer.param_groups())
-    rates.push_back(group.options().get_lr());
-  return rates;
+  return mapped(optimizer.param_groups(),
+                [&](const auto& group) { return group.options().get_lr(); });
 }
 
 std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/train/schedule.h"
 
@@ -91,10 +92,7 @@ int64_t milestones_passed(const std::vector<int64_t>& milestones, int64_t step) 
 
 // Joins the descriptions of several rates.
 std::string texts_of(const std::vector<Rate>& parts, const char* between) {
-  std::vector<std::string> texts;
-  texts.reserve(parts.size());
-  for (const Rate& part : parts)
-    texts.push_back(part.text);
+  std::vector<std::string> texts = mapped(parts, &Rate::text);
   return join(texts, between);
 }
 

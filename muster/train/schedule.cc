@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/train/rate_owner.h"
 
@@ -92,9 +93,8 @@ void Schedule::load_state(const SavedState& state) {
                     state.numbers.size() - 1,
                     "; make the optimizer with the groups that it had"));
   }
-  std::vector<double> initial;
-  for (size_t i = 0; i < initial_.size(); ++i)
-    initial.push_back(state.number("schedule", cat("initial_lr.", i)));
+  std::vector<double> initial = mapped_indices(
+      initial_.size(), [&](size_t i) { return state.number("schedule", cat("initial_lr.", i)); });
   initial_ = std::move(initial);
   step_ = step;
   apply();
@@ -166,9 +166,9 @@ SavedState Plateau::state() const {
 
 // The rates are saved too, since no formula gives them.
 void Plateau::load_state(const SavedState& state) {
-  std::vector<double> rates;
-  for (size_t i = 0; i < optimizer_.param_groups().size(); ++i)
-    rates.push_back(state.number("plateau", cat("lr.", i)));
+  std::vector<double> rates = mapped_indices(optimizer_.param_groups().size(), [&](size_t i) {
+    return state.number("plateau", cat("lr.", i));
+  });
   best_ = state.number("plateau", "best");
   bad_ = state.whole_number("plateau", "bad");
   cooldown_left_ = state.whole_number("plateau", "cooldown_left");

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/saved_state.h"
 
@@ -83,9 +84,8 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
             join(seconds_a_sample, ", "),
             "]"));
   }
-  double speed_of_all = 0;
-  for (const double seconds : seconds_a_sample)
-    speed_of_all += 1 / seconds;
+  double speed_of_all =
+      sum_of<double>(seconds_a_sample, [&](const double seconds) { return 1 / seconds; });
   // Every rank gets one sample and the whole part of its share of the others. Each sample that is
   // left goes to the rank that would be ready with it first.
   std::vector<int64_t> shares;

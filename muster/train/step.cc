@@ -15,6 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
@@ -75,9 +76,8 @@ bool has_the_same(const std::vector<at::Tensor>& parameters,
 
 // Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& frozen) {
-  std::set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& parameter : trained)
-    seen.insert(parameter.unsafeGetTensorImpl());
+  auto seen = mapped_to<std::set<const c10::TensorImpl*>>(
+      trained, [&](const at::Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
   for (const StepModel& model : frozen) {
     for (const auto& item : model.module().named_parameters()) {
       if (!seen.contains(item.value().unsafeGetTensorImpl()))

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -32,10 +33,10 @@ std::optional<Manifest> manifest_of(const std::string& path) {
 
 // Returns the folder's checkpoints by serial numbers, the smallest first.
 std::vector<Saved> all_saved(const std::string& directory) {
-  std::vector<Saved> all;
-  for (const StepFolder& folder : list_checkpoints(directory))
-    all.push_back({.folder = {.step = folder.step, .path = folder.path},
-                   .manifest = manifest_of(folder.path)});
+  std::vector<Saved> all = mapped(list_checkpoints(directory), [&](const StepFolder& folder) {
+    return Saved{.folder = {.step = folder.step, .path = folder.path},
+                 .manifest = manifest_of(folder.path)};
+  });
   std::ranges::reverse(all);
   // They are in the order of their steps now, so an unreadable one takes the number before.
   int64_t before = 0;

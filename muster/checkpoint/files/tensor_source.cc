@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/shown_text.h"
 
@@ -174,9 +175,8 @@ void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, S
 std::vector<std::string> TensorSource::incomplete() const {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors_) {
-    int64_t there = 0;
-    for (const StoredPiece& piece : tensor.pieces)
-      there += element_count(piece.elements);
+    int64_t there = sum_of<int64_t>(
+        tensor.pieces, [&](const StoredPiece& piece) { return element_count(piece.elements); });
     if (there != tensor_units(tensor.kind))
       names.push_back(name);
   }

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/safetensors_file.h"
@@ -131,9 +132,7 @@ CheckpointView view_checkpoint(const std::string& path) {
 
 // A hub's index promises tensors; a download that was cut short lacks some.
 TensorSource TensorSet::open() const {
-  std::vector<std::string> paths;
-  for (const ViewedFile& file : files)
-    paths.push_back(file.path);
+  std::vector<std::string> paths = mapped(files, &ViewedFile::path);
   TensorSource source(paths);
   for (const std::string& tensor : promised) {
     if (source.contains(tensor))

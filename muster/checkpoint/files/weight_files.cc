@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/shown_text.h"
@@ -40,10 +41,7 @@ std::vector<std::string> indexed_files(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : read_weight_index(folder))
     names.insert(file);
-  std::vector<std::string> files;
-  for (const std::string& name : names)
-    files.push_back(cat(folder, "/", name));
-  return files;
+  return mapped(names, [&](const std::string& name) { return cat(folder, "/", name); });
 }
 
 // Tells a person who gave a folder without safetensors files what to do.
@@ -100,10 +98,7 @@ std::vector<std::string> weight_files(const std::string& path) {
     return {path};
   // A manifest comes first, then an index, then a file with the usual name.
   if (exists_at(cat(path, "/", kManifestFile))) {
-    std::vector<std::string> files;
-    for (const ViewedFile& file : model_set(view_checkpoint(path)).files)
-      files.push_back(file.path);
-    return files;
+    return mapped(model_set(view_checkpoint(path)).files, &ViewedFile::path);
   }
   if (exists_at(cat(path, "/", kWeightIndexFile)))
     return indexed_files(path);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/host_identity.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/packed_state.h"
 
@@ -67,9 +68,7 @@ struct WholeVersion {
 
 // Returns the newest version of which every rank's shard is somewhere, if there is one.
 std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, int size) {
-  std::set<int64_t, std::greater<>> versions;
-  for (const ToldShard& shard : shards)
-    versions.insert(shard.version);
+  auto versions = mapped_to<std::set<int64_t, std::greater<>>>(shards, &ToldShard::version);
   for (const int64_t version : versions) {
     const std::vector<int> givers = givers_of(shards, version, size);
     if (!givers.empty())

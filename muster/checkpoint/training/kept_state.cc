@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/packed_state.h"
 
@@ -58,9 +59,9 @@ KeptState as_rank0_had_it(const KeptState& mine) {
 std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates& mine) {
   constexpr int64_t kNone = -1;
   const int64_t version = mine.newest() != nullptr ? mine.newest()->version() : kNone;
-  std::vector<int64_t> versions;
-  for (const std::string& text : group.all_gather_bytes(cat(version), "kept states"))
-    versions.push_back(std::stoll(text));
+  std::vector<int64_t> versions =
+      mapped(group.all_gather_bytes(cat(version), "kept states"),
+             [](const std::string& text) -> int64_t { return std::stoll(text); });
   const int64_t newest = std::ranges::max(versions);
   if (newest == kNone)
     return std::nullopt;

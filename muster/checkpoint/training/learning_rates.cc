@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -11,10 +12,8 @@ namespace muster {
 // An optimizer without a schedule has its rates in its groups' options.
 LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer) {
   const auto get = [&optimizer] {
-    std::vector<double> rates;
-    for (const auto& group : optimizer.param_groups())
-      rates.push_back(group.options().get_lr());
-    return rates;
+    return mapped(optimizer.param_groups(),
+                  [&](const auto& group) { return group.options().get_lr(); });
   };
   const auto set = [&optimizer](const std::vector<double>& rates) {
     auto& groups = optimizer.param_groups();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/part_tensors.h"
@@ -261,9 +262,8 @@ std::vector<LearningRates> Training::schedules() {
 std::vector<LearningRates> Training::learning_rates() {
   std::vector<LearningRates> all = schedules();
   std::erase_if(all, [&](const LearningRates& schedule) { return is_fresh(schedule.name); });
-  std::set<const torch::optim::Optimizer*> scheduled;
-  for (const LearningRates& schedule : schedules())
-    scheduled.insert(schedule.optimizer);
+  auto scheduled =
+      mapped_to<std::set<const torch::optim::Optimizer*>>(schedules(), &LearningRates::optimizer);
   for (const auto& [name, optimizer] : models_.optimizers())
     if (!scheduled.contains(models_.outer(optimizer)))
       all.push_back(rates_of_optimizer(name, *optimizer));

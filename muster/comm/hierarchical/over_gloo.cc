@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
@@ -135,16 +136,10 @@ std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType typ
 
 // Lists of inputs and of outputs, each made fit for Gloo.
 std::vector<Tensors> lists_in(GlooCall& call, const std::vector<Tensors>& lists) {
-  std::vector<Tensors> found;
-  for (const Tensors& list : lists)
-    found.push_back(call.in(list));
-  return found;
+  return mapped(lists, [&](const Tensors& list) { return call.in(list); });
 }
 std::vector<Tensors> lists_out(GlooCall& call, const std::vector<Tensors>& lists) {
-  std::vector<Tensors> found;
-  for (const Tensors& list : lists)
-    found.push_back(call.out(list));
-  return found;
+  return mapped(lists, [&](const Tensors& list) { return call.out(list); });
 }
 
 // Throws unless all tensors of the lists have the type of the others.

@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/gate.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/call/profile.h"
@@ -169,9 +170,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                               Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
-    std::vector<Request> requests;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(all_gather_of(call, column(call, outputs, i, getSize()), inputs[i]));
+    std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
+      return all_gather_of(call, column(call, outputs, i, getSize()), inputs[i]);
+    });
     return start_requests(call, std::move(requests), options);
   }
   WorkPtr _allgather_base(at::Tensor& output,
@@ -185,9 +186,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                                           const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
     call.expect_as_many(outputs, inputs);
-    std::vector<Request> requests;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(all_gather_into(call, outputs[i], inputs[i], getSize()));
+    std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
+      return all_gather_into(call, outputs[i], inputs[i], getSize());
+    });
     return start_requests(call, std::move(requests), options);
   }
 
@@ -213,10 +214,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                                           const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
     call.expect_as_many(outputs, inputs);
-    std::vector<Request> requests;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(
-          reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize()));
+    std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
+      return reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize());
+    });
     return start_requests(call, std::move(requests), options);
   }
 

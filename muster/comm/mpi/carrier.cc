@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/mpi/engine.h"
 #include "muster/comm/mpi/plugin.h"
@@ -170,10 +171,9 @@ Place place_from(const std::string& text) {
 // Returns which process of MPI_COMM_WORLD every rank of the group is.
 std::vector<Place> tell_places(const MpiRendezvous& rendezvous, const Engine::World& self) {
   rendezvous.exchange.set(cat("process/", rendezvous.rank), cat(self.rank, " ", self.size));
-  std::vector<Place> places;
-  for (int rank = 0; rank < rendezvous.size; ++rank)
-    places.push_back(place_from(rendezvous.exchange.get(cat("process/", rank))));
-  return places;
+  return mapped_indices(rendezvous.size, [&](int rank) {
+    return place_from(rendezvous.exchange.get(cat("process/", rank)));
+  });
 }
 
 // The ranks of a job are MPI's processes, number by number; those of a part of it are any of them.
@@ -220,9 +220,7 @@ std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
   auto group = std::make_shared<Group>();
   group->communicators.rank = rendezvous.rank;
   group->communicators.size = rendezvous.size;
-  std::vector<int> ranks;
-  for (const Place& place : places)
-    ranks.push_back(place.rank);
+  std::vector<int> ranks = mapped(places, &Place::rank);
   engine.run_and_wait("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");

@@ -9,6 +9,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/host/choice.h"
@@ -259,9 +260,7 @@ std::string choose_backend(const std::vector<RankIdentity>& members, const std::
     return asked;
   if (obstacle.empty())
     return "nccl";
-  std::vector<std::string> hosts;
-  for (const RankIdentity& member : members)
-    hosts.push_back(member.host);
+  std::vector<std::string> hosts = mapped(members, &RankIdentity::host);
   return choose_host_backend(hosts);
 }
 

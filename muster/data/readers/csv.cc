@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
 
@@ -23,9 +24,8 @@ constexpr double kMostWhole = 9007199254740992;  // 2^53: from there on a double
 std::vector<int64_t> columns_asked(const CsvText& text,
                                    const CsvOptions& options,
                                    std::optional<int64_t> label) {
-  std::vector<int64_t> columns;
-  for (const CsvColumn& column : options.features)
-    columns.push_back(text.find(column));
+  std::vector<int64_t> columns =
+      mapped(options.features, [&](const CsvColumn& column) { return text.find(column); });
   if (!columns.empty())
     return columns;
   for (int64_t column = 0; column < text.columns(); ++column)

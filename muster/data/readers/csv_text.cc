@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -166,9 +167,8 @@ void CsvText::refuse_name(const std::string& wanted) const {
                     name,
                     " and no header; give the column's number, from 0"));
   constexpr size_t kMostShown = 20;
-  std::vector<std::string> names;
-  for (const std::string& field : first_)
-    names.push_back(escaped(field));
+  std::vector<std::string> names =
+      mapped(first_, [&](const std::string& field) { return escaped(field); });
   throw Error(ErrorCode::invalid_argument,
               cat("csv: expected one of the columns ",
                   join_first(names, ", ", kMostShown),

@@ -8,6 +8,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include "muster/base/mapped.h"
+
 namespace muster {
 
 namespace {
@@ -40,10 +42,8 @@ at::Tensor flat_of(const std::vector<at::Tensor>& lot) {
   const at::NoGradGuard no_grad;
   if (lot.size() == 1)
     return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
-  std::vector<at::Tensor> flats;
-  flats.reserve(lot.size());
-  for (const at::Tensor& tensor : lot)
-    flats.push_back(tensor.detach().reshape(-1));
+  std::vector<at::Tensor> flats =
+      mapped(lot, [&](const at::Tensor& tensor) { return tensor.detach().reshape(-1); });
   return at::cat(flats);
 }
 
@@ -71,12 +71,9 @@ void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
 
 // Counters and other whole numbers have no mean.
 std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> found;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_floating_point() || tensor.is_complex())
-      found.push_back(tensor);
-  }
-  return found;
+  return filtered(tensors, [&](const at::Tensor& tensor) {
+    return tensor.is_floating_point() || tensor.is_complex();
+  });
 }
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
@@ -36,9 +37,8 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
 std::vector<at::Tensor> mean_moves(ProcessGroup& group,
                                    const std::vector<at::Tensor>& common,
                                    const std::vector<at::Tensor>& now) {
-  std::vector<at::Tensor> moves;
-  for (size_t i = 0; i < common.size(); ++i)
-    moves.push_back(common[i].sub(now[i]));
+  std::vector<at::Tensor> moves =
+      mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
   average_over(group, moves);
   return moves;
 }

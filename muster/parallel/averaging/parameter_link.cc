@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
@@ -145,9 +146,8 @@ void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& ten
 // The tensors are written in place, lot by lot as the sender made them.
 void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors) {
   for (const std::vector<at::Tensor>& lot : lots_of(tensors)) {
-    int64_t elements = 0;
-    for (const at::Tensor& tensor : lot)
-      elements += tensor.numel();
+    int64_t elements =
+        sum_of<int64_t>(lot, [&](const at::Tensor& tensor) { return tensor.numel(); });
     const at::Tensor flat = at::empty({elements}, lot[0].options().device(at::kCPU));
     pair.recv(flat, from);
     copy_from_flat(flat, lot);

@@ -18,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/parallel/averaging/parameter_link.h"
@@ -122,10 +123,7 @@ std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>
 
 // The rates come by parameter group, in the optimizer's order.
 std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
-  std::vector<double> rates;
-  for (auto& group : optimizer.param_groups())
-    rates.push_back(group.options().get_lr());
-  return rates;
+  return mapped(optimizer.param_groups(), [&](auto& group) { return group.options().get_lr(); });
 }
 
 // The caller gives the rates of before, so that factors do not pile up.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 
@@ -34,11 +35,9 @@ ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
 // Returns each parameter once, without those in `seen`, which then has them too.
 std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters,
                                      ParameterSet& seen) {
-  std::vector<at::Tensor> kept;
-  for (const at::Tensor& parameter : parameters)
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second)
-      kept.push_back(parameter);
-  return kept;
+  return filtered(parameters, [&](const at::Tensor& parameter) {
+    return seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
 }
 
 // As a double: squares of a large model may not fit into a float.

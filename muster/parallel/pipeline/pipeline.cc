@@ -20,6 +20,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
@@ -403,9 +404,8 @@ void Pipeline::State::reduce_gradients() {
 // All replicas call it together, in the steps that average over them. A replica's file may have
 // other values than the first's, which equal gradients would keep different.
 void Pipeline::State::follow_replicas() {
-  std::vector<StageAverage*> all;
-  for (StageAverage& average : averages)
-    all.push_back(&average);
+  std::vector<StageAverage*> all =
+      mapped(averages, [&](StageAverage& average) { return &average; });
   if (shared_average)
     all.push_back(&*shared_average);
   const bool is_other =

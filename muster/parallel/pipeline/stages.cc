@@ -15,6 +15,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/parallel/tensor_bytes.h"
@@ -28,10 +29,8 @@ namespace {
 }
 
 int64_t parameter_bytes_of(const torch::nn::Module& module) {
-  int64_t bytes = 0;
-  for (const at::Tensor& parameter : module.parameters())
-    bytes += bytes_of_tensor(parameter);
-  return bytes;
+  return sum_of<int64_t>(module.parameters(),
+                         [&](const at::Tensor& parameter) { return bytes_of_tensor(parameter); });
 }
 
 // A GPU works on after its calls have returned, so it is waited for before the clock is read.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -34,15 +35,14 @@ struct ParameterMemory {
 // Whether two parameters, of which at least one is trained, have memory in common. Each would get
 // memory of its own.
 bool are_tied_by_memory(const std::vector<at::Tensor>& parameters) {
-  std::vector<ParameterMemory> all;
-  for (const at::Tensor& parameter : parameters)
-    if (parameter.numel() > 0)
-      all.emplace_back(parameter);
+  const auto filled =
+      filtered(parameters, [](const at::Tensor& parameter) { return parameter.numel() > 0; });
+  std::vector<ParameterMemory> all(filled.begin(), filled.end());
   std::ranges::sort(all, std::less<>(), &ParameterMemory::begin);
-  for (size_t i = 1; i < all.size(); ++i)
-    if (all[i].begin < all[i - 1].end && (all[i].is_trained || all[i - 1].is_trained))
-      return true;
-  return false;
+  const auto overlap = [](const ParameterMemory& one, const ParameterMemory& next) {
+    return next.begin < one.end && (next.is_trained || one.is_trained);
+  };
+  return std::ranges::adjacent_find(all, overlap) != all.end();
 }
 
 // Returns what is wrong with the parameters of this rank, or nothing.

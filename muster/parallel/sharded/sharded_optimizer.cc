@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
@@ -131,9 +132,9 @@ void require_same_values(const std::vector<at::Tensor>& replaced, ProcessGroup& 
 // in two ways.
 std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      const torch::optim::OptimizerOptions& defaults) {
-  std::vector<std::string> rates;
-  for (const auto& group : groups)
-    rates.push_back(cat((group.has_options() ? group.options() : defaults).get_lr()));
+  std::vector<std::string> rates = mapped(groups, [&](const auto& group) {
+    return cat((group.has_options() ? group.options() : defaults).get_lr());
+  });
   return join(rates, ", ");
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -168,9 +169,9 @@ at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& gr
   at::Tensor padded = at::zeros(sizes, mine.options());
   padded.narrow(0, 0, mine.size(0)).copy_(mine.detach());
   const at::Tensor all = gathered(padded, group, 0);
-  std::vector<at::Tensor> parts;
-  for (int64_t rank = 0; rank < ranks; ++rank)
-    parts.push_back(all.narrow(0, rank * longest, total / ranks + (rank < total % ranks ? 1 : 0)));
+  std::vector<at::Tensor> parts = mapped_indices(ranks, [&](int64_t rank) {
+    return all.narrow(0, rank * longest, total / ranks + (rank < total % ranks ? 1 : 0));
+  });
   return at::cat(parts);
 }
 
