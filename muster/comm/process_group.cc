@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
@@ -30,25 +32,16 @@ namespace {
 
 // The enumerations have the same operations in another order.
 c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::avg:
-      return c10d::ReduceOp::AVG;
-    case ReduceOp::min:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::max:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::product:
-      return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::band:
-      return c10d::ReduceOp::BAND;
-    case ReduceOp::bor:
-      return c10d::ReduceOp::BOR;
-    case ReduceOp::bxor:
-      return c10d::ReduceOp::BXOR;
-  }
-  throw Error(ErrorCode::internal, "reduce op: unknown value");
+  using Theirs = c10d::ReduceOp::RedOpType;
+  constexpr std::pair<ReduceOp, Theirs> kOps[] = {{ReduceOp::sum, Theirs::SUM},
+                                                  {ReduceOp::avg, Theirs::AVG},
+                                                  {ReduceOp::min, Theirs::MIN},
+                                                  {ReduceOp::max, Theirs::MAX},
+                                                  {ReduceOp::product, Theirs::PRODUCT},
+                                                  {ReduceOp::band, Theirs::BAND},
+                                                  {ReduceOp::bor, Theirs::BOR},
+                                                  {ReduceOp::bxor, Theirs::BXOR}};
+  return lookup(kOps, op, Theirs::UNUSED);
 }
 
 // Whether the backend can take the tensor's memory as it is.
@@ -60,10 +53,7 @@ bool is_plain_on_host(const at::Tensor& tensor) {
 // otherwise.
 std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   const at::Tensor flat = whole.view({parts, whole.numel() / parts});
-  std::vector<at::Tensor> views;
-  for (int i = 0; i < parts; ++i)
-    views.push_back(flat[i]);
-  return views;
+  return mapped_indices(parts, [&](int i) { return flat[i]; });
 }
 
 // Whether the splits, one a rank, deal out all rows of the tensor; without any, equally many to

@@ -51,13 +51,10 @@ constexpr size_t kMaxText = 2 * Secret::kBytes + 8;
 
 // -1 for another character.
 int hex_digit(char c) {
-  if (c >= '0' && c <= '9')
-    return c - '0';
-  if (c >= 'a' && c <= 'f')
-    return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F')
-    return c - 'A' + 10;
-  return -1;
+  const size_t digit = std::string_view("0123456789abcdef").find(lower_case(c));
+  if (digit == std::string_view::npos)
+    return -1;
+  return digit;
 }
 
 // The file is the one that was opened, whatever has its name now.

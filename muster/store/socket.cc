@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -159,15 +160,7 @@ bool is_own_peer(int fd) {
 
 // These errors come also of a server that only has not started yet.
 bool worth_another_try(int error) {
-  switch (error) {
-    case ECONNREFUSED:
-    case ENOENT:
-    case ECONNRESET:
-    case EAGAIN:
-      return true;
-    default:
-      return false;
-  }
+  return contains({ECONNREFUSED, ENOENT, ECONNRESET, EAGAIN}, error);
 }
 
 struct Connected {

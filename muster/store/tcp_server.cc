@@ -25,6 +25,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -48,15 +49,7 @@ Fd spare_descriptor() {
 
 // Shortages that another connection's end can mend.
 bool is_out_of_descriptors(int error) {
-  switch (error) {
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM:
-      return true;
-    default:
-      return false;
-  }
+  return contains({EMFILE, ENFILE, ENOBUFS, ENOMEM}, error);
 }
 
 // Over a unix socket the kernel tells who the peer is: another user has no business here.

@@ -2,6 +2,10 @@
 // it. A reader checks every size before it uses it, and refuses what is left at the end.
 #include "muster/store/wire.h"
 
+#include <utility>
+
+#include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/store/bytes.h"
 #include "muster/store/store.h"
 
@@ -53,8 +57,7 @@ class Reader {
 // These come with any number of keys, num_keys with none, and the others with one.
 bool takes_any_number(StoreRequest::Operation operation) {
   using Operation = StoreRequest::Operation;
-  return operation == Operation::check || operation == Operation::wait ||
-         operation == Operation::values;
+  return contains({Operation::check, Operation::wait, Operation::values}, operation);
 }
 
 void check_keys(const StoreRequest& request) {
@@ -73,31 +76,20 @@ void check_keys(const StoreRequest& request) {
 
 const char* to_string(StoreRequest::Operation operation) {
   using Operation = StoreRequest::Operation;
-  switch (operation) {
-    case Operation::set:
-      return "set";
-    case Operation::get:
-      return "get";
-    case Operation::add:
-      return "add";
-    case Operation::compare_set:
-      return "compare_set";
-    case Operation::check:
-      return "check";
-    case Operation::wait:
-      return "wait";
-    case Operation::remove:
-      return "remove";
-    case Operation::num_keys:
-      return "num_keys";
-    case Operation::append:
-      return "append";
-    case Operation::append_when_lost:
-      return "append_when_lost";
-    case Operation::values:
-      return "values";
-  }
-  return "unknown";
+  constexpr std::pair<Operation, const char*> kNames[] = {
+      {Operation::set, "set"},
+      {Operation::get, "get"},
+      {Operation::add, "add"},
+      {Operation::compare_set, "compare_set"},
+      {Operation::check, "check"},
+      {Operation::wait, "wait"},
+      {Operation::remove, "remove"},
+      {Operation::num_keys, "num_keys"},
+      {Operation::append, "append"},
+      {Operation::append_when_lost, "append_when_lost"},
+      {Operation::values, "values"},
+  };
+  return lookup(kNames, operation, "unknown");
 }
 
 // Every request has all fields, also those that it does not use.

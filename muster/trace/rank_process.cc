@@ -24,6 +24,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/lookup.h"
 #include "muster/base/process_status.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity.h"
@@ -158,16 +159,11 @@ std::string stacks_of_backwards(const ActivityView& view,
 ProcessState process_state(const ActivityView& view) {
   if (!is_seen_from_here(view))
     return ProcessState::unknown;
-  switch (state_of(view).value_or('X')) {
-    case 'X':
-    case 'Z':
-      return ProcessState::gone;
-    case 'T':
-    case 't':
-      return ProcessState::stopped;
-    default:
-      return ProcessState::alive;
-  }
+  constexpr std::pair<char, ProcessState> kStates[] = {{'X', ProcessState::gone},
+                                                       {'Z', ProcessState::gone},
+                                                       {'T', ProcessState::stopped},
+                                                       {'t', ProcessState::stopped}};
+  return lookup(kStates, state_of(view).value_or('X'), ProcessState::alive);
 }
 
 std::string stack_of_rank(const ActivityView& view,

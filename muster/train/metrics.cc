@@ -20,6 +20,8 @@
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
@@ -109,29 +111,16 @@ Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
 }
 
 const char* Metrics::name_of(Kind kind) {
-  switch (kind) {
-    case Kind::mean:
-      return "mean";
-    case Kind::sum:
-      return "sum";
-    case Kind::max:
-      return "max";
-    default:
-      return "min";
-  }
+  constexpr std::pair<Kind, const char*> kNames[] = {
+      {Kind::mean, "mean"}, {Kind::sum, "sum"}, {Kind::max, "max"}, {Kind::min, "min"}};
+  return lookup(kNames, kind, "?");
 }
 
 // The value that changes no other when it is combined with it.
 double Metrics::nothing(Kind kind) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  switch (kind) {
-    case Kind::max:
-      return -kInfinity;
-    case Kind::min:
-      return kInfinity;
-    default:
-      return 0;
-  }
+  constexpr std::pair<Kind, double> kNothing[] = {{Kind::max, -kInfinity}, {Kind::min, kInfinity}};
+  return lookup(kNothing, kind, 0);
 }
 
 // std::max and std::min would lose a NaN on one side.
@@ -264,9 +253,8 @@ void Metrics::fetch() {
       by_device[entry.on_device.device().str()].push_back(&entry);
   }
   for (const auto& [device, entries] : by_device) {
-    std::vector<at::Tensor> scalars;
-    for (const Entry* entry : entries)
-      scalars.push_back(entry->on_device);
+    std::vector<at::Tensor> scalars =
+        mapped(entries, [&](const Entry* entry) { return entry->on_device; });
     const at::Tensor all = at::stack(scalars).cpu();
     const double* value = all.const_data_ptr<double>();
     for (Entry* entry : entries) {
@@ -315,7 +303,6 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
   MetricValues::Pairs shares;
   if (all <= 0)
     return shares;
-  shares.reserve(sums.size());
   for (size_t i = 0; i < sums.size(); ++i)
     shares.emplace_back(share_name(i), sums[i] / all);
   return shares;

@@ -7,6 +7,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "muster/base/lookup.h"
 
 namespace muster {
 
@@ -75,33 +79,37 @@ struct Differences {
   }
 };
 
+using AddPiece = void (*)(Differences&, const char*, const char*, uint64_t);
+
+template <class T>
+void add_numbers(Differences& to, const char* a, const char* b, uint64_t size) {
+  to.add<T>(a, b, size);
+}
+template <float (*kDecoded)(uint16_t)>
+void add_halves(Differences& to, const char* a, const char* b, uint64_t size) {
+  to.add<uint16_t>(a, b, size, kDecoded);
+}
+
+constexpr std::pair<std::string_view, AddPiece> kAdders[] = {
+    {"F64", &add_numbers<double>},
+    {"F32", &add_numbers<float>},
+    {"F16", &add_halves<from_half>},
+    {"BF16", &add_halves<from_bfloat>},
+    {"I64", &add_numbers<int64_t>},
+    {"U64", &add_numbers<uint64_t>},
+    {"I32", &add_numbers<int32_t>},
+    {"U32", &add_numbers<uint32_t>},
+    {"I16", &add_numbers<int16_t>},
+    {"U16", &add_numbers<uint16_t>},
+    {"I8", &add_numbers<int8_t>},
+    {"U8", &add_numbers<uint8_t>},
+};
+
 // Compares pieces of `size` bytes whose elements have the type `dtype`.
 void add_piece(
     Differences& to, const std::string& dtype, const char* a, const char* b, uint64_t size) {
-  if (dtype == "F64")
-    return to.add<double>(a, b, size);
-  if (dtype == "F32")
-    return to.add<float>(a, b, size);
-  if (dtype == "F16")
-    return to.add<uint16_t>(a, b, size, from_half);
-  if (dtype == "BF16")
-    return to.add<uint16_t>(a, b, size, from_bfloat);
-  if (dtype == "I64")
-    return to.add<int64_t>(a, b, size);
-  if (dtype == "U64")
-    return to.add<uint64_t>(a, b, size);
-  if (dtype == "I32")
-    return to.add<int32_t>(a, b, size);
-  if (dtype == "U32")
-    return to.add<uint32_t>(a, b, size);
-  if (dtype == "I16")
-    return to.add<int16_t>(a, b, size);
-  if (dtype == "U16")
-    return to.add<uint16_t>(a, b, size);
-  if (dtype == "I8")
-    return to.add<int8_t>(a, b, size);
-  if (dtype == "U8")
-    return to.add<uint8_t>(a, b, size);
+  if (const AddPiece add = lookup(kAdders, dtype, nullptr))
+    return add(to, a, b, size);
   to.add_bits(a, b, size, safetensors_element_size(dtype));
 }
 
@@ -131,16 +139,11 @@ Differences compare_tensor(const std::string& name,
 }  // namespace
 
 const char* to_string(TensorDifference::Kind kind) {
-  switch (kind) {
-    case TensorDifference::Kind::only_in_first:
-      return "only in A";
-    case TensorDifference::Kind::only_in_second:
-      return "only in B";
-    case TensorDifference::Kind::other_kind:
-      return "other type or shape";
-    default:
-      return "other values";
-  }
+  using Kind = TensorDifference::Kind;
+  constexpr std::pair<Kind, const char*> kNames[] = {{Kind::only_in_first, "only in A"},
+                                                     {Kind::only_in_second, "only in B"},
+                                                     {Kind::other_kind, "other type or shape"}};
+  return lookup(kNames, kind, "other values");
 }
 
 // Tensors come in the order of their names, those that only B has last.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -27,10 +28,10 @@ class Unpickler {
       const unsigned char code = take(1)[0];
       if (code == '.')
         break;
-      const bool is_known = makes_value(code) || makes_text(code) || makes_collection(code) ||
-                            uses_memo(code) || makes_call(code);
-      if (!is_known)
+      const Step step = lookup(kInstructions, code, nullptr);
+      if (step == nullptr)
         refuse(cat("instruction ", int{code}));
+      step(*this);
     }
     pickle_.root = pop();
     pickle_.bytes = at_;
@@ -38,6 +39,9 @@ class Unpickler {
   }
 
  private:
+  using Step = void (*)(Unpickler&);
+  static const std::pair<unsigned char, Step> kInstructions[47];
+
   [[noreturn]] void refuse(const std::string& got) const {
     throw Error(ErrorCode::invalid_argument,
                 cat("torch file: expected a pickle as torch.save writes it in '",
@@ -73,14 +77,16 @@ class Unpickler {
     return line;
   }
 
-  bool push(PickledValue value) {
+  void push(PickledValue value) {
     pickle_.values.push_back(std::move(value));
     stack_.push_back(&pickle_.values.back());
-    return true;
   }
-  bool push_number(int64_t number) { return push({.kind = Kind::number, .number = number}); }
-  bool push_text(std::string_view text) {
-    return push({.kind = Kind::text, .text = std::string(text)});
+  void push_number(int64_t number) { push({.kind = Kind::number, .number = number}); }
+  void push_text(std::string_view text) { push({.kind = Kind::text, .text = std::string(text)}); }
+
+  void push_text_of(size_t bytes_of_size) { push_text(take(take_number(bytes_of_size))); }
+  void push_list(std::vector<const PickledValue*> items) {
+    push({.kind = Kind::list, .items = std::move(items)});
   }
 
   PickledValue* pop() {
@@ -112,39 +118,8 @@ class Unpickler {
     return items;
   }
 
-  bool makes_value(unsigned char code) {
-    switch (code) {
-      case 0x80:  // PROTO
-        return !take(1).empty();
-      case 0x95:  // FRAME
-        return !take(8).empty();
-      case '(':
-        return push({.kind = Kind::mark});
-      case 'N':
-        return push({});
-      case 0x88:
-        return push_number(1);
-      case 0x89:
-        return push_number(0);
-      case 'K':
-        return push_number(take_number(1));
-      case 'M':
-        return push_number(take_number(2));
-      case 'J': {
-        const int32_t number = take_number(4);
-        return push_number(number);
-      }
-      case 0x8a:
-        return push_long(take_number(1));
-      case 'G':
-        return push_real();
-      default:
-        return false;
-    }
-  }
-
   // Of any number of bytes; only what fits an int64 has a value that anyone asks for.
-  bool push_long(uint64_t size) {
+  void push_long(uint64_t size) {
     const std::string_view bytes = take(size);
     if (size == 0)
       return push_number(0);
@@ -153,142 +128,55 @@ class Unpickler {
     const signed char highest = bytes.back();
     int64_t number = highest < 0 ? -1 : 0;
     std::memcpy(&number, bytes.data(), size);
-    return push_number(number);
+    push_number(number);
   }
 
   // Big-endian, unlike everything else.
-  bool push_real() {
+  void push_real() {
     uint64_t bits = 0;
     for (const unsigned char byte : take(8))
       bits = bits << 8U | byte;
     double real = 0;
     std::memcpy(&real, &bits, sizeof(real));
-    return push({.kind = Kind::real, .real = real});
-  }
-
-  bool makes_text(unsigned char code) {
-    switch (code) {
-      case 'X':  // BINUNICODE, BINBYTES, BINSTRING
-      case 'B':
-      case 'T':
-        return push_text(take(take_number(4)));
-      case 0x8c:  // the short ones
-      case 'C':
-      case 'U':
-        return push_text(take(take_number(1)));
-      case 0x8d:  // the long ones
-      case 0x8e:
-        return push_text(take(take_number(8)));
-      default:
-        return false;
-    }
-  }
-
-  bool makes_collection(unsigned char code) {
-    switch (code) {
-      case '}':
-        return push({.kind = Kind::dict});
-      case ']':
-      case ')':
-      case 0x8f:  // EMPTY_SET
-        return push({.kind = Kind::list});
-      case 't':
-      case 0x91:  // FROZENSET
-        return push({.kind = Kind::list, .items = pop_to_mark()});
-      case 0x85:
-      case 0x86:
-      case 0x87:
-        return push({.kind = Kind::list, .items = pop_items(code - 0x84U)});
-      case 'a':
-        return add(Kind::list, pop_items(1));
-      case 'e':
-      case 0x90:  // ADDITEMS
-        return add(Kind::list, pop_to_mark());
-      case 's':
-        return add(Kind::dict, pop_items(2));
-      case 'u':
-        return add(Kind::dict, pop_to_mark());
-      default:
-        return false;
-    }
+    push({.kind = Kind::real, .real = real});
   }
 
   // Items of an object of some class have nowhere to go.
-  bool add(Kind kind, const Items& items) {
+  void add(Kind kind, const Items& items) {
     PickledValue& to = top();
     if (to.kind == kind)
       to.items.insert(to.items.end(), items.begin(), items.end());
-    return true;
   }
 
-  bool uses_memo(unsigned char code) {
-    switch (code) {
-      case 'q':
-        return keep_in_memo(take_number(1));
-      case 'r':
-        return keep_in_memo(take_number(4));
-      case 0x94:  // MEMOIZE
-        return keep_in_memo(memo_.size());
-      case 'h':
-        return push_from_memo(take_number(1));
-      case 'j':
-        return push_from_memo(take_number(4));
-      case '0':
-        return pop() != nullptr;
-      case '2':
-        stack_.push_back(&top());
-        return true;
-      default:
-        return false;
-    }
-  }
+  void keep_in_memo(uint64_t number) { memo_[number] = &top(); }
 
-  bool keep_in_memo(uint64_t number) {
-    memo_[number] = &top();
-    return true;
-  }
-
-  bool push_from_memo(uint64_t number) {
+  void push_from_memo(uint64_t number) {
     const auto found = memo_.find(number);
     if (found == memo_.end())
       refuse(cat("a value that is not in the memo, ", number));
     stack_.push_back(found->second);
-    return true;
   }
 
-  bool makes_call(unsigned char code) {
-    switch (code) {
-      case 'c': {
-        const std::string module = take_line();
-        return push_global(module, take_line());
-      }
-      case 0x93: {  // STACK_GLOBAL
-        const std::string name = pop()->text, module = pop()->text;
-        return push_global(module, name);
-      }
-      case 'R':
-      case 0x81:  // NEWOBJ
-        return push_call(pop_items(2));
-      case 0x92:  // NEWOBJ_EX
-        pop();
-        return push_call(pop_items(2));
-      case 'b':  // BUILD: the state of an object
-        return pop() != nullptr;
-      case 'Q':
-        return push({.kind = Kind::persistent, .items = pop_items(1)});
-      default:
-        return false;
-    }
+  static void read_global(Unpickler& u) {
+    const std::string module = u.take_line();
+    u.push_global(module, u.take_line());
   }
 
-  bool push_global(const std::string& module, const std::string& name) {
+  static void pop_global(Unpickler& u) {
+    const std::string name = u.pop()->text, module = u.pop()->text;
+    u.push_global(module, name);
+  }
+
+  static void call(Unpickler& u) { u.push_call(u.pop_items(2)); }
+
+  void push_global(const std::string& module, const std::string& name) {
     if (module.size() + name.size() > kLongestGlobal)
       refuse("a longer name than any function has");
-    return push({.kind = Kind::global, .text = cat(module, " ", name)});
+    push({.kind = Kind::global, .text = cat(module, " ", name)});
   }
 
   // An OrderedDict, which a state_dict is, is made of nothing or of a list of pairs.
-  bool push_call(const Items& items) {
+  void push_call(const Items& items) {
     if (!items[0]->is_global("collections OrderedDict"))
       return push({.kind = Kind::call, .items = items});
     PickledValue dict{.kind = Kind::dict};
@@ -300,7 +188,7 @@ class Unpickler {
         if (pair->items.size() == 2)
           dict.items.insert(dict.items.end(), pair->items.begin(), pair->items.end());
     }
-    return push(std::move(dict));
+    push(std::move(dict));
   }
 
   std::string_view bytes_;
@@ -310,6 +198,70 @@ class Unpickler {
   Pickle pickle_;
   std::vector<PickledValue*> stack_;
   std::map<uint64_t, PickledValue*> memo_;
+};
+
+// What each instruction does. "SHORT" and "LONG" ones differ in the bytes of the size.
+const std::pair<unsigned char, Unpickler::Step> Unpickler::kInstructions[] = {
+    // Values.
+    {0x80, [](Unpickler& u) { u.take(1); }},  // PROTO
+    {0x95, [](Unpickler& u) { u.take(8); }},  // FRAME
+    {'(', [](Unpickler& u) { u.push({.kind = Kind::mark}); }},
+    {'N', [](Unpickler& u) { u.push({}); }},
+    {0x88, [](Unpickler& u) { u.push_number(1); }},
+    {0x89, [](Unpickler& u) { u.push_number(0); }},
+    {'K', [](Unpickler& u) { u.push_number(u.take_number(1)); }},
+    {'M', [](Unpickler& u) { u.push_number(u.take_number(2)); }},
+    {'J',
+     [](Unpickler& u) {
+       const int32_t number = u.take_number(4);
+       u.push_number(number);
+     }},
+    {0x8a, [](Unpickler& u) { u.push_long(u.take_number(1)); }},
+    {'G', [](Unpickler& u) { u.push_real(); }},
+    // Texts: BINUNICODE, BINBYTES, BINSTRING, then the short ones and the long ones.
+    {'X', [](Unpickler& u) { u.push_text_of(4); }},
+    {'B', [](Unpickler& u) { u.push_text_of(4); }},
+    {'T', [](Unpickler& u) { u.push_text_of(4); }},
+    {0x8c, [](Unpickler& u) { u.push_text_of(1); }},
+    {'C', [](Unpickler& u) { u.push_text_of(1); }},
+    {'U', [](Unpickler& u) { u.push_text_of(1); }},
+    {0x8d, [](Unpickler& u) { u.push_text_of(8); }},
+    {0x8e, [](Unpickler& u) { u.push_text_of(8); }},
+    // Collections.
+    {'}', [](Unpickler& u) { u.push({.kind = Kind::dict}); }},
+    {']', [](Unpickler& u) { u.push_list({}); }},
+    {')', [](Unpickler& u) { u.push_list({}); }},
+    {0x8f, [](Unpickler& u) { u.push_list({}); }},  // EMPTY_SET
+    {'t', [](Unpickler& u) { u.push_list(u.pop_to_mark()); }},
+    {0x91, [](Unpickler& u) { u.push_list(u.pop_to_mark()); }},  // FROZENSET
+    {0x85, [](Unpickler& u) { u.push_list(u.pop_items(1)); }},
+    {0x86, [](Unpickler& u) { u.push_list(u.pop_items(2)); }},
+    {0x87, [](Unpickler& u) { u.push_list(u.pop_items(3)); }},
+    {'a', [](Unpickler& u) { u.add(Kind::list, u.pop_items(1)); }},
+    {'e', [](Unpickler& u) { u.add(Kind::list, u.pop_to_mark()); }},
+    {0x90, [](Unpickler& u) { u.add(Kind::list, u.pop_to_mark()); }},  // ADDITEMS
+    {'s', [](Unpickler& u) { u.add(Kind::dict, u.pop_items(2)); }},
+    {'u', [](Unpickler& u) { u.add(Kind::dict, u.pop_to_mark()); }},
+    // The memo, and the stack itself.
+    {'q', [](Unpickler& u) { u.keep_in_memo(u.take_number(1)); }},
+    {'r', [](Unpickler& u) { u.keep_in_memo(u.take_number(4)); }},
+    {0x94, [](Unpickler& u) { u.keep_in_memo(u.memo_.size()); }},  // MEMOIZE
+    {'h', [](Unpickler& u) { u.push_from_memo(u.take_number(1)); }},
+    {'j', [](Unpickler& u) { u.push_from_memo(u.take_number(4)); }},
+    {'0', [](Unpickler& u) { u.pop(); }},
+    {'2', [](Unpickler& u) { u.stack_.push_back(&u.top()); }},
+    // Names of functions, and calls of them.
+    {'c', &read_global},
+    {0x93, &pop_global},  // STACK_GLOBAL
+    {'R', &call},
+    {0x81, &call},  // NEWOBJ
+    {0x92,          // NEWOBJ_EX
+     [](Unpickler& u) {
+       u.pop();
+       call(u);
+     }},
+    {'b', [](Unpickler& u) { u.pop(); }},  // BUILD: the state of an object
+    {'Q', [](Unpickler& u) { u.push({.kind = Kind::persistent, .items = u.pop_items(1)}); }},
 };
 
 }  // namespace

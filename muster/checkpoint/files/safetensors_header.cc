@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/shown_text.h"
 
@@ -23,19 +24,16 @@ constexpr const char* kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
-constexpr std::array<std::pair<const char*, uint64_t>, 20> kElementBits = {{
+constexpr std::pair<std::string_view, uint64_t> kElementBits[] = {
     {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
     {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"U16", 16},
     {"I16", 16}, {"F16", 16},    {"BF16", 16},   {"U32", 32},    {"I32", 32},
     {"F32", 32}, {"U64", 64},    {"I64", 64},    {"F64", 64},    {"C64", 64},
-}};
+};
 
 // Returns 0 for a type that the format does not know.
 uint64_t element_bits(std::string_view dtype) {
-  for (const auto& [name, bits] : kElementBits)
-    if (name == dtype)
-      return bits;
-  return 0;
+  return lookup(kElementBits, dtype, 0);
 }
 
 // Takes the events of nlohmann's parser, whose documents silently keep the last of duplicate keys.

@@ -1,40 +1,29 @@
 // The activity file gets a call's facts when it begins, and its end by the number that it gave.
 #include "muster/comm/call/record.h"
 
+#include <utility>
+
+#include "muster/base/lookup.h"
+
 namespace muster {
 
 thread_local CallRecord* OuterRecord::current_ = nullptr;
 
 // Names as short as people write them; LibTorch's own for other types.
 const char* short_type(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return "f32";
-    case at::kDouble:
-      return "f64";
-    case at::kHalf:
-      return "f16";
-    case at::kBFloat16:
-      return "bf16";
-    case at::kLong:
-      return "i64";
-    case at::kInt:
-      return "i32";
-    case at::kShort:
-      return "i16";
-    case at::kChar:
-      return "i8";
-    case at::kByte:
-      return "u8";
-    case at::kBool:
-      return "bool";
-    case at::kComplexFloat:
-      return "c64";
-    case at::kComplexDouble:
-      return "c128";
-    default:
-      return c10::toString(type);
-  }
+  constexpr std::pair<at::ScalarType, const char*> kNames[] = {{at::kFloat, "f32"},
+                                                               {at::kDouble, "f64"},
+                                                               {at::kHalf, "f16"},
+                                                               {at::kBFloat16, "bf16"},
+                                                               {at::kLong, "i64"},
+                                                               {at::kInt, "i32"},
+                                                               {at::kShort, "i16"},
+                                                               {at::kChar, "i8"},
+                                                               {at::kByte, "u8"},
+                                                               {at::kBool, "bool"},
+                                                               {at::kComplexFloat, "c64"},
+                                                               {at::kComplexDouble, "c128"}};
+  return lookup(kNames, type, c10::toString(type));
 }
 
 // No file is open in most programs: then there is nothing to record.

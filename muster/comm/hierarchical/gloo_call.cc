@@ -2,6 +2,8 @@
 // output's copy is noted in rest_, and copied back when Gloo has ended.
 #include "muster/comm/hierarchical/gloo_call.h"
 
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +13,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/plain_tensor.h"
@@ -36,16 +40,12 @@ at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
 
 // Truth values are bytes of 0 and 1: the operation on bytes that gives the same answers.
 c10d::ReduceOp op_of_bytes(shm::Op op) {
-  switch (op) {
-    case shm::Op::product:
-    case shm::Op::min:
-    case shm::Op::band:
-      return c10d::ReduceOp::MIN;
-    case shm::Op::bxor:
-      return c10d::ReduceOp::BXOR;
-    default:
-      return c10d::ReduceOp::MAX;
-  }
+  using Theirs = c10d::ReduceOp::RedOpType;
+  constexpr std::pair<shm::Op, Theirs> kOps[] = {{shm::Op::product, Theirs::MIN},
+                                                 {shm::Op::min, Theirs::MIN},
+                                                 {shm::Op::band, Theirs::MIN},
+                                                 {shm::Op::bxor, Theirs::BXOR}};
+  return lookup(kOps, op, Theirs::MAX);
 }
 
 }  // namespace
@@ -86,18 +86,12 @@ at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
 
 GlooCall::Tensors GlooCall::in(const Tensors& tensors) {
   expect_one_kind(tensors);
-  Tensors found;
-  for (const at::Tensor& tensor : tensors)
-    found.push_back(in(tensor));
-  return found;
+  return mapped(tensors, [&](const at::Tensor& tensor) { return in(tensor); });
 }
 
 GlooCall::Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
   expect_one_kind(tensors);
-  Tensors found;
-  for (const at::Tensor& tensor : tensors)
-    found.push_back(out(tensor, also_read));
-  return found;
+  return mapped(tensors, [&](const at::Tensor& tensor) { return out(tensor, also_read); });
 }
 
 // Complex numbers are given as pairs of real ones, which add up alike.
@@ -114,18 +108,14 @@ at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& 
 
 GlooCall::Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::ReduceOp& op) {
   expect_one_kind(tensors);
-  Tensors found;
-  for (const at::Tensor& tensor : tensors)
-    found.push_back(number_out(tensor, op));
-  return found;
+  return mapped(tensors, [&](const at::Tensor& tensor) { return number_out(tensor, op); });
 }
 
 // The caller's inputs must stay as they are, and Gloo reduces in place: so this is a copy.
 at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
   expect_one_kind(inputs);
-  Tensors flat;
-  for (const at::Tensor& input : inputs)
-    flat.push_back(plain(input.detach()).view(-1));
+  Tensors flat =
+      mapped(inputs, [&](const at::Tensor& input) { return plain(input.detach()).view(-1); });
   const at::Tensor all = at::cat(flat);
   const at::Tensor numbers = all.to(type_of_numbers(all.scalar_type(), op));
   return numbers.is_complex() ? at::view_as_real(numbers).view(-1) : numbers;

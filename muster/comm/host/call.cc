@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/profile.h"
@@ -19,60 +22,41 @@ namespace muster {
 
 // Types that shared memory cannot reduce are "other": they are moved as bytes.
 shm::Type shm_type(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return shm::Type::f64;
-    case at::kFloat:
-      return shm::Type::f32;
-    case at::kBFloat16:
-      return shm::Type::bf16;
-    case at::kHalf:
-      return shm::Type::f16;
-    case at::kChar:
-      return shm::Type::i8;
-    case at::kByte:
-      return shm::Type::u8;
-    case at::kShort:
-      return shm::Type::i16;
-    case at::kInt:
-      return shm::Type::i32;
-    case at::kLong:
-      return shm::Type::i64;
-    case at::kBool:
-      return shm::Type::boolean;
-    case at::kComplexFloat:
-      return shm::Type::c64;
-    case at::kComplexDouble:
-      return shm::Type::c128;
-    default:
-      return shm::Type::other;
-  }
+  constexpr std::pair<at::ScalarType, shm::Type> kTypes[] = {
+      {at::kDouble, shm::Type::f64},
+      {at::kFloat, shm::Type::f32},
+      {at::kBFloat16, shm::Type::bf16},
+      {at::kHalf, shm::Type::f16},
+      {at::kChar, shm::Type::i8},
+      {at::kByte, shm::Type::u8},
+      {at::kShort, shm::Type::i16},
+      {at::kInt, shm::Type::i32},
+      {at::kLong, shm::Type::i64},
+      {at::kBool, shm::Type::boolean},
+      {at::kComplexFloat, shm::Type::c64},
+      {at::kComplexDouble, shm::Type::c128},
+  };
+  return lookup(kTypes, tensor.scalar_type(), shm::Type::other);
 }
 
 // PREMUL_SUM, which only NCCL has, is refused.
 shm::Op shm_op(const c10d::ReduceOp& op) {
-  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
-    case c10d::ReduceOp::SUM:
-      return shm::Op::sum;
-    case c10d::ReduceOp::AVG:
-      return shm::Op::avg;
-    case c10d::ReduceOp::PRODUCT:
-      return shm::Op::product;
-    case c10d::ReduceOp::MIN:
-      return shm::Op::min;
-    case c10d::ReduceOp::MAX:
-      return shm::Op::max;
-    case c10d::ReduceOp::BAND:
-      return shm::Op::band;
-    case c10d::ReduceOp::BOR:
-      return shm::Op::bor;
-    case c10d::ReduceOp::BXOR:
-      return shm::Op::bxor;
-    default:
-      throw Error(
-          ErrorCode::invalid_argument,
-          "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
-  }
+  using Theirs = c10d::ReduceOp::RedOpType;
+  constexpr std::pair<Theirs, std::optional<shm::Op>> kOps[] = {
+      {Theirs::SUM, shm::Op::sum},
+      {Theirs::AVG, shm::Op::avg},
+      {Theirs::PRODUCT, shm::Op::product},
+      {Theirs::MIN, shm::Op::min},
+      {Theirs::MAX, shm::Op::max},
+      {Theirs::BAND, shm::Op::band},
+      {Theirs::BOR, shm::Op::bor},
+      {Theirs::BXOR, shm::Op::bxor},
+  };
+  const std::optional<shm::Op> found = lookup(kOps, static_cast<Theirs>(op), std::nullopt);
+  if (found)
+    return *found;
+  throw Error(ErrorCode::invalid_argument,
+              "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
 }
 
 shm::Part memory_of(const at::Tensor& tensor) {
@@ -130,10 +114,9 @@ shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
 
 std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {
   const size_t bytes = whole.bytes / ranks;
-  std::vector<shm::Part> parts;
-  for (int rank = 0; rank < ranks; ++rank)
-    parts.push_back({.data = whole.data + rank * bytes, .bytes = bytes});
-  return parts;
+  return mapped_indices(ranks, [&](int rank) {
+    return shm::Part{.data = whole.data + rank * bytes, .bytes = bytes};
+  });
 }
 
 // Rows are as long as the memory divided by their number: strides do not matter in plain memory.

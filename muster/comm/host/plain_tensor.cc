@@ -7,6 +7,7 @@
 
 #include <c10/util/accumulate.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -44,19 +45,9 @@ void expect_one_type(const char* operation, const at::Tensor& one, const at::Ten
 }
 
 bool is_known_everywhere(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kChar:
-    case at::kByte:
-    case at::kInt:
-    case at::kLong:
-      return true;
-    default:
-      return false;
-  }
+  constexpr at::ScalarType kKnown[] = {
+      at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kInt, at::kLong};
+  return contains(kKnown, type);
 }
 
 // The strides of a tensor without elements, and those of dimensions of 1, say nothing: they are

@@ -10,7 +10,10 @@
 #include <complex>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "muster/base/lookup.h"
 
 namespace muster::mpi {
 
@@ -165,6 +168,12 @@ class Start {
   }
 
   // MPI has no collective for parts that lie apart or overlap the result: each is a reduce then.
+  void reduce_to_root() {
+    reduce(request_.root,
+           request_.in[0],
+           group_.rank == request_.root ? request_.out[0] : shm::Part{});
+  }
+
   void reduce_scatter() {
     const Part& out = request_.out[0];
     if (is_half(request_.type) || !is_one_piece(request_.in) || overlap(out, request_.in)) {
@@ -278,28 +287,17 @@ void start(const Request& request,
            const Reductions& reductions,
            Flight& flight) {
   Start starting(request, group, reductions, flight);
-  switch (request.kind) {
-    case Kind::all_reduce:
-      return starting.all_reduce();
-    case Kind::reduce:
-      return starting.reduce(
-          request.root, request.in[0], group.rank == request.root ? request.out[0] : shm::Part{});
-    case Kind::reduce_scatter:
-      return starting.reduce_scatter();
-    case Kind::broadcast:
-      return starting.broadcast();
-    case Kind::all_gather:
-      return starting.all_gather();
-    case Kind::gather:
-      return starting.gather();
-    case Kind::scatter:
-      return starting.scatter();
-    case Kind::all_to_all:
-      return starting.all_to_all();
-    case Kind::leave:
-    case Kind::barrier:
-      return starting.barrier();
-  }
+  constexpr std::pair<Kind, void (Start::*)()> kOperations[] = {
+      {Kind::all_reduce, &Start::all_reduce},
+      {Kind::reduce, &Start::reduce_to_root},
+      {Kind::reduce_scatter, &Start::reduce_scatter},
+      {Kind::broadcast, &Start::broadcast},
+      {Kind::all_gather, &Start::all_gather},
+      {Kind::gather, &Start::gather},
+      {Kind::scatter, &Start::scatter},
+      {Kind::all_to_all, &Start::all_to_all}};
+  const auto operation = lookup(kOperations, request.kind, &Start::barrier);  // also to leave
+  (starting.*operation)();
 }
 
 void start_message(

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
 #include "muster/data/readers/orientation.h"
@@ -169,18 +170,10 @@ class JpegDecoder {
 
   // libjpeg warns of missing and damaged data, and paints it grey.
   static void judge(j_common_ptr jpeg, int level) {
-    if (level >= 0)
-      return;
-    switch (jpeg->err->msg_code) {
-      case JWRN_JPEG_EOF:
-      case JWRN_HIT_MARKER:
-      case JWRN_HUFF_BAD_CODE:
-      case JWRN_ARITH_BAD_CODE:
-      case JWRN_MUST_RESYNC:
-        fail(jpeg);
-      default:
-        break;
-    }
+    constexpr int kDamage[] = {
+        JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
+    if (level < 0 && contains(kDamage, jpeg->err->msg_code))
+      fail(jpeg);
   }
 
   // Called by libjpeg as it goes; the limit ends a file that would decode for minutes.

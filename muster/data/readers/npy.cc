@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "muster/base/lookup.h"
 #include "muster/data/readers/mapped_file.h"
 #include "muster/data/readers/npy_header.h"
 
@@ -19,43 +21,24 @@ namespace muster {
 
 namespace {
 
-at::ScalarType float_type_of(int64_t bytes) {
-  switch (bytes) {
-    case 2:
-      return at::kHalf;
-    case 4:
-      return at::kFloat;
-    default:
-      return at::kDouble;
-  }
-}
-
-at::ScalarType integer_type_of(int64_t bytes, bool is_signed) {
-  switch (bytes) {
-    case 1:
-      return is_signed ? at::kChar : at::kByte;
-    case 2:
-      return is_signed ? at::kShort : at::kUInt16;
-    case 4:
-      return is_signed ? at::kInt : at::kUInt32;
-    default:
-      return is_signed ? at::kLong : at::kUInt64;
-  }
-}
-
-// parse_npy_header lets only kinds and sizes through that have a type here.
-at::ScalarType scalar_type_of(const NpyHeader& header) {
-  switch (header.kind) {
-    case 'b':
-      return at::kBool;
-    case 'f':
-      return float_type_of(header.item_size);
-    case 'c':
-      return header.item_size == 8 ? at::kComplexFloat : at::kComplexDouble;
-    default:
-      return integer_type_of(header.item_size, header.kind == 'i');
-  }
-}
+// By kind and bytes. parse_npy_header lets only those through that have a type here.
+using KindAndSize = std::pair<char, int64_t>;
+constexpr std::pair<KindAndSize, at::ScalarType> kTypes[] = {
+    {{'b', 1}, at::kBool},
+    {{'i', 1}, at::kChar},
+    {{'i', 2}, at::kShort},
+    {{'i', 4}, at::kInt},
+    {{'i', 8}, at::kLong},
+    {{'u', 1}, at::kByte},
+    {{'u', 2}, at::kUInt16},
+    {{'u', 4}, at::kUInt32},
+    {{'u', 8}, at::kUInt64},
+    {{'f', 2}, at::kHalf},
+    {{'f', 4}, at::kFloat},
+    {{'f', 8}, at::kDouble},
+    {{'c', 8}, at::kComplexFloat},
+    {{'c', 16}, at::kComplexDouble},
+};
 
 // Fortran order puts the first dimension innermost. LibTorch counts an extent of 0 as 1.
 std::vector<int64_t> strides_of(const NpyHeader& header) {
@@ -74,7 +57,7 @@ std::vector<int64_t> strides_of(const NpyHeader& header) {
 at::Tensor read_npy(const std::string& path) {
   auto file = std::make_shared<MappedFile>(path, MappedFile::Access::own_copy);
   const NpyHeader header = parse_npy_header(file->bytes(), path);
-  const auto type = scalar_type_of(header);
+  const auto type = lookup(kTypes, KindAndSize(header.kind, header.item_size), at::kByte);
   // An array without elements has no data to point at.
   if (std::find(header.shape.begin(), header.shape.end(), 0) != header.shape.end())
     return at::empty(header.shape, type);

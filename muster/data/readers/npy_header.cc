@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <optional>
+#include <set>
+#include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -17,6 +22,21 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMaxDimensions = 64;
+// By kind and bytes. Each of these has a type in LibTorch, on which npy.cc relies.
+constexpr std::pair<char, int64_t> kKnown[] = {{'b', 1},
+                                               {'i', 1},
+                                               {'i', 2},
+                                               {'i', 4},
+                                               {'i', 8},
+                                               {'u', 1},
+                                               {'u', 2},
+                                               {'u', 4},
+                                               {'u', 8},
+                                               {'f', 2},
+                                               {'f', 4},
+                                               {'f', 8},
+                                               {'c', 8},
+                                               {'c', 16}};
 static_assert(std::endian::native == std::endian::little, "'<' is this machine's byte order");
 
 [[noreturn]] void refuse_npy(const std::string& name,
@@ -35,44 +55,36 @@ class HeaderText {
 
   NpyHeader parse() {
     NpyHeader header;
-    bool has_type = false;
-    bool has_order = false;
-    bool has_shape = false;
+    std::set<std::string_view> seen;
     expect('{');
     while (!takes('}')) {
       const std::string_view key = quoted();
       expect(':');
-      if (key == "descr") {
-        has_type = true;
-        read_type(header);
-      } else if (key == "fortran_order") {
-        has_order = true;
-        header.fortran_order = truth();
-      } else if (key == "shape") {
-        has_shape = true;
-        header.shape = shape();
-      } else {
+      const auto read = lookup(kReaders, key, nullptr);
+      if (read == nullptr)
         refuse_npy(name_, "the keys descr, fortran_order and shape", cat("'", escaped(key), "'"));
-      }
+      (this->*read)(header);
+      seen.insert(key);
       takes(',');
     }
-    if (!has_type || !has_order || !has_shape)
+    if (seen.size() < std::size(kReaders))
       refuse_npy(name_, "a header with descr, fortran_order and shape", "one without");
     return header;
   }
 
  private:
+  using Reader = void (HeaderText::*)(NpyHeader&);
+  static const std::pair<std::string_view, Reader> kReaders[3];
+
   void skip_blanks() {
-    while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\n'))
-      rest_.remove_prefix(1);
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \n"), rest_.size()));
   }
   // The result says whether the next character is `c`, which is passed over only then.
   bool takes(char c) {
     skip_blanks();
-    if (rest_.empty() || rest_[0] != c)
-      return false;
-    rest_.remove_prefix(1);
-    return true;
+    const bool is_next = rest_.starts_with(c);
+    rest_.remove_prefix(is_next ? 1 : 0);
+    return is_next;
   }
   void expect(char c) {
     if (!takes(c))
@@ -93,21 +105,19 @@ class HeaderText {
   }
 
   // Takes True or False, as Python writes them.
-  bool truth() {
+  void read_order(NpyHeader& header) {
     skip_blanks();
-    for (const bool value : {true, false}) {
-      const std::string_view word = value ? "True" : "False";
-      if (!rest_.starts_with(word))
-        continue;
-      rest_.remove_prefix(word.size());
-      return value;
-    }
+    header.fortran_order = rest_.starts_with("True");
+    const std::string_view word = header.fortran_order ? "True" : "False";
+    if (rest_.starts_with(word))
+      return rest_.remove_prefix(word.size());
     refuse_npy(name_, "True or False for fortran_order", cat("'", escaped(rest_), "'"));
   }
 
   // Python writes one extent as (3,), so a comma may stand before the end.
-  std::vector<int64_t> shape() {
-    std::vector<int64_t> found;
+  void read_shape(NpyHeader& header) {
+    std::vector<int64_t>& found = header.shape;
+    found.clear();
     expect('(');
     while (!takes(')')) {
       skip_blanks();
@@ -121,7 +131,6 @@ class HeaderText {
       rest_.remove_prefix(digits);
       takes(',');
     }
-    return found;
   }
 
   // <f4: byte order, kind, bytes.
@@ -138,7 +147,7 @@ class HeaderText {
                  "numbers",
                  "Python objects, which would be executed",
                  "save it with another dtype");
-    if (!is_known(header.kind, header.item_size))
+    if (!contains(kKnown, std::pair(header.kind, header.item_size)))
       refuse_npy(name_,
                  "bool, integers of 1 to 8, floats of 2 to 8, or complex numbers of 8 or 16 bytes",
                  cat("dtype '", escaped(text), "'"),
@@ -150,25 +159,14 @@ class HeaderText {
                  "convert it with astype(x.dtype.newbyteorder('<'))");
   }
 
-  // Each of these has a type in LibTorch, on which npy.cc relies.
-  static bool is_known(char kind, int64_t size) {
-    switch (kind) {
-      case 'b':
-        return size == 1;
-      case 'i':
-      case 'u':
-        return size == 1 || size == 2 || size == 4 || size == 8;
-      case 'f':
-        return size == 2 || size == 4 || size == 8;
-      case 'c':
-        return size == 8 || size == 16;
-      default:
-        return false;
-    }
-  }
-
   std::string_view rest_;
   const std::string& name_;
+};
+
+const std::pair<std::string_view, HeaderText::Reader> HeaderText::kReaders[] = {
+    {"descr", &HeaderText::read_type},
+    {"fortran_order", &HeaderText::read_order},
+    {"shape", &HeaderText::read_shape},
 };
 
 // The data must be exactly as long as the header says. Where an extent is 0, the others must still

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/replica_check.h"
@@ -34,21 +35,17 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 
 // LibTorch compares the elements of these types on every device.
 bool has_comparable_type(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kBool:
-    case at::kByte:
-    case at::kChar:
-    case at::kShort:
-    case at::kInt:
-    case at::kLong:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kFloat:
-    case at::kDouble:
-      return true;
-    default:
-      return false;
-  }
+  constexpr at::ScalarType kComparable[] = {at::kBool,
+                                            at::kByte,
+                                            at::kChar,
+                                            at::kShort,
+                                            at::kInt,
+                                            at::kLong,
+                                            at::kHalf,
+                                            at::kBFloat16,
+                                            at::kFloat,
+                                            at::kDouble};
+  return contains(kComparable, tensor.scalar_type());
 }
 
 // What a program gives a rank that does not read it is undefined, or filled with one value.

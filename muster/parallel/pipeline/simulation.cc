@@ -8,8 +8,11 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -32,17 +35,11 @@ using StepKind = PipelineAction::Kind;
 }
 
 double time_of(const PipelineAction& action, const PipelineTimes& times) {
-  switch (action.kind) {
-    case StepKind::forward:
-      return times.forward;
-    case StepKind::backward:
-      return times.backward;
-    case StepKind::input_grad:
-      return times.input_grad;
-    case StepKind::weight_grad:
-      return times.weight_grad;
-  }
-  throw Error(ErrorCode::internal, "pipeline action: unknown kind");
+  const std::pair<StepKind, double> of_kinds[] = {{StepKind::forward, times.forward},
+                                                  {StepKind::backward, times.backward},
+                                                  {StepKind::input_grad, times.input_grad},
+                                                  {StepKind::weight_grad, times.weight_grad}};
+  return lookup(of_kinds, action.kind, 0);
 }
 
 // The times at which what a stage makes of a micro-batch is there.
@@ -224,8 +221,7 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
                     "an order in which all end",
                     cat("ranks that wait for ever: ", stuck_actions(schedule, timeline)));
   timeline.total = *std::max_element(free_at.begin(), free_at.end());
-  for (const double time : busy)
-    timeline.idle.push_back(timeline.total - time);
+  timeline.idle = mapped(busy, [&](const double time) { return timeline.total - time; });
   return timeline;
 }
 
