@@ -1,5 +1,5 @@
-// `add_unless_default` writes a member that readers take for its default where it is missing. For
-// sources that write JSON objects.
+// `add_unless_default` writes a member that readers take for its default where it is missing, and
+// `member_or_null` reads one of a text that may be anything. For sources of JSON objects.
 #pragma once
 
 namespace muster {
@@ -9,6 +9,12 @@ template <class Json, class Value>
 void add_unless_default(Json& object, const char* key, const Value& value) {
   if (value != Value())
     object[key] = value;
+}
+
+// The member; null where there is none, or the value is no object.
+template <class Json>
+Json member_or_null(const Json& value, const char* key) {
+  return value.is_object() ? value.value(key, Json()) : Json();
 }
 
 }  // namespace muster

@@ -60,4 +60,43 @@ auto filtered(const Range& range, Predicate is_wanted) {
   return wanted;
 }
 
+// Those of 0, 1, and so on until `count` of which `is_wanted` is true.
+template <class Index, class Predicate>
+std::vector<Index> filtered_indices(Index count, Predicate is_wanted) {
+  std::vector<Index> wanted;
+  for (Index i = 0; i < count; ++i) {
+    if (is_wanted(i))
+      wanted.push_back(i);
+  }
+  return wanted;
+}
+
+// What `function` says of each element of which it says something: it returns an optional value.
+template <class Range, class Function>
+auto mapped_some(Range&& range, Function function) {
+  using Element = decltype(*std::begin(range));
+  std::vector<typename std::invoke_result_t<Function&, Element>::value_type> results;
+  for (auto&& element : range) {
+    if (auto result = std::invoke(function, std::forward<decltype(element)>(element)))
+      results.push_back(*std::move(result));
+  }
+  return results;
+}
+
+// Adds the elements of `more` at the end of the list.
+template <class List, class Range>
+void append_all(List& to, const Range& more) {
+  to.insert(to.end(), std::begin(more), std::end(more));
+}
+
+// The lists that `function` says of each element, one behind the other.
+template <class Range, class Function>
+auto concatenated(Range&& range, Function function) {
+  using Element = decltype(*std::begin(range));
+  std::decay_t<std::invoke_result_t<Function&, Element>> all;
+  for (auto&& element : range)
+    append_all(all, std::invoke(function, element));
+  return all;
+}
+
 }  // namespace muster

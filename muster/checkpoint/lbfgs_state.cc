@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_kinds.h"
 
@@ -75,7 +76,7 @@ bool has_type(const json& value) {
 // The manifest may say anything: an option of another type is refused.
 template <class T>
 T option_of(const json& options, const char* name) {
-  const json value = options.is_object() ? options.value(name, json()) : json();
+  const json value = member_or_null(options, name);
   if (!has_type<T>(value))
     refuse_optimizer(
         cat("an option '", name, "' of LBFGS"), value.dump(), "the manifest is damaged");
@@ -122,8 +123,8 @@ bool is_scalar_field(const std::string& field) {
 // The one group of a saved description. Throws: invalid_argument for one of another optimizer.
 json saved_group(const std::string& description) {
   const json saved = json::parse(description, nullptr, /*allow_exceptions=*/false);
-  const json kind = saved.is_object() ? saved.value("kind", json()) : json();
-  const json groups = saved.is_object() ? saved.value("groups", json()) : json();
+  const json kind = member_or_null(saved, "kind");
+  const json groups = member_or_null(saved, "groups");
   const bool has_one_group = groups.is_array() && groups.size() == 1 && groups[0].is_object();
   if (kind != kLbfgs || !has_one_group) {
     refuse_optimizer("the state of LBFGS",

@@ -15,6 +15,8 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/lbfgs_state.h"
 #include "muster/checkpoint/optimizer_kinds.h"
@@ -77,10 +79,9 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
   std::vector<typename Kind::Options> all;
   for (size_t g = 0; g < groups; ++g) {
     auto options = options_of_group<Kind>(optimizer, g);
-    const json values =
-        saved[g].is_object() ? saved[g].value("options", json::object()) : json::object();
+    const json values = member_or_null(saved[g], "options");
     Kind::options(options, [&](const char* name, auto& value) {
-      detail::read_option(values.value(name, json()), name, value);
+      detail::read_option(member_or_null(values, name), name, value);
     });
     all.push_back(options);
   }
@@ -90,7 +91,7 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
 // Checks that a saved group has these parameters. What shards a model may name them in another
 // order.
 void check_names(const json& saved, std::vector<std::string> mine, size_t group, bool in_order) {
-  json theirs = saved.is_object() ? saved.value("params", json::array()) : json::array();
+  json theirs = member_or_null(saved, "params");
   if (!theirs.is_array())
     theirs = json::array();
   if (!in_order) {
@@ -205,10 +206,8 @@ PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& o
 
 // A whole model is a model whose parameters are whole pieces.
 TensorPieces parameter_pieces(const torch::nn::Module& model) {
-  TensorPieces pieces;
-  for (const auto& item : model.named_parameters())
-    pieces.push_back(whole_piece(item.key(), item.value()));
-  return pieces;
+  return mapped(model.named_parameters(),
+                [&](const auto& item) { return whole_piece(item.key(), item.value()); });
 }
 
 // A field of a state is a number or a tensor. In a file both are tensors.

@@ -200,10 +200,7 @@ class WritingPlan {
 
 // Returns the pieces at these places of the list.
 TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& places) {
-  TensorPieces chosen;
-  for (const size_t place : places)
-    chosen.push_back(pieces[place]);
-  return chosen;
+  return mapped(places, [&](const size_t place) { return pieces[place]; });
 }
 
 // Rank 0's own pieces are among the shared ones.
@@ -220,9 +217,7 @@ TensorPieces own_of(const TensorPieces& pieces, int rank) {
 // Only descriptions are exchanged; each rank writes its pieces from its own memory.
 ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   OptimizerPieces optimizer;
-  TensorPieces parts;
-  for (const auto& part : state.parts_in_pieces)
-    parts.insert(parts.end(), part.pieces.begin(), part.pieces.end());
+  TensorPieces parts = concatenated(state.parts_in_pieces, &ShardedState::Part::pieces);
   std::string mine;
   Peers(group).together([&] {
     check_pieces(state.model);

@@ -25,6 +25,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
@@ -103,10 +104,8 @@ auto lists_of(Plan& plan) {
 
 // The order is that of lists_of, which put_pieces relies on.
 TensorPieces all_pieces(const ShardedPlan& plan) {
-  TensorPieces all;
-  for (const TensorPieces* list : lists_of(plan))
-    all.insert(all.end(), list->begin(), list->end());
-  return all;
+  return concatenated(lists_of(plan),
+                      [](const TensorPieces* list) -> const TensorPieces& { return *list; });
 }
 
 // Puts `pieces`, which are in the order of all_pieces, in the place of the plan's.

@@ -7,9 +7,11 @@
 #include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -118,14 +120,15 @@ class TensorsOfPickle {
 
   void add_call(const PickledValue& call, const std::string& name, int nested) {
     const PickledValue &function = item(call, 0), &arguments = item(call, 1);
-    const bool is_parameter = function.is_global("torch._utils _rebuild_parameter") ||
-                              function.is_global("torch._utils _rebuild_parameter_with_state");
-    if (is_parameter)
+    const auto is_one_of = [&](std::initializer_list<const char*> names) {
+      return std::ranges::any_of(names, [&](const char* one) { return function.is_global(one); });
+    };
+    if (is_one_of(
+            {"torch._utils _rebuild_parameter", "torch._utils _rebuild_parameter_with_state"}))
       return add(item(arguments, 0), name, nested + 1);
-    const bool has_type = function.is_global("torch._utils _rebuild_tensor_v3");
-    const bool is_tensor = has_type || function.is_global("torch._utils _rebuild_tensor_v2") ||
-                           function.is_global("torch._utils _rebuild_tensor");
-    if (!is_tensor)
+    const bool has_type = is_one_of({"torch._utils _rebuild_tensor_v3"});
+    if (!has_type &&
+        !is_one_of({"torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor"}))
       return;
     const PickledValue& id = item(item(arguments, 0), 0);
     refuse_views(id, arguments, has_type ? 7 : 6, name);

@@ -73,8 +73,8 @@ WeightPlace place_of_row(const WeightRow& row,
                          size_t part,
                          const Stars& stars) {
   WeightPlace place{.model = with_stars(row.model, stars), .part = part, .form = row.form};
-  for (const std::string& pattern : patterns)
-    place.parts.push_back(with_stars(pattern, stars));
+  place.parts =
+      mapped(patterns, [&](const std::string& pattern) { return with_stars(pattern, stars); });
   return place;
 }
 

@@ -9,8 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -189,11 +191,10 @@ void Agreement::say_waiting(std::optional<int64_t> sequence) {
 void Agreement::tell_of_not_waiting(int64_t sequence,
                                     const std::string& operation,
                                     const LateRanks& late_ranks) {
-  std::vector<int> late;
-  for (int other = 0; other < size_; ++other) {
-    if (other != rank_ && store_->compareSet(cat("waits/", other), kNothing, kNothing) == kNothing)
-      late.push_back(other);
-  }
+  std::vector<int> late = filtered_indices<int>(size_, [&](int other) {
+    return other != rank_ &&
+           store_->compareSet(cat("waits/", other), kNothing, kNothing) == kNothing;
+  });
   tell(sequence, operation, late, late_ranks);
 }
 
@@ -202,11 +203,8 @@ void Agreement::tell(int64_t sequence,
                      const std::string& operation,
                      const std::vector<int>& late,
                      const LateRanks& late_ranks) const {
-  std::vector<int> came;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (std::ranges::find(late, rank) == late.end())
-      came.push_back(rank);
-  }
+  std::vector<int> came =
+      filtered_indices<int>(size_, [&](int rank) { return !contains(late, rank); });
   if (late.empty() || came.at(0) != rank_)
     return;
   late_ranks.tell(cat("collective #", sequence, " ('", operation, "')", names_.group()),

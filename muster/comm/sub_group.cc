@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host/choice.h"
@@ -41,8 +42,7 @@ void check_members(const std::vector<int>& ranks, int size, int own_name) {
 GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vector<int>& ranks) {
   GroupOptions options = parent.options;
   options.hosts.clear();
-  for (const int member : ranks)
-    options.hosts.push_back(parent.options.hosts.at(member));
+  options.hosts = mapped(ranks, [&](const int member) { return parent.options.hosts.at(member); });
   if (options.backend == "shm+gloo")
     options.backend = choose_host_backend(options.hosts);
   options.of_all_ranks = false;

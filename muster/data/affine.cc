@@ -289,9 +289,9 @@ at::Tensor random_rotation(const at::Tensor& images,
                            const RandomRotationOptions& options) {
   check_rotation(images, options);
   check_generators("random_rotation", images, rngs);
-  Numbers angles;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    angles.push_back(rngs[i].uniform(options.degrees.first, options.degrees.second));
+  Numbers angles = mapped_indices(rngs.size(), [&](int64_t i) {
+    return rngs[i].uniform(options.degrees.first, options.degrees.second);
+  });
   return rotate_all(images, angles, pixels_of(options));
 }
 

@@ -65,10 +65,7 @@ at::Tensor moved(const at::Tensor& images,
 }
 
 Numbers factors_of(const Numbers& magnitudes) {
-  Numbers factors;
-  for (const double magnitude : magnitudes)
-    factors.push_back(1 + magnitude);
-  return factors;
+  return mapped(magnitudes, [&](const double magnitude) { return 1 + magnitude; });
 }
 
 // One of the changes. `magnitude`: the one of `bins` that is `which`; none: it has none.
@@ -207,14 +204,10 @@ at::Tensor augment_all(const at::Tensor& images, const Turns& turns, const Affin
     at::Tensor now = part;
     for (const auto& of_all : turns) {
       const auto drawn = chosen(of_all, of_part);
-      Kinds kinds;
-      for (const Drawn& of_image : drawn)
-        kinds.push_back(of_image.change);
+      Kinds kinds = mapped(drawn, [&](const Drawn& of_image) { return of_image.change; });
       now = by_kind(
           now, kinds, [&](int64_t kind, const at::Tensor& some, const std::vector<int64_t>& which) {
-            Numbers magnitudes;
-            for (const int64_t i : which)
-              magnitudes.push_back(drawn[i].magnitude);
+            Numbers magnitudes = mapped(which, [&](const int64_t i) { return drawn[i].magnitude; });
             return kAugmentations.at(kind).apply(some, magnitudes, options);
           });
     }
@@ -269,8 +262,9 @@ at::Tensor rand_augment(const at::Tensor& images,
   const Space space = rand_augment_space(images);
   Turns turns(options.num_ops);
   for (auto& drawn : turns)
-    for (int64_t i = 0; i < rngs.size(); ++i)
-      drawn.push_back(drawn_change(space, options.num_magnitude_bins, options.magnitude, rngs[i]));
+    drawn = mapped_indices(rngs.size(), [&](int64_t i) {
+      return drawn_change(space, options.num_magnitude_bins, options.magnitude, rngs[i]);
+    });
   return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
 }
 

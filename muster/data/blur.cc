@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
@@ -162,9 +163,9 @@ at::Tensor random_gaussian_blur(const at::Tensor& images,
                                 const GaussianBlurOptions& options) {
   check_blur(images, options);
   check_generators("random_gaussian_blur", images, rngs);
-  Numbers sigmas;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    sigmas.push_back(rngs[i].uniform(options.sigma.first, options.sigma.second));
+  Numbers sigmas = mapped_indices(rngs.size(), [&](int64_t i) {
+    return rngs[i].uniform(options.sigma.first, options.sigma.second);
+  });
   return blur_all(images, options.kernel, sigmas, sigmas);
 }
 

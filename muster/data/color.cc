@@ -84,9 +84,7 @@ at::Tensor jittered(const at::Tensor& images,
     }
     now = by_kind(
         now, kinds, [&](int64_t kind, const at::Tensor& part, const std::vector<int64_t>& which) {
-          Numbers numbers;
-          for (const int64_t i : which)
-            numbers.push_back(drawn[i].numbers[kind]);
+          Numbers numbers = mapped(which, [&](const int64_t i) { return drawn[i].numbers[kind]; });
           return kChangeKernels.at(kind)(part, numbers);
         });
   }
@@ -216,9 +214,8 @@ at::Tensor random_grayscale(const at::Tensor& images, Generators& rngs, double p
   check_colors("random_grayscale", images);
   check_generators("random_grayscale", images, rngs);
   check_within("random_grayscale", "probability", probability, 0, 1);
-  Kinds kinds;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    kinds.push_back(rngs[i].chance(probability) ? 0 : -1);
+  const Kinds kinds = mapped_indices(
+      rngs.size(), [&](int64_t i) -> int64_t { return rngs[i].chance(probability) ? 0 : -1; });
   return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
     return by_kind(
         part, chosen(kinds, which), [](int64_t, const at::Tensor& some, const auto& /*which*/) {

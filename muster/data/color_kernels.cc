@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "muster/base/mapped.h"
 #include "muster/data/as_double.h"
 #include "muster/data/hue_pixels.h"
 #include "muster/data/image_kernels.h"
@@ -203,9 +204,7 @@ at::Tensor invert(const at::Tensor& images) {
 }
 
 at::Tensor posterize(const at::Tensor& images, const Numbers& bits) {
-  Numbers levels;
-  for (const double number : bits)
-    levels.push_back(std::exp2(number));
+  const Numbers levels = mapped(bits, [&](const double number) { return std::exp2(number); });
   const auto number_of = on_device_of(images, levels);
   if (!is_bytes(images))
     return times(images, levels).floor_().clamp_min_(0).minimum(number_of - 1).div_(number_of);

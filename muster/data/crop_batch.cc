@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/each_image.h"
 #include "muster/data/transforms.h"
@@ -45,9 +46,8 @@ at::Tensor random_crop(
 
 at::Tensor random_flip(const at::Tensor& images, Generators& rngs, double probability) {
   check_batch("random_flip", images, rngs);
-  Kinds kinds;
-  for (int64_t i = 0; i < rngs.size(); ++i)
-    kinds.push_back(rngs[i].chance(probability) ? 0 : -1);
+  const Kinds kinds = mapped_indices(
+      rngs.size(), [&](int64_t i) -> int64_t { return rngs[i].chance(probability) ? 0 : -1; });
   return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
     return by_kind(
         part, chosen(kinds, which), [](int64_t, const at::Tensor& some, const auto& /*which*/) {

@@ -27,11 +27,7 @@ at::Tensor sent(const at::Tensor& like, const std::vector<T>& values, at::Scalar
 }
 
 std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
-  std::vector<int64_t> which;
-  for (int64_t i = 0; i < std::ssize(kinds); ++i)
-    if (kinds[i] == kind)
-      which.push_back(i);
-  return which;
+  return filtered_indices<int64_t>(std::ssize(kinds), [&](int64_t i) { return kinds[i] == kind; });
 }
 
 }  // namespace
@@ -49,17 +45,20 @@ std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
                   "; look at what comes before it"));
 }
 
+std::string tensor_text(const at::Tensor& tensor) {
+  if (!tensor.defined())
+    return "an undefined tensor";
+  return cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()));
+}
+
 void check_images(const char* what, const at::Tensor& images) {
   if (images.defined() && (images.dim() == 3 || images.dim() == 4) &&
       (images.scalar_type() == at::kByte || images.scalar_type() == at::kFloat))
     return;
-  refuse_transform(
-      what,
-      "images [channels, height, width] or [B, channels, height, width], uint8 or "
-      "float32",
-      images.defined()
-          ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
-          : std::string("an undefined tensor"));
+  refuse_transform(what,
+                   "images [channels, height, width] or [B, channels, height, width], uint8 or "
+                   "float32",
+                   tensor_text(images));
 }
 
 void check_colors(const char* what, const at::Tensor& images) {

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
+#include "muster/data/each_image.h"
 
 namespace muster::transform {
 
@@ -23,12 +24,6 @@ namespace {
   throw Error(
       ErrorCode::invalid_argument,
       cat("transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call"));
-}
-
-std::string tensor_text(const at::Tensor& tensor) {
-  if (!tensor.defined())
-    return "an undefined tensor";
-  return cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()));
 }
 
 bool is_of(const at::Tensor& tensor, int64_t dimensions, at::ScalarType type) {

@@ -163,8 +163,7 @@ int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
 std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>& saved) {
   std::vector<StreamRemainder> all;
   const auto add = [&](const std::vector<std::vector<StreamRemainder>>& left) {
-    for (const auto& of_worker : left)
-      all.insert(all.end(), of_worker.begin(), of_worker.end());
+    append_all(all, concatenated(left, std::identity()));
   };
   const int64_t last = last_epoch_of(saved);
   for (const auto& position : saved) {

@@ -32,15 +32,10 @@ void check_image(const char* what, const at::Tensor& image) {
   if (image.defined() && image.dim() == 3 && image.is_cpu() &&
       (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
     return;
-  refuse_transform(what,
-                   "an image [channels, height, width], uint8 or float32 on the CPU",
-                   image.defined() ? cat("[",
-                                         join(image.sizes(), ", "),
-                                         "] ",
-                                         c10::toString(image.scalar_type()),
-                                         " on ",
-                                         image.device().str())
-                                   : std::string("an undefined tensor"));
+  refuse_transform(
+      what,
+      "an image [channels, height, width], uint8 or float32 on the CPU",
+      image.defined() ? cat(tensor_text(image), " on ", image.device().str()) : tensor_text(image));
 }
 
 void check_image_size(const char* what, int64_t height, int64_t width) {
@@ -360,12 +355,9 @@ at::Tensor NormalizeOnDevice::operator()(const at::Tensor& images) {
                     (is_bytes(images) || images.scalar_type() == at::kFloat) &&
                     images.size(1) == std::ssize(means_);
   if (!fits)
-    refuse_transform(
-        "NormalizeOnDevice",
-        cat("images [B, ", means_.size(), ", height, width] uint8 or float32"),
-        images.defined()
-            ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
-            : std::string("an undefined tensor"));
+    refuse_transform("NormalizeOnDevice",
+                     cat("images [B, ", means_.size(), ", height, width] uint8 or float32"),
+                     tensor_text(images));
   move_to(images.device());
   if (!is_bytes(images))
     return images.sub(mean_).div_(deviation_);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/replica_check.h"
 
@@ -42,12 +43,10 @@ void require_agreement(ProcessGroup& group,
                        const std::string& owner,
                        const std::string& wrong,
                        const std::vector<Term>& terms) {
-  std::vector<std::vector<std::string>> by_rank;
-  size_t most = 0;
-  for (const std::string& bytes : group.all_gather_bytes(agree_message(wrong, terms), owner)) {
-    by_rank.push_back(split(bytes, '\n'));
-    most = std::max(most, by_rank.back().size());
-  }
+  const auto by_rank = mapped(group.all_gather_bytes(agree_message(wrong, terms), owner),
+                              [](const std::string& bytes) { return split(bytes, '\n'); });
+  const size_t most =
+      std::ranges::max(by_rank, {}, [](const auto& lines) { return lines.size(); }).size();
   // What is wrong on one rank comes first: it may be the reason for the differences.
   for (const auto& lines : by_rank) {
     if (!lines[0].empty())

@@ -16,6 +16,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lost_ranks.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
 #include "muster/shm/waiting.h"
@@ -232,12 +233,7 @@ bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
 
 template <class Condition>
 std::vector<int> Team::ranks_that(const Condition& condition) const {
-  std::vector<int> found;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (condition(rank))
-      found.push_back(rank);
-  }
-  return found;
+  return filtered_indices<int>(size(), condition);
 }
 
 std::vector<int> Team::missing() const {

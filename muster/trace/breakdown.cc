@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -44,9 +45,7 @@ RankTimes times_of(const ActivityView& view, std::optional<int64_t> now_ns) {
 // The lower of the two middle values, where there are two.
 template <class Value>
 double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
-  std::vector<double> values;
-  for (const RankTimes& rank : ranks)
-    values.push_back(value(rank));
+  std::vector<double> values = mapped(ranks, [&](const RankTimes& rank) { return value(rank); });
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -139,9 +138,7 @@ std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
     if (view.steps >= least_steps)
       found.ranks.push_back(times_of(view, now_ns));
   }
-  double all = 0;
-  for (const RankTimes& rank : found.ranks)
-    all += rank.all();
+  double all = sum_of<double>(found.ranks, [&](const RankTimes& rank) { return rank.all(); });
   if (all <= 0)
     return std::nullopt;
   for (const RankTimes& rank : found.ranks) {
@@ -155,13 +152,14 @@ std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
 // A rank that was replaced took fewer steps, so the most of any rank is the job's.
 std::vector<std::string> Breakdown::lines() const {
   const int64_t steps = std::ranges::max_element(ranks, {}, &RankTimes::steps)->steps;
-  std::vector<std::string> parts;
-  for (const Category category : {Category::compute,
-                                  Category::communication,
-                                  Category::data,
-                                  Category::checkpoint,
-                                  Category::other})
-    parts.push_back(cat(to_string(category), " ", percent(shares[index_of(category)])));
+  constexpr Category kShown[] = {Category::compute,
+                                 Category::communication,
+                                 Category::data,
+                                 Category::checkpoint,
+                                 Category::other};
+  const std::vector<std::string> parts = mapped(kShown, [&](Category category) {
+    return cat(to_string(category), " ", percent(shares[index_of(category)]));
+  });
   std::vector<std::string> lines = {
       cat("time of ",
           plural(steps, "step"),

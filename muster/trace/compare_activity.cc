@@ -281,11 +281,9 @@ std::string Divergence::text() const {
 }
 
 std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views) {
-  std::vector<Divergence> found;
-  for (const auto& [group, paths] : paths_by_group(views)) {
-    if (auto difference = first_difference(paths, group))
-      found.push_back(std::move(*difference));
-  }
+  std::vector<Divergence> found = mapped_some(paths_by_group(views), [](const auto& group) {
+    return first_difference(group.second, group.first);
+  });
   // Calls that never ended come last.
   std::ranges::stable_sort(found, {}, [](const Divergence& one) {
     return std::pair(one.kind == Divergence::Kind::never_ended, one.unix_ns);

@@ -159,11 +159,8 @@ std::optional<int> number_of(const std::filesystem::path& path) {
 
 // Other names, such as those of stacks, are left out.
 std::vector<int> numbers_in(const std::filesystem::path& folder) {
-  std::vector<int> numbers;
-  for (const auto& path : paths_in(folder)) {
-    if (const auto number = number_of(path))
-      numbers.push_back(*number);
-  }
+  std::vector<int> numbers =
+      mapped_some(paths_in(folder), [&](const auto& path) { return number_of(path); });
   std::ranges::sort(numbers);
   return numbers;
 }

@@ -142,10 +142,8 @@ GraphedStep::GraphedStep(StepModels models,
   side_ = new_gpu_stream(device_);
   let_wait(*side_, current_stream_of(device_));
   const c10::StreamGuard on_side(*side_);
-  for (const StepModel& model : models_) {
-    if (model.reducer() != nullptr)
-      model.reducer()->accumulate_on_this_stream();
-  }
+  for (GradientReducer* reducer : models_.reducers())
+    reducer->accumulate_on_this_stream();
 }
 
 // What was not told yet is told here, on the stream where it is.
@@ -170,10 +168,8 @@ void GraphedStep::check_options(const TrainStepOptions& options) const {
 }
 
 void GraphedStep::check_models() const {
-  for (const StepModel& model : models_) {
-    if (model.reducer() == nullptr)
-      continue;
-    const std::string obstacle = model.reducer()->obstacle_to_graph();
+  for (const GradientReducer* reducer : models_.reducers()) {
+    const std::string obstacle = reducer->obstacle_to_graph();
     if (!obstacle.empty())
       refuse("a model wrapped with what a graph can have", obstacle);
   }
@@ -223,8 +219,9 @@ void GraphedStep::check_inputs(bool last, const std::vector<at::Tensor>& inputs)
       refuse("a batch without gradients of its own", cat("a tensor that requires one", place()));
   }
   if (first_.empty()) {
-    for (const at::Tensor& input : inputs)
-      first_.push_back(at::empty_like(input, input.options().device(c10::kMeta)));
+    first_ = mapped(inputs, [&](const at::Tensor& input) {
+      return at::empty_like(input, input.options().device(c10::kMeta));
+    });
   }
   if (is_alike(inputs, first_) && (has_same_rows(inputs, first_) || has_fewer_rows(inputs, first_)))
     return;
@@ -298,10 +295,11 @@ at::Tensor GraphedStep::run_as_usual(double weight,
 // What the steps allocate outside of the graph, before it: in the graph's memory the kernels before
 // them would leave something else there in every replay.
 void GraphedStep::capture(const std::vector<at::Tensor>& inputs, const LossOfInputs& loss_of) {
-  for (const at::Tensor& input : inputs)
-    inputs_.push_back(at::empty_like(input).copy_(input));
-  for (optim::DeviceStep* const optimizer : device_steps_)
-    numbers_.push_back(optimizer->numbers_for_graph());
+  inputs_ =
+      mapped(inputs, [&](const at::Tensor& input) { return at::empty_like(input).copy_(input); });
+  numbers_ = mapped(device_steps_, [&](optim::DeviceStep* const optimizer) {
+    return optimizer->numbers_for_graph();
+  });
   auto graph = make_gpu_graph();
   c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
   const Span span("capture", Category::compute);
@@ -381,15 +379,12 @@ at::Tensor GraphedStep::replay(const std::vector<at::Tensor>& inputs) {
 
 // For an evaluation or a step without the graph, which come next or have come before.
 void GraphedStep::expect_buffers_to_differ() const {
-  for (const StepModel& model : models_)
-    if (model.reducer() != nullptr)
-      model.reducer()->expect_buffers_to_differ();
+  for (GradientReducer* reducer : models_.reducers())
+    reducer->expect_buffers_to_differ();
 }
 
 uint64_t GraphedStep::num_reducers_made() const {
-  return sum_of<uint64_t>(models_, [&](const StepModel& model) {
-    return model.reducer() != nullptr ? model.reducer()->num_reducers_made() : 0;
-  });
+  return sum_of<uint64_t>(models_.reducers(), &GradientReducer::num_reducers_made);
 }
 
 void GraphedStep::forget_graph() {
@@ -432,11 +427,10 @@ void GraphedStep::share_memory(const c10::Stream& stream) const {
 std::vector<uint64_t> GraphedStep::description() const {
   std::vector<uint64_t> found;
   for (const auto* models : {&models_, &frozen_}) {
-    for (const StepModel& model : *models) {
+    for (const StepModel& model : *models)
       describe_module(model.module(), found);
-      if (model.reducer() != nullptr)
-        found.push_back(model.reducer()->num_buckets_made());
-    }
+    for (const GradientReducer* reducer : models->reducers())
+      found.push_back(reducer->num_buckets_made());
   }
   for (optim::DeviceStep* const optimizer : device_steps_)
     optimizer->describe(found);

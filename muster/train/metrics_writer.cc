@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -38,7 +39,7 @@ std::string name_of_no_number(double value) {
 // Returns nothing for a line without a step, which a program may have written.
 std::optional<double> step_of(std::string_view line) {
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  const auto step = json.is_object() ? json.value("step", nlohmann::json()) : nlohmann::json();
+  const auto step = member_or_null(json, "step");
   if (!step.is_number())
     return std::nullopt;
   return step.get<double>();

@@ -58,11 +58,8 @@ class FreezeGuard {
 
 // Returns the parameters of all optimizers, in their order.
 std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>& optimizers) {
-  std::vector<at::Tensor> found;
-  for (torch::optim::Optimizer* optimizer : optimizers)
-    for (const at::Tensor& parameter : parameters_of(*optimizer))
-      found.push_back(parameter);
-  return found;
+  return concatenated(optimizers,
+                      [](torch::optim::Optimizer* optimizer) { return parameters_of(*optimizer); });
 }
 
 // Whether the optimizers still have these parameters and no others.
@@ -93,17 +90,17 @@ void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& 
 
 // Returns the group of the first wrapped model whose gradients are averaged over ranks.
 std::optional<ProcessGroup> group_of(const StepModels& models) {
-  for (const StepModel& model : models) {
-    if (model.reducer() != nullptr && model.reducer()->group().size() > 1)
-      return model.reducer()->group();
+  for (GradientReducer* reducer : models.reducers()) {
+    if (reducer->group().size() > 1)
+      return reducer->group();
   }
   return std::nullopt;
 }
 
 // Whether a wrapped model leaves the parameter's gradient to each rank.
 bool is_ignored(const StepModels& models, const at::Tensor& parameter) {
-  return std::ranges::any_of(models, [&](const StepModel& model) {
-    return model.reducer() != nullptr && model.reducer()->ignores(parameter);
+  return std::ranges::any_of(models.reducers(), [&](const GradientReducer* reducer) {
+    return reducer->ignores(parameter);
   });
 }
 
@@ -266,11 +263,9 @@ void TrainStep::check_untouched() const {
 at::Tensor TrainStep::backward(double weight,
                                bool last,
                                const std::function<at::Tensor()>& loss_of) {
-  std::vector<std::unique_ptr<NoSync>> local;
-  for (const StepModel& model : models_) {
-    if (model.reducer() != nullptr)
-      local.push_back(std::make_unique<NoSync>(*model.reducer(), !last));
-  }
+  const auto local = mapped(models_.reducers(), [&](GradientReducer* reducer) {
+    return std::make_unique<NoSync>(*reducer, !last);
+  });
   const FreezeGuard frozen(options_.frozen);
   const at::Tensor loss = [&] {
     const Span span("forward");
@@ -381,12 +376,8 @@ void TrainStep::count_step() {
 // Hooks keep gradients for later steps, in units of the loss scale. The scale's value is asked for
 // only if there are such hooks, since that waits for the device.
 void TrainStep::update_scale() {
-  std::vector<Hook> hooks;
-  for (const StepModel& model : models_) {
-    const Hook hook = model.reducer() != nullptr ? model.reducer()->hook() : Hook();
-    if (hook && hook->remembers())
-      hooks.push_back(hook);
-  }
+  std::vector<Hook> hooks = mapped(models_.reducers(), &GradientReducer::hook);
+  std::erase_if(hooks, [](const Hook& hook) { return !hook || !hook->remembers(); });
   if (hooks.empty())
     return options_.precision->update_scale();
   const double before = options_.precision->scale_value();

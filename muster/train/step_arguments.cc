@@ -8,6 +8,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/optim/parts.h"
@@ -47,10 +48,8 @@ std::string name_in(const StepModels& models, const at::Tensor& parameter) {
 
 // Two optimizers of one parameter would both step on it.
 void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers) {
-  std::vector<at::Tensor> all;
-  for (torch::optim::Optimizer* optimizer : optimizers)
-    for (const at::Tensor& parameter : parameters_of(*optimizer))
-      all.push_back(parameter);
+  const std::vector<at::Tensor> all = concatenated(
+      optimizers, [](torch::optim::Optimizer* optimizer) { return parameters_of(*optimizer); });
   require_each_once(
       "train step", all, [&](const at::Tensor& parameter) { return name_in(models, parameter); });
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/ddp/distributed_data_parallel.h"
 
 namespace muster {
@@ -43,6 +44,13 @@ class StepModels {
 
   auto begin() const { return models_.begin(); }
   auto end() const { return models_.end(); }
+
+  // Those of the wrapped models.
+  std::vector<GradientReducer*> reducers() const {
+    std::vector<GradientReducer*> found = mapped(models_, &StepModel::reducer);
+    std::erase(found, nullptr);
+    return found;
+  }
 
  private:
   std::vector<StepModel> models_;

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
@@ -71,7 +72,7 @@ std::map<std::string, std::string> read_weight_index(const std::string& folder) 
   const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_plain_file(path);
   const json index =
       nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const json map = index.is_object() ? index.value("weight_map", json()) : json();
+  const json map = member_or_null(index, "weight_map");
   if (!map.is_object() || map.empty())
     refuse_index(path, "something else");
   std::map<std::string, std::string> files;

@@ -24,8 +24,7 @@ LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimize
 }
 
 ProgramsRates::ProgramsRates(std::vector<LearningRates> rates) : rates_(std::move(rates)) {
-  for (const LearningRates& one : rates_)
-    before_.push_back(one.get());
+  before_ = mapped(rates_, [&](const LearningRates& one) { return one.get(); });
 }
 
 void ProgramsRates::restore() const {

@@ -5,15 +5,14 @@
 #include <unordered_set>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> found;
-  for (const auto& group : optimizer.param_groups())
-    found.insert(found.end(), group.params().begin(), group.params().end());
-  return found;
+  return concatenated(optimizer.param_groups(),
+                      [](const auto& group) -> const auto& { return group.params(); });
 }
 
 // Tensors are told apart by their implementation: two handles of one parameter are equal there.

@@ -251,11 +251,7 @@ void Training::begin_parts(Beginning beginning, bool has_begun_anew) {
 }
 
 std::vector<LearningRates> Training::schedules() {
-  std::vector<LearningRates> found;
-  for (const auto& part : parts_)
-    if (auto rates = part->learning_rates())
-      found.push_back(std::move(*rates));
-  return found;
+  return mapped_some(parts_, [&](const auto& part) { return part->learning_rates(); });
 }
 
 // A schedule that begins anew does not count here, but its optimizer has a schedule all the same.

@@ -11,6 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/lost_ranks.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -46,12 +47,10 @@ std::optional<std::string> start_of(int pid) {
 
 // "rank 2 (process 18017)" of each, whose ranks are lost from now on.
 std::string names_of(const std::vector<RankProcess>& processes) {
-  std::vector<std::string> names;
-  names.reserve(processes.size());
-  for (const RankProcess& process : processes) {
+  const std::vector<std::string> names = mapped(processes, [](const RankProcess& process) {
     note_lost_rank(process.rank);
-    names.push_back(cat("rank ", process.rank, " (process ", process.pid, ")"));
-  }
+    return cat("rank ", process.rank, " (process ", process.pid, ")");
+  });
   return join(names, ", ");
 }
 
@@ -68,12 +67,10 @@ void remember_rank_processes(const std::vector<RankProcess>& ranks) {
 
 std::vector<RankProcess> ended_processes() {
   const std::lock_guard lock(g_mutex);
-  std::vector<RankProcess> ended;
-  for (const KnownProcess& known : g_known) {
-    if (start_of(known.process.pid).value_or(known.started) != known.started)
-      ended.push_back(known.process);
-  }
-  return ended;
+  const auto ended = filtered(g_known, [](const KnownProcess& known) {
+    return start_of(known.process.pid).value_or(known.started) != known.started;
+  });
+  return mapped(ended, &KnownProcess::process);
 }
 
 // It looks again for a while: a process closes its connections a little before it has ended.

@@ -413,9 +413,8 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
   auto sent = lengths(inputs, getSize(), type);
   const auto received = lengths(outputs, getSize(), type);
   return call("all_to_all", inputs, [&](GlooCall& call) {
-    Tensors flat;
-    for (const at::Tensor& input : inputs)
-      flat.push_back(as_bytes(plain(input)).view(-1));
+    Tensors flat =
+        mapped(inputs, [&](const at::Tensor& input) { return as_bytes(plain(input)).view(-1); });
     at::Tensor out = at::cat(flat);
     const int64_t length = std::accumulate(received.begin(), received.end(), int64_t{0});
     at::Tensor in = at::empty({length}, out.options());

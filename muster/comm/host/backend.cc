@@ -230,10 +230,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.root = root_of(call, options.rootRank);
     request.in = {call.in(input)};
     if (request.root == getRank()) {
-      for (const at::Tensor& output : list_for_all(call, outputs, getSize())) {
+      request.out = mapped(list_for_all(call, outputs, getSize()), [&](const at::Tensor& output) {
         call.expect_like(output, input);
-        request.out.push_back(call.out(output));
-      }
+        return call.out(output);
+      });
     }
     return start_requests(call, {std::move(request)}, options);
   }
@@ -248,10 +248,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.root = root_of(call, options.rootRank);
     request.out = {call.out(output)};
     if (request.root == getRank()) {
-      for (const at::Tensor& input : list_for_all(call, inputs, getSize())) {
+      request.in = mapped(list_for_all(call, inputs, getSize()), [&](const at::Tensor& input) {
         call.expect_like(input, output);
-        request.in.push_back(call.in(input));
-      }
+        return call.in(input);
+      });
     }
     return start_requests(call, {std::move(request)}, options);
   }
@@ -281,10 +281,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
         expect_one_type(call, tensor, inputs[0]);
     }
     Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
-    for (const at::Tensor& input : inputs)
-      request.in.push_back(call.in(input));
-    for (const at::Tensor& output : outputs)
-      request.out.push_back(call.out(output));
+    request.in = mapped(inputs, [&](const at::Tensor& input) { return call.in(input); });
+    request.out = mapped(outputs, [&](const at::Tensor& output) { return call.out(output); });
     return start_requests(call, {std::move(request)}, options);
   }
 

@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -36,21 +37,19 @@ const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& li
 // c10d has a list for each rank here, with an output for each of the inputs.
 Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks) {
   call.expect(std::ssize(lists) == ranks, cat(ranks, " lists"), cat(lists.size()));
-  Tensors found;
-  for (const Tensors& list : lists) {
+  return mapped(lists, [&](const Tensors& list) {
     call.expect(i < list.size(), cat(i + 1, " tensors of every rank"), cat(list.size()));
-    found.push_back(list[i]);
-  }
-  return found;
+    return list[i];
+  });
 }
 
 shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Tensor& input) {
   shm::Request request = call.request(shm::Kind::all_gather, input);
   request.in = {call.in(input)};
-  for (const at::Tensor& output : outputs) {
+  request.out = mapped(outputs, [&](const at::Tensor& output) {
     call.expect_like(output, input);
-    request.out.push_back(call.out(output));
-  }
+    return call.out(output);
+  });
   return request;
 }
 
@@ -60,10 +59,10 @@ shm::Request reduce_scatter_of(HostCall& call,
                                const c10d::ReduceOp& op) {
   shm::Request request = call.request(shm::Kind::reduce_scatter, output);
   request.op = shm_op(op);
-  for (const at::Tensor& input : inputs) {
+  request.in = mapped(inputs, [&](const at::Tensor& input) {
     call.expect_like(input, output);
-    request.in.push_back(call.in(input));
-  }
+    return call.in(input);
+  });
   request.out = {call.out(output)};
   return request;
 }

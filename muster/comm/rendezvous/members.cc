@@ -60,12 +60,8 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
 
 // It asks for every rank, and is for messages alone.
 std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
-  std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (!store.check({member_key(rank)}))
-      missing.push_back(rank);
-  }
-  return missing;
+  return filtered_indices<int>(world_size,
+                               [&](int rank) { return !store.check({member_key(rank)}); });
 }
 
 // Waits until every rank has registered. It asks for one rank after the other, ever more slowly.

@@ -99,8 +99,7 @@ CsvText::CsvText(std::string_view text,
   Row row;
   size_t from = 0;
   take_row(&from, &row);
-  for (const Field& field : row.fields)
-    first_.push_back(field.value());
+  first_ = mapped(row.fields, [&](const Field& field) { return field.value(); });
   has_header_ = format_.header ? *format_.header : by_name || find_header();
 }
 

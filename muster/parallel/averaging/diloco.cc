@@ -56,13 +56,11 @@ DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, Di
                           {.name = "learning rate", .value = cat(options_.learning_rate)},
                           {.name = "momentum", .value = cat(options_.momentum)},
                           {.name = "nesterov", .value = cat(options_.nesterov)}};
-  for (Term& term : terms_of("parameter", parameters))
-    terms.push_back(std::move(term));
-  for (Term& term : terms_of("buffer", options_.buffers))
-    terms.push_back(std::move(term));
+  append_all(terms, terms_of("parameter", parameters));
+  append_all(terms, terms_of("buffer", options_.buffers));
   require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);
-  for (const at::Tensor& parameter : parameters_)
-    common_.push_back(parameter.detach().clone());
+  common_ =
+      mapped(parameters_, [&](const at::Tensor& parameter) { return parameter.detach().clone(); });
 }
 
 // The outer step would take the way from the values before to those that were loaded for learning.

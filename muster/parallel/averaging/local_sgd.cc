@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
@@ -58,16 +59,13 @@ LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters,
       {.name = "every", .value = cat(options_.every)},
       {.name = "start", .value = cat(options_.start)},
       {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};
-  for (Term& term : terms_of("parameter", parameters))
-    terms.push_back(std::move(term));
-  for (Term& term : terms_of("buffer", options_.buffers))
-    terms.push_back(std::move(term));
+  append_all(terms, terms_of("parameter", parameters));
+  append_all(terms, terms_of("buffer", options_.buffers));
   std::string wrong = wrong_local_sgd(options_, group_.job_rank());
   if (options_.inside)
     wrong = refusal_inside(*options_.inside, wrong, terms);
   require_agreement(group_, "LocalSGD", wrong, terms);
-  for (const at::Tensor& buffer : averaged_ones(options_.buffers))
-    averaged_.push_back(buffer);
+  append_all(averaged_, averaged_ones(options_.buffers));
 }
 
 // It returns whether this call averaged over `group_`, and not only inside of a host.

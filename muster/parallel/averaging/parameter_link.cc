@@ -98,8 +98,7 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
   std::vector<Term> terms{{.name = "servers", .value = cat(options.servers)},
                           {.name = "staleness", .value = cat(options.staleness)},
                           {.name = "weigh_by_staleness", .value = cat(options.weigh_by_staleness)}};
-  for (Term& term : terms_of("parameter", parameters))
-    terms.push_back(std::move(term));
+  append_all(terms, terms_of("parameter", parameters));
   // Every rank must make every group, so the options are compared before.
   const std::string wrong_options =
       wrong_parameter_options(options, group.size(), parameters.size());

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/pipeline/messages.h"
 
@@ -113,10 +114,8 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
       memory_(parameter_.defined() ? std::vector{parameter_} : std::vector<at::Tensor>{}) {
   const std::vector<std::string> forms =
       group.all_gather_bytes(form_of_tied(parameter_), "a tied weight");
-  std::vector<int> holders;
-  for (int rank = 0; rank < group.size(); ++rank)
-    if (!forms[rank].empty())
-      holders.push_back(rank);
+  std::vector<int> holders =
+      filtered_indices<int>(group.size(), [&](int rank) { return !forms[rank].empty(); });
   if (holders.empty()) {
     throw Error(
         ErrorCode::invalid_argument,

@@ -179,8 +179,7 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   at::Tensor replicated = divided.clone();
   for (const PipelineStage& stage : stages) {
     const ParallelParameters parameters = parallel_parameters(*stage.module);
-    for (const at::Tensor& parameter : without_seen(stage.module->parameters(), seen))
-      all.push_back(parameter);
+    append_all(all, without_seen(stage.module->parameters(), seen));
     divided += sum_of_squares(without_seen(parameters.divided, counted), group.device());
     replicated += sum_of_squares(without_seen(parameters.replicated, counted), group.device());
   }

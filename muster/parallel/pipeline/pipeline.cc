@@ -237,11 +237,11 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
   const at::Tensor mine = at::empty({kWords}, at::kLong);
   const at::Tensor all = at::empty({kWords * group.size()}, at::kLong);
   auto* const words = mine.data_ptr<int64_t>();
-  words[0] = problem.empty() ? 0 : 1;
+  words[0] = !problem.empty();
   words[1] = input_rows;
   words[2] = target_rows;
-  words[3] = of_step.reduce ? 1 : 0;
-  words[4] = std::ranges::any_of(tied, &TiedWeight::has_other_memory) ? 1 : 0;
+  words[3] = of_step.reduce;
+  words[4] = std::ranges::any_of(tied, &TiedWeight::has_other_memory);
   words[5] = mark.forms;
   words[6] = mark.input;
   words[7] = mark.target;
@@ -611,13 +611,13 @@ void Pipeline::average_over(ProcessGroup replicas) {
 
 // A parameter that several stages share comes once, so an optimizer steps it once.
 std::vector<at::Tensor> Pipeline::parameters() const {
-  std::vector<at::Tensor> all;
   std::set<const void*> seen;
-  for (const PipelineStage& stage : state_->stages)
-    for (const at::Tensor& parameter : distinct_parameters(*stage.module))
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second)
-        all.push_back(parameter);
-  return all;
+  const auto all = concatenated(state_->stages, [](const PipelineStage& stage) {
+    return distinct_parameters(*stage.module);
+  });
+  return filtered(all, [&](const at::Tensor& parameter) {
+    return seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
 }
 
 // All ranks of the pipeline call it together.

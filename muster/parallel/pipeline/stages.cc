@@ -58,10 +58,10 @@ class StateBefore {
  public:
   explicit StateBefore(const torch::nn::Module& module)
       : parameters_(module.parameters()), buffers_(module.buffers()) {
-    for (at::Tensor& parameter : parameters_)
-      gradients_.push_back(std::exchange(parameter.mutable_grad(), {}));
-    for (const at::Tensor& buffer : buffers_)
-      values_.push_back(buffer.clone());
+    gradients_ = mapped(parameters_, [&](at::Tensor& parameter) {
+      return std::exchange(parameter.mutable_grad(), {});
+    });
+    values_ = mapped(buffers_, [&](const at::Tensor& buffer) { return buffer.clone(); });
   }
   ~StateBefore() {
     const at::NoGradGuard no_grad;

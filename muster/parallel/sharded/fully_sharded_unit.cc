@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/torch_compat.h"
@@ -153,20 +154,19 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
     return;
   const at::NoGradGuard no_grad;
   const FullyShardedOptions& options = set_->options;
-  for (const at::Tensor& parameter : parameters)
-    was_trained.push_back(parameter.requires_grad());
-  for (const bool is_trained : was_trained)
-    trained += is_trained ? 1 : 0;
+  was_trained =
+      mapped(parameters, [&](const at::Tensor& parameter) { return parameter.requires_grad(); });
+  trained = std::ranges::count(was_trained, true);
   whole = flatten_parameters(layout, parameters);
   flat = at::empty({layout.length()},
                    whole.options().dtype(options.compute_dtype.value_or(whole.scalar_type())));
-  for (size_t i = 0; i < parameters.size(); ++i)
-    places.push_back(layout.place(flat, i));
+  places = mapped_indices(parameters.size(), [&](size_t i) { return layout.place(flat, i); });
   release_memory();
   part = at::empty({layout.part}, whole.options());
   pieces = layout.pieces(group.rank());
-  for (const FlatPiece& piece : pieces)
-    tensors.push_back(part.narrow(0, piece.at, piece.length).detach().requires_grad_());
+  tensors = mapped(pieces, [&](const FlatPiece& piece) {
+    return part.narrow(0, piece.at, piece.length).detach().requires_grad_();
+  });
   gradients =
       std::make_unique<ScatteredGradients>(parameters,
                                            layout,
@@ -482,15 +482,13 @@ void FullyShardedUnit::guard_parts() {
 
 // Frozen parameters get no gradient, and so no hook.
 void FullyShardedUnit::hang_hooks() {
-  std::vector<at::Tensor> wanted;
-  std::vector<size_t> places;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].requires_grad())
-      continue;
-    wanted.push_back(parameters[i]);
-    places.push_back(i);
-  }
-  hooks.hang(wanted, [this, places](size_t i) { on_gradient(places[i]); });
+  const auto is_trained = [](const at::Tensor& parameter) {
+    return parameter.requires_grad();
+  };
+  const std::vector<size_t> places = filtered_indices<size_t>(
+      parameters.size(), [&](size_t i) { return is_trained(parameters[i]); });
+  hooks.hang(filtered(parameters, is_trained),
+             [this, places](size_t i) { on_gradient(places[i]); });
 }
 
 // All ranks call it together. The versions tell at the end whether a value was changed.

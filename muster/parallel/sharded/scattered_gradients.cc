@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -30,8 +31,8 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
       has_(parameters_.size(), false),
       kept_(parameters_.size()),
       sampled_(group_) {
-  for (const at::Tensor& parameter : parameters_)
-    wanted_ += parameter.requires_grad() ? 1 : 0;
+  wanted_ = std::ranges::count_if(
+      parameters_, [](const at::Tensor& parameter) { return parameter.requires_grad(); });
 }
 
 // Moves the gradient into the buffer. The first one makes the buffer.

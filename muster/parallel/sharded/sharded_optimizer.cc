@@ -105,10 +105,8 @@ ShardGroups with_each_once(ShardGroups groups, int rank) {
 }
 
 std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
-  std::vector<at::Tensor> all;
-  for (const OptimizerParamGroup& group : groups)
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  return all;
+  return concatenated(
+      groups, [](const OptimizerParamGroup& group) -> const auto& { return group.params(); });
 }
 
 // A rank that has loaded nothing is at another call of the group, which is an error on both.
@@ -208,12 +206,13 @@ void ShardsState::make_buckets(const Groups& groups) {
     bucket.pieces = bucket.layout.pieces(group.rank());
     const at::Tensor mine =
         bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
-    for (const FlatPiece& piece : bucket.pieces)
-      bucket.tensors.push_back(mine.narrow(0, piece.at, piece.length).detach());
+    bucket.tensors = mapped(bucket.pieces, [&](const FlatPiece& piece) {
+      return mine.narrow(0, piece.at, piece.length).detach();
+    });
     if (!options.gradients)
       continue;
-    for (const at::Tensor& parameter : bucket.parameters)
-      bucket.trained.push_back(parameter.requires_grad());
+    bucket.trained = mapped(bucket.parameters,
+                            [&](const at::Tensor& parameter) { return parameter.requires_grad(); });
     bucket.gradients = std::make_unique<ScatteredGradients>(bucket.parameters,
                                                             bucket.layout,
                                                             group,
@@ -241,10 +240,7 @@ ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
 
 // The order is that of the buckets, not that of the model.
 std::vector<at::Tensor> ShardsState::tensors() const {
-  std::vector<at::Tensor> all;
-  for (const ShardBucket& bucket : buckets)
-    all.insert(all.end(), bucket.tensors.begin(), bucket.tensors.end());
-  return all;
+  return concatenated(buckets, &ShardBucket::tensors);
 }
 
 // The hooks go with the state, so they may know it.
