@@ -1,0 +1,114 @@
+// What concerns all wrapped modules of fully sharded training together: the beginning and end of
+// forwards and backwards, and one reduction at a time. The units do what concerns one module.
+#include <ATen/core/grad_mode.h>
+
+#include "muster/comm/call/number.h"
+#include "muster/ddp/graph_end.h"
+#include "muster/parallel/sharded/fully_sharded_unit.h"
+
+namespace muster::detail {
+
+// Whatever an earlier forward has left gathered may be older than the parts, so it is released.
+void FullyShardedSet::begin_forward() {
+  last_forward = nullptr;
+  if (!graph.expired())
+    return;  // computed again in a backward
+  forget_failed_backward();
+  for (const auto& unit : units) {
+    unit->clear_parts();
+    unit->guard_parts();
+    if (kept_are_done)
+      unit->kept = false;
+    unit->release();
+    unit->here = false;
+    unit->take_replaced();
+  }
+  kept_are_done = false;
+}
+
+// The callback belongs to the graph that runs now, and goes with it, also when that fails.
+void FullyShardedSet::begin_backward() {
+  if (!graph.expired())
+    return;
+  forget_failed_backward();
+  for (const auto& unit : units) {
+    unit->clear_parts();
+    unit->stand_ins->lift();
+  }
+  guard_memory(true);
+  ++graphs;
+  adds = false;
+  makes_graph = at::GradMode::is_enabled();
+  if (makes_graph)
+    kept_are_done = false;
+  graph =
+      at_graph_end(weak_from_this(), &FullyShardedSet::after_graph, &FullyShardedSet::end_graph);
+}
+
+void FullyShardedSet::forget_failed_backward() {
+  for (const auto& unit : units) {
+    unit->gradients->drop();
+    unit->forget_backward();
+  }
+  under_way = nullptr;
+  last_backward = nullptr;
+}
+
+// One at a time: it is reduced while the next module's backward computes.
+void FullyShardedSet::reduce(FullyShardedUnit& unit) {
+  finish_reduction();
+  const CallNumber of_the_unit(unit.number);
+  unit.gradients->start();
+  traffic.scattered += unit.gradients->bytes();
+  under_way = &unit;
+}
+
+void FullyShardedSet::finish_reduction() {
+  if (under_way == nullptr)
+    return;
+  FullyShardedUnit& unit = *under_way;
+  under_way = nullptr;
+  const CallNumber of_the_unit(unit.number);
+  add_to_pieces(unit.gradients->finish(), unit.pieces, unit.parameters, unit.tensors);
+  same_samples.say(unit.gradients->twins(), group);
+  for (size_t i = 0; i < unit.parameters.size(); ++i)
+    if (unit.parameters[i].requires_grad())
+      unit.stand_ins->stand_for(i);
+}
+
+// The end of a backward. Units that were not complete, or hold gradients of earlier ones, are
+// reduced now, in the same order on all ranks.
+void FullyShardedSet::after_graph() {
+  for (const auto& unit : units) {
+    const bool unfinished = unit->in_backward && unit->arrived < unit->awaited;
+    if (reduces && (unfinished || (adds && unit->holds_whole_gradients())))
+      reduce(*unit);
+    unit->forget_backward();
+  }
+  finish_reduction();
+  for (const auto& unit : units)
+    unit->release();
+  kept_are_done = !makes_graph;
+  graph.reset();
+  end_graph();
+}
+
+void FullyShardedSet::end_graph() {
+  for (const auto& unit : units) {
+    unit->stand_ins->put();
+    unit->guard_parts();
+  }
+  guard_memory(false);
+}
+
+// From a forward to the end of its backward, reading what has no memory is an error. At other times
+// it cannot be: torch::load looks at the memory that it replaces.
+void FullyShardedSet::guard_memory(bool guarded) {
+  if (guards_memory == guarded)
+    return;
+  guards_memory = guarded;
+  for (const auto& unit : units)
+    unit->guard_memory(guarded);
+}
+
+}  // namespace muster::detail
