@@ -1,9 +1,13 @@
-// `lookup` reads a table of keys and values that stands in a source. For every part.
+// `lookup` reads a table of keys and values that stands in a source, `find_or` a map; `element_with`
+// and `element_where` look through any range. For every part.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <iterator>
+#include <memory>
+#include <ranges>
 #include <type_traits>
 #include <utility>
 
@@ -16,6 +20,29 @@ constexpr Value lookup(const std::pair<Key, Value> (&table)[N],
                        std::type_identity_t<Value> otherwise) {
   const auto row = std::ranges::find(table, key, &std::pair<Key, Value>::first);
   return row == std::end(table) ? otherwise : row->second;
+}
+
+// The value at this key of a map; `otherwise` where there is none.
+template <class Map, class Key>
+typename Map::mapped_type find_or(const Map& map,
+                                  const Key& key,
+                                  typename Map::mapped_type otherwise = {}) {
+  const auto found = map.find(key);
+  return found == map.end() ? std::move(otherwise) : found->second;
+}
+
+// The first element that holds `predicate`, or nullptr. The range outlives the answer.
+template <class Range, class Predicate>
+auto element_where(Range& range, Predicate predicate) {
+  const auto found = std::ranges::find_if(range, predicate);
+  return found == std::ranges::end(range) ? nullptr : std::to_address(found);
+}
+
+// The first element whose `projection` is `value`, or nullptr.
+template <class Range, class Value, class Projection = std::identity>
+auto element_with(Range& range, const Value& value, Projection projection = {}) {
+  const auto found = std::ranges::find(range, value, projection);
+  return found == std::ranges::end(range) ? nullptr : std::to_address(found);
 }
 
 }  // namespace muster

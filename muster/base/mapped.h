@@ -40,7 +40,7 @@ auto mapped_indices(Count count, Function function) {
   return results;
 }
 
-// The sum of what a function says of each element.
+// The sum of what a function says of each element, as sum_of<std::string>(lines, to_text).
 template <class Sum, class Range, class Function>
 Sum sum_of(const Range& range, Function function) {
   Sum sum{};
@@ -87,6 +87,13 @@ auto mapped_some(Range&& range, Function function) {
 template <class List, class Range>
 void append_all(List& to, const Range& more) {
   to.insert(to.end(), std::begin(more), std::end(more));
+}
+
+// Adds what a function says of each element to a vector, a list in JSON or another container.
+template <class Container, class Range, class Function>
+void append_mapped(Container& container, Range&& range, Function function) {
+  for (auto&& element : range)
+    container.push_back(std::invoke(function, std::forward<decltype(element)>(element)));
 }
 
 // The lists that `function` says of each element, one behind the other.
