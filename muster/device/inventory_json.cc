@@ -11,6 +11,7 @@
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
 #include "muster/device/readers/captured_host.h"
@@ -28,12 +29,6 @@ constexpr const char* kNvidia = "nvidia";
 constexpr const char* kAmd = "amd";
 
 using Json = nlohmann::ordered_json;
-
-// A fact that is not known is null: a reader can tell it from 0, and a member is never missing.
-template <class T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 // Members stand in the order in which people look for them, identity first.
 // Null where the device has not told its memory: 0 would be a device without any.
@@ -61,16 +56,16 @@ Json to_json(const Gpu& gpu) {
           {"memory_total_bytes", told_bytes(gpu.memory_total_bytes, gpu)},
           {"memory_free_bytes", told_bytes(gpu.memory_free_bytes, gpu)},
           {"c2c", gpu.c2c},
-          {"utilization_percent", or_null(gpu.utilization_percent)},
-          {"temperature_celsius", or_null(gpu.temperature_celsius)},
-          {"power_watts", or_null(gpu.power_watts)},
-          {"power_limit_watts", or_null(gpu.power_limit_watts)},
-          {"ecc_uncorrected_errors", or_null(gpu.ecc_uncorrected_errors)},
+          {"utilization_percent", or_null<Json>(gpu.utilization_percent)},
+          {"temperature_celsius", or_null<Json>(gpu.temperature_celsius)},
+          {"power_watts", or_null<Json>(gpu.power_watts)},
+          {"power_limit_watts", or_null<Json>(gpu.power_limit_watts)},
+          {"ecc_uncorrected_errors", or_null<Json>(gpu.ecc_uncorrected_errors)},
           {"repair_pending", gpu.repair_pending},
           {"compute_capability", gpu.compute_capability},
-          {"pcie_generation", or_null(gpu.pcie_generation)},
-          {"pcie_width", or_null(gpu.pcie_width)},
-          {"numa_node", or_null(gpu.numa_node)},
+          {"pcie_generation", or_null<Json>(gpu.pcie_generation)},
+          {"pcie_width", or_null<Json>(gpu.pcie_width)},
+          {"numa_node", or_null<Json>(gpu.numa_node)},
           {"near_cpus", gpu.near_cpus},
           {"mig_enabled", gpu.mig_enabled},
           {"mig", std::move(mig)},
@@ -79,7 +74,7 @@ Json to_json(const Gpu& gpu) {
 }
 
 Json to_json(const Nic& nic) {
-  return {{"name", nic.name}, {"pci", nic.pci.value}, {"numa_node", or_null(nic.numa_node)}};
+  return {{"name", nic.name}, {"pci", nic.pci.value}, {"numa_node", or_null<Json>(nic.numa_node)}};
 }
 
 // A row of links is one text, "X NV18 SYS", so that people can read the matrix.
@@ -115,12 +110,8 @@ Json to_json(const std::vector<CpuCore>& cores) {
 // Notes are written only where there are some, so that most machines give the same text as before
 // there were notes.
 Json to_json(const Host& host) {
-  Json gpus = Json::array();
-  for (const Gpu& gpu : host.gpus)
-    gpus.push_back(to_json(gpu));
-  Json nics = Json::array();
-  for (const Nic& nic : host.nics)
-    nics.push_back(to_json(nic));
+  const auto gpus = mapped(host.gpus, [](const Gpu& gpu) { return to_json(gpu); });
+  const auto nics = mapped(host.nics, [](const Nic& nic) { return to_json(nic); });
   Json json = {{"name", host.name},
                {"num_cores", host.num_cores},
                {"cpu_slots", host.cpu_slots},
@@ -310,9 +301,7 @@ Host host_from(JsonObject object) {
 }  // namespace
 
 std::string inventory_to_json(const Inventory& inventory) {
-  Json hosts = Json::array();
-  for (const Host& host : inventory.hosts)
-    hosts.push_back(to_json(host));
+  const auto hosts = mapped(inventory.hosts, [](const Host& host) { return to_json(host); });
   const Json document = {{"schema", kSchema},
                          {"source", inventory.source},
                          {"simulated", inventory.simulated},

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
@@ -124,8 +125,7 @@ std::vector<KfdLink> links_of(const fs::path& node) {
 }  // namespace
 
 uint64_t value_of(const KfdProperties& properties, const char* name) {
-  const auto found = properties.find(name);
-  return found == properties.end() ? 0 : found->second;
+  return find_or(properties, name);
 }
 
 // The folder of nodes is there as soon as the driver is loaded.

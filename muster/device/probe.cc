@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cores.h"
 #include "muster/device/cpu_topology.h"
 #include "muster/device/numbers.h"
@@ -74,7 +75,7 @@ void find_gpus(const ProbeOptions& options, Host& host) {
   NvmlReport nvml = probe_nvml(nvml_options);
   const AmdReport amd =
       probe_amd({.detail = options.detail, .links = options.links, .sysroot = options.sysroot});
-  host.driver_version = nvml.driver_version.empty() ? amd.driver_version : nvml.driver_version;
+  host.driver_version = text_or(nvml.driver_version, amd.driver_version);
   host.gpus = std::move(nvml.gpus);
   host.gpu_links = std::move(nvml.links);
   const int num_nvidia = int_size(host.gpus);

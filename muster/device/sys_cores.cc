@@ -2,11 +2,13 @@
 
 #include <filesystem>
 #include <map>
+#include <ranges>
 #include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
@@ -79,10 +81,9 @@ std::map<int, CpuPlace> places_of(const std::string& sysroot, const std::vector<
   std::map<int, CpuPlace> places;
   for (const int cpu : cpus) {
     const fs::path folder = system / "cpu" / cat("cpu", cpu);
-    const auto node = nodes.find(cpu);
     const std::string socket = read_line(folder / "topology" / "physical_package_id");
     places[cpu] = {.socket = parse_number(socket, 0, kMaxNumber).value_or(0),
-                   .node = node == nodes.end() ? 0 : node->second,
+                   .node = find_or(nodes, cpu),
                    .l3 = last_level_cache_or(folder, -1),
                    .core = first_cpu_or(folder / "topology" / "thread_siblings", cpu)};
   }
@@ -109,11 +110,8 @@ std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const std::vecto
     core.socket = socket_numbers.at(place.socket);
     core.l3 = cache_numbers.at({place.socket, place.l3});
   }
-  std::vector<CpuCore> all;
-  all.reserve(cores.size());
-  for (auto& [place, core] : cores)
-    all.push_back(std::move(core));
-  return all;
+  const auto all = std::views::values(cores);
+  return {all.begin(), all.end()};
 }
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 // Files come from anywhere, so nothing of them is taken as it stands: names lose what a terminal or
 // `--gpus` would stumble over, and a GPU must be told from all others of its host.
@@ -70,7 +71,7 @@ std::string host_name_of(const std::string& path) {
     return is_printable_ascii(c) && std::string_view(" :;,!").find(c) == std::string_view::npos;
   };
   std::ranges::replace_if(name, std::not_fn(may_stand), '-');
-  return name.empty() ? "host" : name;
+  return text_or(name, "host");
 }
 
 std::string clean_text(std::string_view text) {

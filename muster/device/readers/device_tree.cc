@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/base/mapped.h"
+
 // Two devices' ways up are followed, always from the lower of the two places, until they meet. How
 // far below that the lower device hangs tells one switch from several.
 
@@ -24,6 +26,11 @@ LinkKind DeviceTree::link(size_t a, size_t b) const {
   const Node& top = nodes_[a];
   const bool several_switches = lowest - top.depth > switch_levels_;
   return top.meet == LinkKind::pix && several_switches ? LinkKind::pxb : top.meet;
+}
+
+LinkMatrix DeviceTree::links(const std::vector<size_t>& from, const std::vector<size_t>& to) const {
+  return mapped(from,
+                [&](size_t a) { return mapped(to, [&](size_t b) { return Link{link(a, b)}; }); });
 }
 
 }  // namespace muster

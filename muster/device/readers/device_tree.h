@@ -24,6 +24,9 @@ class DeviceTree {
 
   LinkKind link(size_t a, size_t b) const;
 
+  // A row for each of `from`, with a link to each of `to`.
+  LinkMatrix links(const std::vector<size_t>& from, const std::vector<size_t>& to) const;
+
  private:
   struct Node {
     size_t parent = 0;

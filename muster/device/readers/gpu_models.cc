@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -130,11 +131,8 @@ bool holds_family(const std::string& product, std::string_view family) {
 
 template <class Condition>
 const GpuModel* find_in_tables(const Condition& condition) {
-  const auto first = std::ranges::find_if(kModels, condition);
-  if (first != std::end(kModels))
-    return &*first;
-  const auto other = std::ranges::find_if(kOtherModels, condition);
-  return other == std::end(kOtherModels) ? nullptr : &*other;
+  const GpuModel* const first = element_where(kModels, condition);
+  return first != nullptr ? first : element_where(kOtherModels, condition);
 }
 
 }  // namespace

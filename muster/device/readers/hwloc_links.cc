@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
 #include "muster/device/readers/captured_host.h"
@@ -153,11 +154,8 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
 LinkMatrix hwloc_gpu_links(const XmlFile& file,
                            const DeviceTree& tree,
                            const std::vector<HwlocDevice>& gpus) {
-  LinkMatrix links = unknown_links(gpus.size());
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    for (size_t j = 0; j < gpus.size(); ++j)
-      links[i][j].kind = tree.link(gpus[i].place, gpus[j].place);
-  }
+  const auto places = mapped(gpus, &HwlocDevice::place);
+  LinkMatrix links = tree.links(places, places);
   const BandwidthMatrix nvlink = read_bandwidths(file, "NVLinkBandwidth");
   if (!nvlink.empty())
     apply(links, gpus, nvlink, LinkKind::nvlink);

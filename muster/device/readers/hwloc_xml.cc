@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
@@ -347,11 +348,8 @@ class HwlocReader {
     host_.gpu_links = hwloc_gpu_links(file_, tree_, gpus_);
     if (nics_.empty())
       return;
-    for (const HwlocDevice& gpu : gpus_) {
-      std::vector<Link>& row = host_.nic_links.emplace_back();
-      for (const HwlocDevice& nic : nics_)
-        row.push_back({.kind = tree_.link(gpu.place, nic.place)});
-    }
+    host_.nic_links =
+        tree_.links(mapped(gpus_, &HwlocDevice::place), mapped(nics_, &HwlocDevice::place));
   }
 
   std::string what_;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
@@ -72,10 +73,8 @@ class NcclReader {
       host_.num_cores = num_cpus_;
     check_one_host(cpus);
     order_gpus();
-    for (FoundGpu& found : gpus_)
-      host_.gpus.push_back(found.gpu);
-    for (FoundNic& found : nics_)
-      host_.nics.push_back(found.nic);
+    host_.gpus = mapped(gpus_, &FoundGpu::gpu);
+    host_.nics = mapped(nics_, &FoundNic::nic);
     complete_host(host_, what_);
     link_devices();
     return std::move(host_);
@@ -309,11 +308,7 @@ class NcclReader {
     }
     if (nics_.empty())
       return;
-    for (const FoundGpu& gpu : gpus_) {
-      std::vector<Link>& row = host_.nic_links.emplace_back();
-      for (const FoundNic& nic : nics_)
-        row.push_back({.kind = tree_.link(gpu.place, nic.place)});
-    }
+    host_.nic_links = tree_.links(mapped(gpus_, &FoundGpu::place), mapped(nics_, &FoundNic::place));
   }
 
   const std::string& what_;

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
@@ -288,9 +290,8 @@ class TopoReader {
         read_listed_mig(line, *gpu);
       }
     }
-    for (size_t i = num_gpus_; i < columns_.size(); ++i) {
-      const auto found = nics.find(columns_[i]);
-      host_.nics.push_back({.name = found == nics.end() ? clean_text(columns_[i]) : found->second});
+    for (const auto& column : columns_ | std::views::drop(num_gpus_)) {
+      host_.nics.push_back({.name = find_or(nics, column, clean_text(column))});
     }
   }
 
