@@ -149,11 +149,9 @@ std::vector<JobHost> all_hosts(const Inventory& inventory, const Request& reques
   const auto names = mapped(inventory.hosts, &Host::name);
   const auto blocks =
       blocks_of_mesh(request.mesh, ranks_of_each_host(inventory, request), std::ssize(names));
-  std::vector<JobHost> hosts;
-  hosts.reserve(names.size());
-  for (const size_t at : network_order(request.switches, names, blocks))
-    hosts.push_back({&inventory.hosts[at], request.nproc_per_node, request.masks});
-  return hosts;
+  return mapped(network_order(request.switches, names, blocks), [&](size_t at) {
+    return JobHost{&inventory.hosts[at], request.nproc_per_node, request.masks};
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -83,10 +84,8 @@ std::vector<Cores> complexes_of(const Cores& node) {
   std::map<int, Cores> by_cache;
   for (const CpuCore* core : node)
     by_cache[core->l3].push_back(core);
-  std::vector<Cores> complexes;
-  complexes.reserve(by_cache.size());
-  for (const auto& [cache, cores] : by_cache)
-    complexes.push_back(cores);
+  const auto groups = std::views::values(by_cache);
+  std::vector<Cores> complexes(groups.begin(), groups.end());
   std::ranges::sort(complexes, {}, [](const Cores& cores) {
     return std::pair(-std::ssize(cores), first_cpu(*cores[0]));
   });

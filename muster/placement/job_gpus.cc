@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
 
@@ -82,7 +83,7 @@ std::string JobGpus::why_none_on(size_t host_at) const {
   if (!usable.sick.empty())
     return "all unhealthy";
   if (host.gpus.empty())
-    return host.gpu_note.empty() ? "none found" : host.gpu_note;
+    return text_or(host.gpu_note, "none found");
   const bool is_amd = host.gpus[0].vendor == Vendor::amd;
   return is_amd ? "all hidden by ROCm's variables" : "all hidden by CUDA_VISIBLE_DEVICES";
 }
@@ -96,7 +97,7 @@ void JobGpus::fail_with_sick_gpus() const {
 // The error begins with the flag that asks for GPUs, or with the plan when none does.
 void JobGpus::fail_without_gpu(const Host& host, const HostGpus& gpus) const {
   const std::string flag = flag_that_needs_gpus(request_);
-  const std::string operation = flag.empty() ? "plan" : flag;
+  const std::string operation = text_or(flag, "plan");
   throw Error(ErrorCode::unavailable,
               cat(operation,
                   ": expected a GPU that can be used, got none: ",

@@ -7,6 +7,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
 #include "muster/draw/text_table.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -40,8 +41,9 @@ std::string device_cell(const RankPlan& rank) {
     return cat("CPU slot ", device.cpu_slot);
   if (!rank.more_devices.empty()) {
     std::string indices = cat(device.index.value);
-    for (const DeviceAssignment& more : rank.more_devices)
-      indices += cat(", ", more.index.value);
+    indices += text_of_each(rank.more_devices, [&](const DeviceAssignment& more) {
+      return cat(", ", more.index.value);
+    });
     return cat("GPUs ", indices, "  ", device.model);
   }
   return cat("GPU ", device.index.value, "  ", short_uuid(device.uuid.value), "  ", device.model);
@@ -52,11 +54,11 @@ std::string ordinal_cell(const RankPlan& rank) {
 }
 
 std::string numa_cell(const RankPlan& rank) {
-  return rank.numa_node ? cat(*rank.numa_node) : "";
+  return text_of(rank.numa_node);
 }
 
 std::string share_cell(const RankPlan& rank) {
-  return rank.batch_share > 0 ? cat(rank.batch_share) : "";
+  return text_of_count(rank.batch_share);
 }
 
 constexpr std::string_view kLocalRank = "local";
@@ -95,13 +97,13 @@ std::string plan_table(const Plan& plan) {
       continue;
     heads.push_back({std::string(column.title), column.right});
     for (size_t i = 0; i < rows.size(); ++i)
-      rows[i].push_back(cells[i].empty() ? "-" : std::move(cells[i]));
+      rows[i].push_back(text_or(cells[i], "-"));
     if (column.title == kLocalRank && !plan.mesh.axes.empty())
       add_mesh_column(plan.mesh, heads, rows);
   }
   std::string text = format_table(heads, rows);
-  for (const std::string& note : plan.notes)
-    text += cat("note: ", printable(note), "\n");
+  text += text_of_each(
+      plan.notes, [&](const std::string& note) { return cat("note: ", printable(note), "\n"); });
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
 
@@ -38,9 +39,9 @@ void note_left_over(const Policy& policy,
                            [&](const UsableGpu& gpu) { return label_of(input.host, gpu); });
   if (left.empty())
     return;
-  const char* const are = left.size() == 1 ? " is" : " are";
-  const char* const each_of_several = num_ranks == 1 ? "" : ", each";
-  const char* const advice = each == 1 ? "; --gpus-per-rank N gives each more" : "";
+  const char* const are = word_for(left.size(), " is", " are");
+  const char* const each_of_several = word_for(num_ranks, "", ", each");
+  const char* const advice = word_for(each, "; --gpus-per-rank N gives each more", "");
   notes.warn(input.host,
              cat(join(left, ", "),
                  " of --gpus ",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
@@ -376,7 +377,7 @@ class HostPicture {
       canvas_.text(box.right() - 8, box.y + 18, memory, kMemoryFont);
     }
     draw_gpu_line(box, 1, short_model(gpu.model), kDark);
-    draw_gpu_line(box, 2, gpu.pci.value.empty() ? gpu.uuid.value : gpu.pci.value, kGrey);
+    draw_gpu_line(box, 2, text_or(gpu.pci.value, gpu.uuid.value), kGrey);
     draw_gpu_line(box, 3, remark(gpu), is_sick ? kRed : kGrey);
     if (has_ranks)
       draw_ranks(box, ranks->second);

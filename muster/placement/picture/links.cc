@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -46,11 +47,8 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
       same.pairs.insert({a, b});
     }
   }
-  std::vector<Pairs> list;
-  list.reserve(found.size());
-  for (auto& [key, pairs] : found)
-    list.push_back(std::move(pairs));
-  return list;
+  const auto lists = std::views::values(found);
+  return {lists.begin(), lists.end()};
 }
 
 // Returns a set of GPUs, grown greedily from the leftmost pair, in which all pairs are in `pairs`.

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -114,7 +115,7 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
                     ": expected ",
                     num_ranks,
                     " GPU ",
-                    num_ranks == 1 ? "index" : "indices",
+                    word_for(num_ranks, "index", "indices"),
                     ", one for each rank of host ",
                     input.host.name,
                     ", got ",

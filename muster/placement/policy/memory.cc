@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/placement/policy/policy.h"
@@ -98,10 +99,10 @@ int memory_capacity(const PolicyInput& input) {
 // The free memory of the GPUs tells the user what would fit.
 std::string why_too_many(const PolicyInput& input, int num_ranks) {
   const Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
-  std::vector<std::string> free;
   constexpr size_t kMaxNamed = 16;
-  for (const UsableGpu& gpu : input.gpus | std::views::take(kMaxNamed))
-    free.push_back(cat(label_of(input.host, gpu), " ", free_memory_text(input.host, gpu)));
+  const auto free = mapped(input.gpus | std::views::take(kMaxNamed), [&](const UsableGpu& gpu) {
+    return cat(label_of(input.host, gpu), " ", free_memory_text(input.host, gpu));
+  });
   return cat("local rank ",
              fit.too_big,
              " needs ",

@@ -2,6 +2,7 @@
 // most used GPUs first, so that what stays free stays whole.
 #include <algorithm>
 #include <functional>
+#include <ranges>
 #include <tuple>
 #include <vector>
 
@@ -39,9 +40,9 @@ auto next_group(const PolicyInput& input, std::vector<Group>& groups, int left) 
 
 // Returns `count` of the devices, of which there are at least so many.
 std::vector<UsableGpu> pack_order(const PolicyInput& input, int count) {
-  std::vector<Group> groups;
-  for (auto& [node, places] : gpus_by_numa_node(input))
-    groups.push_back(places);
+  const auto by_node = gpus_by_numa_node(input);
+  const auto nodes = std::views::values(by_node);
+  std::vector<Group> groups(nodes.begin(), nodes.end());
   Group order;
   while (int_size(order) < count) {
     const auto next = next_group(input, groups, count - int_size(order));

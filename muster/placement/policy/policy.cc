@@ -29,9 +29,7 @@ const Policy& find_policy(std::string_view name) {
   const auto found = std::ranges::find(table, name, &Policy::name);
   if (found != table.end())
     return *found;
-  std::vector<std::string> names;
-  for (const Policy& policy : table)
-    names.emplace_back(policy.name);
+  const auto names = mapped(table, &Policy::name);
   throw Error(
       ErrorCode::invalid_argument,
       printable(cat("--policy: expected one of ", join(names, ", "), ", got '", name, "'")));

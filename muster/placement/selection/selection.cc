@@ -5,6 +5,7 @@
 #include <functional>
 #include <ranges>
 
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/error.h"
@@ -295,11 +296,9 @@ bool names_each(const SelectionPart& part) {
 
 // Either one part is for all hosts, or each part for its own.
 const SelectionPart* part_for(const Selection& selection, const Host& host) {
-  for (const SelectionPart& part : selection.parts) {
-    if (part.host.empty() || part.host == host.name)
-      return &part;
-  }
-  return nullptr;
+  return element_where(selection.parts, [&](const SelectionPart& part) {
+    return part.host.empty() || part.host == host.name;
+  });
 }
 
 std::vector<UsableGpu> select_gpus(const Selection& selection,

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
 
 // Each vendor's GPUs are looked at by themselves: in the order of their indices, or as the vendor's
@@ -184,7 +185,7 @@ std::string describe(const Host& host, const UsableGpus& usable) {
   if (indices.empty()) {
     text += "no usable GPU";
   } else {
-    text += cat(indices.size() == 1 ? "GPU " : "GPUs ", join(indices, ", "));
+    text += cat(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
   }
   if (instances > 0)
     text += cat(" (", instances, " MIG instances)");
