@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/checkpoint/files/directory.h"
@@ -97,9 +98,8 @@ void show_one(const CheckpointFlags& flags) {
   if (!flags.file.empty())
     wanted = {chosen_set(view, flags.file)};
   const std::string text = read_files([&] {
-    std::vector<ShownTensors> shown;
-    for (const TensorSet& set : wanted)
-      shown.push_back({set, set.open()});
+    const auto shown =
+        mapped(wanted, [](const TensorSet& set) { return ShownTensors{set, set.open()}; });
     return flags.json ? view_json(view, shown) : view_text(view, shown);
   });
   write_all(STDOUT_FILENO, text);

@@ -13,6 +13,9 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/diff.h"
 #include "muster/checkpoint/files/export.h"
@@ -76,8 +79,7 @@ ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& l
 
 // Returns the set of this name; nullptr if there is none.
 const TensorSet* same_set(const std::vector<TensorSet>& sets, const std::string& name) {
-  const auto found = std::ranges::find(sets, name, &TensorSet::name);
-  return found == sets.end() ? nullptr : &*found;
+  return element_with(sets, name, &TensorSet::name);
 }
 
 // A file alone, which has no manifest, is compared with the model of the other.
@@ -105,7 +107,7 @@ std::vector<ComparedFile> compare_views(const CheckpointView& a, const Checkpoin
 std::string shown_largest(const TensorDifference& tensor) {
   if (tensor.kind != Kind::other_values)
     return "";
-  return tensor.largest ? cat(*tensor.largest) : "-";
+  return text_of(tensor.largest, "-");
 }
 
 // A row for each set of tensors: how many are equal, and how the others differ.
@@ -196,8 +198,7 @@ int show_differences(const DiffFlags& flags) {
       ErrorCode::invalid_argument);
   std::string text = flags.json ? differences_json(files, flags) : summary_text(files);
   if (!flags.json) {
-    for (const auto& file : files)
-      text += differences_text(file);
+    text += text_of_each(files, [&](const auto& file) { return differences_text(file); });
   }
   write_all(STDOUT_FILENO, text);
   return std::ranges::all_of(files, &ComparedFile::is_equal) ? 0 : 1;

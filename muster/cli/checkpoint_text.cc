@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "muster/base/json_member.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/shown_text.h"
 #include "muster/draw/text_table.h"
@@ -56,11 +59,9 @@ uint64_t elements_in(const TensorSource& source) {
 
 // Returns the model's tensors; nullptr if they are not shown. A file without a manifest is a model.
 const ShownTensors* model_of(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
-  for (const auto& tensors : shown) {
-    if (!view.has_manifest || tensors.set.name == kModelFile)
-      return &tensors;
-  }
-  return nullptr;
+  return element_where(shown, [&](const ShownTensors& tensors) {
+    return !view.has_manifest || tensors.set.name == kModelFile;
+  });
 }
 
 // "top1 0.912"; "-": the checkpoint has none.
@@ -186,20 +187,12 @@ ordered_json sets_json(const std::vector<ShownTensors>& shown) {
   for (const ShownTensors& tensors : shown) {
     if (tensors.set.files.size() == 1)
       continue;
-    ordered_json names = ordered_json::array();
-    for (const ViewedFile& file : tensors.set.files)
-      names.push_back(file.name);
     list.push_back({{"name", tensors.set.name},
-                    {"files", std::move(names)},
+                    {"files", mapped(tensors.set.files, &ViewedFile::name)},
                     {"metadata", tensors.source.metadata()},
                     {"tensors", tensors_json(tensors)}});
   }
   return list;
-}
-
-template <class Value>
-ordered_json or_null_json(const std::optional<Value>& value) {
-  return value ? ordered_json(*value) : ordered_json();
 }
 
 ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
@@ -207,11 +200,11 @@ ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
     return {};
   return {{"name", metric->name},
           {"larger_is_better", metric->larger_is_better},
-          {"value", or_null_json(metric->value)}};
+          {"value", or_null<ordered_json>(metric->value)}};
 }
 
 std::string told_number(const std::optional<int64_t>& number) {
-  return number ? cat(*number) : "-";
+  return text_of(number, "-");
 }
 
 }  // namespace
@@ -225,14 +218,14 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
   std::vector<std::vector<std::string>> rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
-    const std::string parent = row.parent.empty() ? "-" : shown_text(row.parent, kShownParent);
+    const std::string parent = text_or(shown_text(row.parent, kShownParent), "-");
     const std::string branch = row.is_abandoned ? "abandoned, " : "";
     const std::string best = row.is_best ? "best, " : "";
     rows.push_back({cat(row.step),
                     parent,
                     shown_time(row.written_seconds),
                     format_bytes(row.bytes),
-                    row.world_size > 0 ? cat(row.world_size) : "-",
+                    text_of_count(row.world_size, "-"),
                     told_number(row.epoch),
                     told_number(row.samples_seen),
                     cat(branch, best, shown_state(row.problem))});
@@ -258,14 +251,14 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
   for (const auto& row : listed) {
     ordered_json item = {{"step", row.step},
                          {"path", row.path},
-                         {"serial", or_null_json(row.serial)},
+                         {"serial", or_null<ordered_json>(row.serial)},
                          {"parent", nullptr},
                          {"abandoned", row.is_abandoned},
                          {"written_seconds", row.written_seconds},
                          {"bytes", row.bytes},
                          {"world_size", nullptr},
-                         {"epoch", or_null_json(row.epoch)},
-                         {"samples_seen", or_null_json(row.samples_seen)},
+                         {"epoch", or_null<ordered_json>(row.epoch)},
+                         {"samples_seen", or_null<ordered_json>(row.samples_seen)},
                          {"metric", metric_json(row.metric)},
                          {"best", row.is_best},
                          {"whole", row.problem.empty()}};
@@ -281,8 +274,8 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
 
 std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::string text = cat(facts_text(view, shown), "\n", files_text(view));
-  for (const auto& tensors : shown)
-    text += cat("\n", tensors_text(tensors));
+  text +=
+      text_of_each(shown, [&](const auto& tensors) { return cat("\n", tensors_text(tensors)); });
   return text;
 }
 

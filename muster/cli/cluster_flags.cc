@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/route.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/cli/run_options.h"
@@ -371,7 +372,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   RemoteOptions remote{.discovery = flags.host_discovery, .remote_muster = flags.remote_muster};
   if (listed)
     remote.hosts = listed_hosts(flags);
-  const std::string ssh = !flags.ssh.empty() ? flags.ssh : get_env("MUSTER_SSH").value_or("ssh");
+  const std::string ssh = text_or(flags.ssh, get_env("MUSTER_SSH").value_or("ssh"));
   // The command is split at blanks, as a shell would split it without quotes.
   for (const std::string& word : split(ssh, ' ')) {
     if (!word.empty())

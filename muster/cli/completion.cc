@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
@@ -55,8 +56,7 @@ std::string path_of(const CommandHelp& command) {
 std::string replaced(const std::string& text, const std::map<char, std::string>& by) {
   std::string result;
   for (const char c : text) {
-    const auto found = by.find(c);
-    result += found == by.end() ? std::string(1, c) : found->second;
+    result += find_or(by, c, std::string(1, c));
   }
   return result;
 }
@@ -82,8 +82,9 @@ std::string zsh_specs(const CommandHelp& command) {
   for (const FlagHelp& flag : command.flags) {
     const std::string value =
         flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
-    for (const std::string& name : flag.names)
-      specs += cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
+    specs += text_of_each(flag.names, [&](const std::string& name) {
+      return cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
+    });
   }
   return specs;
 }
@@ -150,8 +151,9 @@ std::string zsh_completion(const CommandHelp& program) {
                      " \\\n    '1: :->command' \\\n    '*:: :->arguments'\n  case $state in\n    "
                      "command)\n      "
                      "local -a commands=(");
-    for (const CommandHelp& part : command.commands)
-      functions += cat("\n        '", part.name(), ":", text_for_zsh(part.text), "'");
+    functions += text_of_each(command.commands, [&](const CommandHelp& part) {
+      return cat("\n        '", part.name(), ":", text_for_zsh(part.text), "'");
+    });
     functions += cat(
         ")\n      _describe command commands\n      _files ;;\n    arguments) case $line[1] in");
     for (const CommandHelp& part : command.commands)
@@ -170,14 +172,15 @@ std::string fish_completion(const CommandHelp& program) {
     const std::string here = command.path.size() == 1
                                  ? "__fish_use_subcommand"
                                  : cat("__fish_seen_subcommand_from ", command.name());
-    for (const CommandHelp& part : command.commands)
-      lines += cat("complete -c muster -n '",
-                   here,
-                   "' -a ",
-                   part.name(),
-                   " -d ",
-                   quoted_for_fish(part.text),
-                   "\n");
+    lines += text_of_each(command.commands, [&](const CommandHelp& part) {
+      return cat("complete -c muster -n '",
+                 here,
+                 "' -a ",
+                 part.name(),
+                 " -d ",
+                 quoted_for_fish(part.text),
+                 "\n");
+    });
     for (const FlagHelp& flag : command.flags) {
       std::string names;
       for (const std::string& name : flag.names)

@@ -10,6 +10,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
@@ -28,7 +29,7 @@ std::string or_dash(const std::optional<T>& value, const char* unit = "") {
 }
 
 std::string or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
+  return text_or(text, "-");
 }
 
 // A GPU that shares the host's memory tells none of its own.
@@ -53,13 +54,12 @@ std::string processes_text(const Gpu& gpu) {
   // A GPU that many processes share would make the table too wide.
   constexpr size_t kMaxShown = 4;
   auto pids = mapped(gpu.processes, [](const auto& process) { return cat(process.pid); });
-  return pids.empty() ? "-" : join_first(std::move(pids), " ", kMaxShown);
+  return text_or(join_first(std::move(pids), " ", kMaxShown), "-");
 }
 
 // A GPU that is not leased has "-".
 std::string holder_of(const GpuUuid& uuid, const DevicesTextOptions& options) {
-  const auto found = options.holders.find(uuid.value);
-  return found == options.holders.end() ? "-" : found->second;
+  return find_or(options.holders, uuid.value, "-");
 }
 
 // The cells follow the columns of gpu_table().
@@ -261,8 +261,8 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
     text += gpu_table(host.gpus, options) + link_table(host) + c2c_text(host);
   }
   text += cpu_text(host);
-  for (const std::string& note : host.notes)
-    text += cat("note: ", printable(note), "\n");
+  text += text_of_each(
+      host.notes, [&](const std::string& note) { return cat("note: ", printable(note), "\n"); });
   return text;
 }
 

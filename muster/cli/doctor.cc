@@ -10,7 +10,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 // `muster doctor` first gathers facts (doctor_facts.h) and then judges them (doctor_checks.h), so
 // that tests can judge any machine.
@@ -43,10 +45,8 @@ std::string padded(std::string text, size_t width) {
 }  // namespace
 
 std::vector<NamedResult> run_checks(const DoctorFacts& facts) {
-  std::vector<NamedResult> results;
-  for (const Check& check : doctor_checks())
-    results.push_back({check.name, check.run(facts)});
-  return results;
+  return mapped(doctor_checks(),
+                [&](const Check& check) { return NamedResult{check.name, check.run(facts)}; });
 }
 
 // The names stand in a column, and what to do follows what was found.
@@ -61,7 +61,7 @@ std::string doctor_text(const std::vector<NamedResult>& results) {
     text += cat(padded(to_string(result.status), kStatusWidth),
                 padded(name, width),
                 printable(result.text),
-                result.fix.empty() ? std::string() : cat("; to do: ", printable(result.fix)),
+                framed("; to do: ", printable(result.fix)),
                 "\n");
   }
   return cat(text,

@@ -21,9 +21,11 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/probe.h"
 #include "muster/launch/port.h"
 #include "muster/supervise/child.h"
@@ -190,12 +192,11 @@ void ask_python(DoctorFacts& facts, const std::string& python) {
 DoctorFacts look_at_this_machine(const DoctorOptions& options) {
   DoctorFacts facts{.user = ::geteuid(), .environment = own_environment()};
   const auto value = [&](const char* name) {
-    const auto found = facts.environment.find(name);
-    return found == facts.environment.end() ? std::string() : found->second;
+    return find_or(facts.environment, name);
   };
   look_at_devices(facts);
   resolve_host_name(facts);
-  find_master(facts, options.master.empty() ? value("MASTER_ADDR") : options.master);
+  find_master(facts, text_or(options.master, value("MASTER_ADDR")));
   look_at_shared_memory(facts);
   look_at_ports(facts, value("MASTER_PORT"));
   look_at_leases(facts);

@@ -7,6 +7,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/cli/doctor_checks.h"
 #include "muster/device/links.h"
@@ -89,8 +90,7 @@ CheckResult check_driver(const DoctorFacts& facts) {
   }
   if (!facts.host.gpus.empty()) {
     return {CheckStatus::ok,
-            cat(library.empty() ? std::string() : cat("NVIDIA ", library, ", "),
-                plural(facts.host.gpus.size(), "GPU"))};
+            cat(framed("NVIDIA ", library, ", "), plural(facts.host.gpus.size(), "GPU"))};
   }
   if (!module.empty()) {
     return {CheckStatus::fail,
@@ -245,7 +245,7 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
     names.push_back(facts.host.gpus.at(mig.gpu).mig.at(mig.instance).uuid.value);
   }
   const std::string text =
-      cat("'", found->second, "' shows ", names.empty() ? "no GPU" : join(names, ", "));
+      cat("'", found->second, "' shows ", text_or(join(names, ", "), "no GPU"));
   if (!visible.remark.empty()) {
     return {CheckStatus::warn,
             cat(text, "; ", visible.remark),

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"
 
@@ -212,10 +213,9 @@ CheckResult check_orphans(const DoctorFacts& facts) {
   }
   if (found.empty())
     return {CheckStatus::ok, "no process of a job whose launcher is gone"};
-  std::vector<std::string> jobs;
-  jobs.reserve(found.size());
-  for (const auto& [job, list] : found)
-    jobs.push_back(cat("of job ", job, ": ", join(list, ", ")));
+  const auto jobs = mapped(found, [](const auto& entry) {
+    return cat("of job ", entry.first, ": ", join(entry.second, ", "));
+  });
   return {CheckStatus::warn,
           cat("left-over processes ", join(jobs, "; ")),
           cat("kill ", join(pids, " "))};

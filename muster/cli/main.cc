@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lookup.h"
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -141,11 +142,7 @@ Arguments asked_for_help(const Arguments& words) {
 
 // Returns nullptr for a name that is no command.
 const Command* find_command(const std::string& name) {
-  for (const Command& command : kCommands) {
-    if (name == command.name)
-      return &command;
-  }
-  return nullptr;
+  return muster::element_with(kCommands, name, &Command::name);
 }
 
 // Standard error may be a pipe that nobody reads any more, so the write has a time limit.

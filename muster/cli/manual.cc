@@ -45,8 +45,8 @@ std::string plain(const std::string& text) {
 // Each line is escaped by itself.
 std::string lines_of(const std::string& text) {
   std::string result;
-  for (const std::string& line : split(text, '\n'))
-    result += plain(line) + "\n";
+  result +=
+      text_of_each(split(text, '\n'), [&](const std::string& line) { return plain(line) + "\n"; });
   return result;
 }
 
@@ -85,21 +85,21 @@ std::string manual_page(const CommandHelp& command) {
     page += "[FLAGS]";
   if (!command.commands.empty())
     page += " COMMAND";
-  for (const FlagHelp& argument : command.arguments)
-    page += " " + plain(argument.names.at(0));
+  page += text_of_each(command.arguments,
+                       [&](const FlagHelp& argument) { return " " + plain(argument.names.at(0)); });
   page += "\n";
   if (!command.arguments.empty())
     page += ".SH ARGUMENTS\n";
-  for (const FlagHelp& argument : command.arguments)
-    page += flag_text(argument);
+  page += text_of_each(command.arguments,
+                       [&](const FlagHelp& argument) { return flag_text(argument); });
   if (!command.commands.empty())
     page += ".SH COMMANDS\n";
-  for (const CommandHelp& part : command.commands)
-    page += cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
+  page += text_of_each(command.commands, [&](const CommandHelp& part) {
+    return cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
+  });
   if (!command.flags.empty())
     page += ".SH FLAGS\n";
-  for (const FlagHelp& flag : command.flags)
-    page += flag_text(flag);
+  page += text_of_each(command.flags, [&](const FlagHelp& flag) { return flag_text(flag); });
   if (!command.examples.empty())
     page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
   return page;

@@ -12,6 +12,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_activity.h"
 #include "muster/launch/job_registry.h"
@@ -72,7 +73,7 @@ void merge_trace_in(const std::string& folder) {
 
 // Writes the page and prints its path.
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
-  const std::string path = options.out.empty() ? folder + "/report.html" : options.out;
+  const std::string path = text_or(options.out, folder + "/report.html");
   check_named_file("--out", path);
   write_named_file(path, html);
   write_all(STDOUT_FILENO, printable(path) + "\n");

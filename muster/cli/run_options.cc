@@ -19,6 +19,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/cli/cluster_flags.h"
@@ -89,10 +90,9 @@ auto map_of_command(const std::string& command) {
   const auto answers = std::make_shared<std::map<std::vector<std::string>, std::vector<int>>>();
   return [command, answers](
              const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
-    const std::vector<std::string> told = {
-        cat("MUSTER_MAP_HOST=", host.name),
-        cat("MUSTER_MAP_GPUS=", join(gpus, ",")),
-        cat("MUSTER_MAP_RANKS=", num_ranks ? cat(*num_ranks) : "")};
+    const std::vector<std::string> told = {cat("MUSTER_MAP_HOST=", host.name),
+                                           cat("MUSTER_MAP_GPUS=", join(gpus, ",")),
+                                           cat("MUSTER_MAP_RANKS=", text_of(num_ranks))};
     const auto [answer, is_new] = answers->try_emplace(told);
     if (is_new) {
       answer->second =

@@ -9,6 +9,7 @@
 #include "muster/base/own_program.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/agent_spec.h"
 #include "muster/cluster/host_rendezvous.h"
@@ -34,7 +35,7 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
   std::vector<TaskMachine> machines;
   if (!remote)
     return machines;
-  const std::string program = remote->remote_muster.empty() ? own_program() : remote->remote_muster;
+  const std::string program = text_or(remote->remote_muster, own_program());
   for (const HostSpec& host : remote->hosts) {
     TaskMachine machine{.name = without_user(host.name), .slots = host.nproc.value_or(0)};
     try {
@@ -53,8 +54,7 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
 
 // Returns the nodes of a Slurm allocation; none if this machine is all that there is.
 std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
-  const std::string program =
-      settings.remote_muster.empty() ? own_program() : settings.remote_muster;
+  const std::string program = text_or(settings.remote_muster, own_program());
   std::vector<TaskMachine> machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {

@@ -8,6 +8,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 // CLI11 leaves unknown arguments over and says only that there are some. The command that was named
 // knows the flags that may have been meant.
@@ -33,7 +34,7 @@ struct NamedCommand {
 
 // What to do next: what the words were probably meant to be, or else to read the help.
 std::string or_see_help(const std::string& suggestion, const NamedCommand& named) {
-  return suggestion.empty() ? cat("; see ", named.name, " --help") : suggestion;
+  return text_or(suggestion, cat("; see ", named.name, " --help"));
 }
 
 // Returns the innermost command that the command line names.
