@@ -9,7 +9,9 @@
 #include <ctime>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/version.h"
 #include "muster/draw/xml_text.h"
@@ -89,8 +91,9 @@ std::string page_begin(const PageHead& head, std::string_view more_style) {
                          "</span></div>\n<p>",
                          xml_text(head.line),
                          "</p>\n</header>\n");
-  for (const std::string& problem : head.problems)
-    html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
+  html += text_of_each(head.problems, [&](const std::string& problem) {
+    return cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
+  });
   return html;
 }
 
@@ -166,13 +169,11 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
                ">");
   };
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr>";
-  for (const size_t i : shown)
-    html += cell("th", i, columns[i].name);
+  html += text_of_each(shown, [&](const size_t i) { return cell("th", i, columns[i].name); });
   html += "</tr></thead>\n<tbody>\n";
   for (size_t r = 0; r < std::min(rows.size(), most_rows); ++r) {
     html += "<tr>";
-    for (const size_t i : shown)
-      html += cell("td", i, rows[r][i]);
+    html += text_of_each(shown, [&](const size_t i) { return cell("td", i, rows[r][i]); });
     html += "</tr>\n";
   }
   html += "</tbody>\n</table></div>\n";
@@ -180,7 +181,7 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
     const size_t more = rows.size() - most_rows;
     html += cat("<p class=\"soft small\">",
                 plural(more, "more row"),
-                more == 1 ? " is" : " are",
+                word_for(more, " is", " are"),
                 " in the JSON.</p>\n");
   }
   return html;

@@ -1,3 +1,5 @@
+#include "muster/base/json_member.h"
+#include "muster/base/mapped.h"
 #include "muster/report/pages.h"
 
 #include <cstdint>
@@ -18,16 +20,11 @@ namespace {
 
 using ReportJson = nlohmann::ordered_json;
 
-template <class Value>
-ReportJson value_or_null(const std::optional<Value>& value) {
-  return value ? ReportJson(*value) : ReportJson();
-}
-
 // A series without a single number has no first, last, least or most.
 ReportJson series_json(const Series& series) {
-  ReportJson points = ReportJson::array();
-  for (const SeriesPoint& point : series.points)
-    points.push_back({point.step, point.mean, point.low, point.high, point.count});
+  const auto points = mapped(series.points, [](const SeriesPoint& point) {
+    return ReportJson{point.step, point.mean, point.low, point.high, point.count};
+  });
   ReportJson json = {{"name", series.name},
                      {"num_values", series.num_values},
                      {"num_missing", series.num_missing}};
@@ -46,9 +43,7 @@ ReportJson series_json(const Series& series) {
 
 // The points are those of the reader; only the charts thin them out further.
 ReportJson metrics_json(const MetricsFile& metrics) {
-  ReportJson series = ReportJson::array();
-  for (const Series& one : metrics.series)
-    series.push_back(series_json(one));
+  const auto series = mapped(metrics.series, series_json);
   return {
       {"found", metrics.found},
       {"has_steps", metrics.has_steps},
@@ -62,12 +57,10 @@ ReportJson metrics_json(const MetricsFile& metrics) {
 
 // Exits are written as failure.json has them.
 ReportJson failure_json_of(const JobFailure& failure) {
-  ReportJson exits = ReportJson::array();
-  for (const RankExit& exit : failure.exits)
-    exits.push_back(to_json(exit));
+  const auto exits = mapped(failure.exits, [](const RankExit& exit) { return to_json(exit); });
   return {{"time", failure.time},
           {"attempt", failure.attempt},
-          {"exit_code", value_or_null(failure.exit_code)},
+          {"exit_code", or_null<ReportJson>(failure.exit_code)},
           {"fault", failure.fault},
           {"exits", std::move(exits)},
           {"card", failure.card}};
@@ -79,7 +72,7 @@ ReportJson call_json(const CallView& call) {
           {"text", call.text()},
           {"bytes", call.bytes},
           {"begin_ns", call.begin_ns},
-          {"end_ns", value_or_null(call.end_ns)},
+          {"end_ns", or_null<ReportJson>(call.end_ns)},
           {"failed", call.state == CallView::State::failed}};
 }
 
@@ -93,9 +86,7 @@ ReportJson ranks_json(const JobRun& run) {
     ReportJson seconds = ReportJson::object();
     for (size_t i = 0; i < kActivityCategories; ++i)
       seconds[to_string(static_cast<Category>(i))] = shares.seconds.at(i);
-    ReportJson calls = ReportJson::array();
-    for (const CallView& call : view.calls)
-      calls.push_back(call_json(call));
+    const auto calls = mapped(view.calls, call_json);
     ranks.push_back({{"rank", view.rank},
                      {"host", view.host},
                      {"device", view.device},
@@ -104,8 +95,8 @@ ReportJson ranks_json(const JobRun& run) {
                      {"step", view.step},
                      {"samples", view.samples},
                      {"seconds", std::move(seconds)},
-                     {"seconds_per_step", value_or_null(seconds_per_step(view))},
-                     {"samples_per_second", value_or_null(samples_per_second(view))},
+                     {"seconds_per_step", or_null<ReportJson>(seconds_per_step(view))},
+                     {"samples_per_second", or_null<ReportJson>(samples_per_second(view))},
                      {"doing", doing_text(view)},
                      {"unix_minus_monotonic_ns", view.unix_minus_monotonic_ns},
                      {"num_calls", view.num_calls},

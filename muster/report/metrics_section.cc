@@ -1,4 +1,5 @@
 // The section of the numbers in metrics.jsonl: line charts, and a table of all series.
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 #include <string>
@@ -48,8 +49,8 @@ std::string metrics_section(const JobRun& run) {
   // A program may log without steps; its values are then numbered by the lines of the file.
   const std::string x_name = run.metrics.has_steps ? "step" : "line";
   std::string html = "<div class=\"charts\">\n";
-  for (const auto& chart : charts_of(run.metrics.series))
-    html += line_chart(chart, x_name);
+  html += text_of_each(charts_of(run.metrics.series),
+                       [&](const auto& chart) { return line_chart(chart, x_name); });
   html += cat("</div>\n<details><summary>All of them as numbers</summary>\n",
               numbers_table(run.metrics.series),
               "</details>\n");

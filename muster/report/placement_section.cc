@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/draw/xml_text.h"
 #include "muster/placement/picture/draw_svg.h"
 #include "muster/report/html.h"
@@ -53,8 +55,8 @@ std::string device_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return cat("CPU slot ", rank.device.cpu_slot);
   std::string text = cat("GPU ", rank.device.index.value);
-  for (const DeviceAssignment& more : rank.more_devices)
-    text += cat(", ", more.index.value);
+  text += text_of_each(rank.more_devices,
+                       [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
   return rank.device.model.empty() ? text : cat(text, " (", rank.device.model, ")");
 }
 
@@ -67,7 +69,7 @@ std::string ranks_table(const Plan& plan) {
                     cat(rank.local_rank),
                     device_of(rank),
                     rank.cpus,
-                    rank.batch_share > 0 ? cat(rank.batch_share) : "",
+                    text_of_count(rank.batch_share),
                     rank.reason});
   }
   const std::vector<HtmlColumn> columns = {
@@ -97,8 +99,9 @@ std::string placement_section(const JobRun& run) {
     return {};
   const Plan& plan = *run.plan;
   std::string html = picture_of(run, plan) + ranks_table(plan);
-  for (const std::string& note : plan.notes)
-    html += cat("<p class=\"small\" style=\"margin-top:10px\">Note: ", xml_text(note), "</p>\n");
+  html += text_of_each(plan.notes, [&](const std::string& note) {
+    return cat("<p class=\"small\" style=\"margin-top:10px\">Note: ", xml_text(note), "</p>\n");
+  });
   std::string facts = cat("Policy ", plan.policy, ", ", plural(plan.ranks.size(), "rank"));
   if (plan.global_batch > 0)
     facts += cat(", global batch ", plan.global_batch);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <system_error>
 #include <vector>
 
@@ -129,10 +130,8 @@ std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
   }
   // The order of attempts lets the newest process of a rank win where rows are filled in one by
   // one.
-  std::vector<RankUsage> ranks;
-  for (auto& [attempt, process] : by_attempt)
-    ranks.push_back(process);
-  return ranks;
+  const auto ranks = std::views::values(by_attempt);
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 // An activity file is a moment of a rank: its times are of its host's monotonic clock, and all that
@@ -54,8 +55,7 @@ std::optional<double> samples_per_second(const ActivityView& view) {
 std::string doing_text(const ActivityView& view) {
   std::vector<std::string> names;
   if (const ThreadView* const main = view.main()) {
-    for (const SpanView& span : main->spans)
-      names.push_back(span.name);
+    names = mapped(main->spans, &SpanView::name);
     if (main->deeper > 0)
       names.push_back("…");
   }

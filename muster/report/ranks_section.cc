@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
@@ -54,8 +56,9 @@ int64_t until_ns(const JobRun& run, const ActivityView& view) {
 // The legend stands above the bars, with the words that the parts have too.
 std::string category_legend() {
   std::string html = "<ul class=\"legend\">\n";
-  for (const CategoryLook& look : kCategories)
-    html += cat("<li><span class=\"key ", look.fill, "\"></span>", look.words, "</li>\n");
+  html += text_of_each(kCategories, [&](const CategoryLook& look) {
+    return cat("<li><span class=\"key ", look.fill, "\"></span>", look.words, "</li>\n");
+  });
   return html + "</ul>\n";
 }
 
@@ -246,8 +249,9 @@ std::string collectives_tracks(const JobRun& run) {
   const double length = std::max(end - begin, 1e-6);
   const OperationLooks looks(tracks);
   std::string html = looks.legend() + "<div class=\"rows\">\n";
-  for (const RankTrack& track : tracks)
-    html += track_row(track, looks, run.goes_on, begin, length);
+  html += text_of_each(tracks, [&](const RankTrack& track) {
+    return track_row(track, looks, run.goes_on, begin, length);
+  });
   return html + html_scale(length) + "</div>\n";
 }
 
@@ -279,7 +283,7 @@ struct KindOfCall {
       cells[3] = span_text(total / static_cast<double>(count - not_ended));
       cells[4] = span_text(most);
     }
-    cells.push_back(not_ended > 0 ? cat(not_ended) : "");
+    cells.push_back(text_of_count(not_ended));
     return cells;
   }
 };
@@ -296,10 +300,8 @@ std::vector<KindOfCall> kinds_of_calls(const JobRun& run) {
       kind.add(call);
     }
   }
-  std::vector<KindOfCall> sorted;
-  sorted.reserve(kinds.size());
-  for (auto& [text, kind] : kinds)
-    sorted.push_back(std::move(kind));
+  const auto all = std::views::values(kinds);
+  std::vector<KindOfCall> sorted(all.begin(), all.end());
   std::ranges::stable_sort(sorted, std::greater(), &KindOfCall::total);
   return sorted;
 }

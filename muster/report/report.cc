@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/report/pages.h"
 #include "muster/report/rank_work.h"
 #include "muster/tasks/journal/task_file.h"
@@ -68,9 +70,9 @@ std::string ranks_report(const std::string& folder) {
   std::string text;
   for (const Divergence& found : compare_activity(ranks))
     text += found.text() + "\n";
-  for (const std::string& problem : problems)
-    text += cat("left out: ", problem, "\n");
-  return text.empty() ? cat("the collectives of ", plural(ranks.size(), "rank"), " agree\n") : text;
+  text += text_of_each(
+      problems, [&](const std::string& problem) { return cat("left out: ", problem, "\n"); });
+  return text_or(text, cat("the collectives of ", plural(ranks.size(), "rank"), " agree\n"));
 }
 
 }  // namespace muster

@@ -1,3 +1,6 @@
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
+#include "muster/base/text_of.h"
 #include "muster/report/pages.h"
 
 #include <algorithm>
@@ -74,10 +77,10 @@ std::string tasks_tiles(const TasksReport& run) {
 
 // Returns what tells the task from others: its parameters, or its command if it has none.
 std::string parameters_of(const Task& task) {
-  std::vector<std::string> words;
-  for (const auto& [name, value] : task.parameters)
-    words.push_back(cat(name, " = ", value));
-  return words.empty() ? join(task.argv, " ") : join(words, ", ");
+  const auto words = mapped(task.parameters, [](const auto& parameter) {
+    return cat(parameter.first, " = ", parameter.second);
+  });
+  return text_or(join(words, ", "), join(task.argv, " "));
 }
 
 // A sweep is mostly made for this table.
@@ -148,8 +151,7 @@ std::string results_section(const TasksReport& run) {
     const TaskResult& result = run.state.results[i];
     std::vector<std::string> row = {task.name};
     for (const std::string& name : columns.parameters) {
-      const auto found = task.parameters.find(name);
-      row.push_back(found == task.parameters.end() ? "" : fit_text(found->second, 60));
+      row.push_back(fit_text(find_or(task.parameters, name), 60));
     }
     row.insert(row.end(),
                {state_text(result),

@@ -12,7 +12,9 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/probe.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/placement/plan_json.h"
@@ -80,8 +82,8 @@ std::string devices_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return rank.device.id();
   std::string text = cat("GPU ", rank.device.index.value);
-  for (const DeviceAssignment& more : rank.more_devices)
-    text += cat(", ", more.index.value);
+  text += text_of_each(rank.more_devices,
+                       [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
   return text;
 }
 
@@ -191,8 +193,8 @@ TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)
 
 // A closed file is of a rank whose function has returned.
 void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns) {
-  rank.host = rank.host.empty() ? view.host : rank.host;
-  rank.device = rank.device.empty() ? view.device : rank.device;
+  rank.host = text_or(rank.host, view.host);
+  rank.device = text_or(rank.device, view.device);
   if (view.closed_ns)
     rank.state = "ended";
   if (view.steps > 0)

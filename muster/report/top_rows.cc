@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -19,11 +20,6 @@ namespace muster {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <class Number>
-Json or_null(const std::optional<Number>& number) {
-  return number ? Json(*number) : Json();
-}
 
 void take(const Json& row, const char* name, std::string& text) {
   text = readable(row.at(name).get<std::string>());
@@ -79,19 +75,19 @@ Json top_row_json(const TopRank& rank) {
           {"device", rank.device},
           {"state", rank.state},
           {"pid", rank.pid > 0 ? Json(rank.pid) : Json()},
-          {"gpu_percent", or_null(rank.gpu_percent)},
-          {"gpu_used_bytes", or_null(rank.gpu_used_bytes)},
-          {"gpu_total_bytes", or_null(rank.gpu_total_bytes)},
-          {"cpu_percent", or_null(rank.cpu_percent)},
-          {"memory_bytes", or_null(rank.memory_bytes)},
-          {"step", or_null(rank.step)},
-          {"seconds_per_step", or_null(rank.seconds_per_step)},
-          {"samples_per_second", or_null(rank.samples_per_second)},
-          {"loss", or_null(rank.loss)},
+          {"gpu_percent", or_null<Json>(rank.gpu_percent)},
+          {"gpu_used_bytes", or_null<Json>(rank.gpu_used_bytes)},
+          {"gpu_total_bytes", or_null<Json>(rank.gpu_total_bytes)},
+          {"cpu_percent", or_null<Json>(rank.cpu_percent)},
+          {"memory_bytes", or_null<Json>(rank.memory_bytes)},
+          {"step", or_null<Json>(rank.step)},
+          {"seconds_per_step", or_null<Json>(rank.seconds_per_step)},
+          {"samples_per_second", or_null<Json>(rank.samples_per_second)},
+          {"loss", or_null<Json>(rank.loss)},
           {"doing", rank.doing},
-          {"doing_seconds", or_null(rank.doing_seconds)},
+          {"doing_seconds", or_null<Json>(rank.doing_seconds)},
           {"last_call", rank.last_call},
-          {"last_call_seconds", or_null(rank.last_call_seconds)}};
+          {"last_call_seconds", or_null<Json>(rank.last_call_seconds)}};
 }
 
 std::string pack_top_rows(const std::vector<TopRank>& ranks) {

@@ -12,6 +12,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/draw/text_table.h"
 #include "muster/draw/xml_text.h"
@@ -95,7 +96,7 @@ std::vector<TopColumn> top_columns() {
        [=](const TopRank& rank) { return shown<double>(rank.cpu_percent, percent_text); }},
       {{"memory", true},
        [](const TopRank& rank) { return shown<uint64_t>(rank.memory_bytes, format_bytes); }},
-      {{"step", true}, [](const TopRank& rank) { return rank.step ? cat(*rank.step) : ""; }},
+      {{"step", true}, [](const TopRank& rank) { return text_of(rank.step); }},
       {{"a step", true},
        [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, span_text); }},
       {{"samples/s", true},
@@ -122,13 +123,13 @@ std::string samples_in_all(const TopView& view) {
   const std::string speed = cat(", ", number_of(samples), " samples/s ");
   if (view.unseen_hosts.empty())
     return speed + "in all";
-  const char* const are = ranks == 1 ? "is" : "are";
+  const char* const are = word_for(ranks, "is", "are");
   return cat(speed, "of the ", plural(ranks, "rank"), " that ", are, " seen");
 }
 
 std::string time_text(const TopView& view) {
   if (!view.running) {
-    const std::string outcome = view.outcome.empty() ? "does not run" : view.outcome;
+    const std::string outcome = text_or(view.outcome, "does not run");
     return cat(": ", outcome, ", took ", span_text(view.seconds));
   }
   return cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)));
@@ -248,17 +249,16 @@ std::string top_table(const TopView& view) {
                 why,
                 "\n");
   }
-  for (const std::string& problem : view.problems)
-    text += cat("note: ", printable(problem), "\n");
+  text += text_of_each(view.problems, [&](const std::string& problem) {
+    return cat("note: ", printable(problem), "\n");
+  });
   return text;
 }
 
 // A loss that is not finite is null, as JSON has no such number.
 std::string top_json(const TopView& view) {
   using TopJson = nlohmann::ordered_json;
-  TopJson ranks = TopJson::array();
-  for (const TopRank& rank : view.ranks)
-    ranks.push_back(top_row_json(rank));
+  const auto ranks = mapped(view.ranks, top_row_json);
   const TopJson document = {{"schema", "muster.top/1"},
                             {"id", view.id},
                             {"program", view.title},
