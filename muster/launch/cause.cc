@@ -8,6 +8,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/launch/failure_meaning.h"
 
 namespace muster {
@@ -31,12 +32,9 @@ bool is_killed(const RankExit& exit) {
 }
 
 Cause cause_in(const std::vector<const RankExit*>& failures) {
-  std::vector<End> ends;
-  ends.reserve(failures.size());
-  for (const RankExit* exit : failures)
-    ends.push_back(
-        {.exit_code = exit->exit_code, .signal = exit->signal, .account = account_of(*exit)});
-  return cause_among(ends);
+  return cause_among(mapped(failures, [](const RankExit* exit) {
+    return End{.exit_code = exit->exit_code, .signal = exit->signal, .account = account_of(*exit)};
+  }));
 }
 
 // The ranks that had no chance to tell a failure of their own.
@@ -65,7 +63,7 @@ std::string unknown_cause(const std::vector<RankExit>& exits, const RankExit& fi
 }  // namespace
 
 std::string rank_list(const std::vector<int>& ranks) {
-  return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
+  return cat(word_for(ranks.size(), "rank ", "ranks "), join(ranks, ", "));
 }
 
 Account account_of(const RankExit& exit) {

@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/mesh_shape.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/launch/lease_plan.h"
@@ -44,7 +45,7 @@ void check_counts(const LaunchOptions& options) {
 std::vector<std::pair<const char*, std::string>> asked_beside_plan(const Request& request) {
   const auto hosts = mapped(request.hosts, &HostRequest::name);
   const auto memory = mapped(request.rank_memory_bytes, format_bytes);
-  std::string ranks = request.nproc_per_node ? cat(*request.nproc_per_node) : "";
+  std::string ranks = text_of(request.nproc_per_node);
   if (request.cpu_only)
     ranks = "cpu";
   if (request.gpu_only)

@@ -14,6 +14,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
@@ -55,8 +56,8 @@ std::string text_or_empty(const Json& object, const char* name) {
 
 std::string indented(const std::vector<std::string>& lines) {
   std::string out;
-  for (const std::string& line : lines)
-    out += cat("    | ", without_colors(line), "\n");
+  out += text_of_each(
+      lines, [&](const std::string& line) { return cat("    | ", without_colors(line), "\n"); });
   return out;
 }
 
@@ -393,8 +394,8 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
   out += restart_text(context) + "\n";
   out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
   out += labelled("  cause     ", doubt_about(exits, first));
-  for (const BadGpu& gpu : context.bad_gpus)
-    out += labelled("  GPU       ", describe({gpu}));
+  out += text_of_each(context.bad_gpus,
+                      [&](const BadGpu& gpu) { return labelled("  GPU       ", describe({gpu})); });
   out += who_left(first, context);
   out += consequences(exits, end.first, ended_well ? end.failed : end.first);
   out += labelled("  log       ", first.stderr_log);

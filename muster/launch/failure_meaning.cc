@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -117,14 +118,12 @@ bool says(const RankExit& exit, Account account, bool in_last_line_alone) {
 
 // The first row of the table whose words the rank has said; nullptr: none.
 const Meaning* meaning_in(const RankExit& exit) {
-  for (const Meaning& meaning : kMeanings) {
+  return element_where(kMeanings, [&](const Meaning& meaning) {
     const auto says = [&](const std::string& text) {
       return has_words(text, meaning);
     };
-    if (says(exit.message) || says(exit.stack) || std::ranges::any_of(exit.last_lines, says))
-      return &meaning;
-  }
-  return nullptr;
+    return says(exit.message) || says(exit.stack) || std::ranges::any_of(exit.last_lines, says);
+  });
 }
 
 // The port that a text names: "…[::]:42471 (errno: 98", "port: 58561", "port=42471",

@@ -17,8 +17,10 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/probe.h"
 
 namespace muster {
@@ -62,8 +64,7 @@ std::string what_is_bad(const Gpu& before,
                         const std::string& note,
                         const std::vector<XidError>& xids) {
   if (now == nullptr)
-    return cat("the driver does not list it any more",
-               note.empty() ? "" : cat(" (", printable(note), ")"));
+    return cat("the driver does not list it any more", framed(" (", printable(note), ")"));
   const uint64_t errors = now->ecc_uncorrected_errors.value_or(0);
   const uint64_t had = before.ecc_uncorrected_errors.value_or(0);
   if (errors > had)
@@ -100,9 +101,8 @@ const Gpu* same_gpu(const Gpu& gpu, const std::vector<Gpu>& now) {
   const auto same = std::ranges::find(now, gpu.uuid, &Gpu::uuid);
   if (same != now.end())
     return &*same;
-  const auto place = std::ranges::find_if(
+  return element_where(
       now, [&](const Gpu& other) { return other.uuid.value.empty() && other.index == gpu.index; });
-  return place != now.end() ? &*place : nullptr;
 }
 
 }  // namespace

@@ -103,12 +103,16 @@ std::optional<JobNote> job_note_from(const std::string& bytes) {
 
 namespace {
 
+std::string folder_or_default(const std::string& given) {
+  return given.empty() ? default_runtime_folder() : given;
+}
+
 std::string registry_folder(const std::string& given) {
-  return (given.empty() ? default_runtime_folder() : given) + "/jobs";
+  return folder_or_default(given) + "/jobs";
 }
 
 Fd open_folder_above(const std::string& given, bool create) {
-  return open_runtime_folder(given.empty() ? default_runtime_folder() : given, create);
+  return open_runtime_folder(folder_or_default(given), create);
 }
 
 // Returns an invalid descriptor when there is none.

@@ -18,6 +18,7 @@
 #include "muster/base/random_bytes.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/launch/job_activity.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/launch/run_folder.h"
@@ -123,13 +124,13 @@ JobSetup::JobSetup(const LaunchOptions& options,
     check_work_dir(options.work_dir);
   facts_.run_id = options.run_id;
   facts_.mark = make_uuid();
-  facts_.launch = start.empty() ? facts_.mark : start;
+  facts_.launch = text_or(start, facts_.mark);
   facts_.run_dir = resolve_run_folder(run_folder_of(options));
   const auto task_dir = get_env("MUSTER_TASK_DIR");
   facts_.work_dir = task_dir && options.run_dir.empty() ? *task_dir : facts_.run_dir;
   facts_.log_dir = log_folder_of(options, facts_.run_dir);
   facts_.plan_path = facts_.run_dir + "/plan.json";
-  facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
+  facts_.master_addr = text_or(options.master_addr, "localhost");
   facts_.master_port = rendezvous_.master_port();
   facts_.store = facts_.agent_store = rendezvous_.store();
   facts_.secret_fd = rendezvous_.secret_fd();

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 
 namespace muster {
@@ -28,10 +29,10 @@ std::string held_by(const LeaseRefusal& refusal) {
 }
 
 std::string busy_text(const BusyGpus& busy) {
-  std::vector<std::string> lines;
-  for (const auto& [gpu, why] : busy)
-    lines.push_back(cat(printable(gpu.value), " ", why));
-  return join(lines, ", ");
+  const auto line_of = [](const auto& gpu) {
+    return cat(printable(gpu.first.value), " ", gpu.second);
+  };
+  return join(mapped(busy, line_of), ", ");
 }
 
 Error still_busy(const BusyGpus& busy,
@@ -42,7 +43,7 @@ Error still_busy(const BusyGpus& busy,
   // Only the first line of the planner's error fits a sentence: below it stands a picture of the
   // place in --gpus.
   const std::string planner = planner_error.substr(0, planner_error.find('\n'));
-  const std::string why = planner.empty() ? std::string() : cat(" (without them: ", planner, ")");
+  const std::string why = framed(" (without them: ", planner, ")");
   return {
       ErrorCode::unavailable,
       cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};

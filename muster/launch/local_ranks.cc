@@ -17,6 +17,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/oom_kills.h"
@@ -68,7 +69,7 @@ void say_lost(const RankExit& exit, size_t running) {
           cause_and_error(exit),
           "; ",
           running,
-          running == 1 ? " rank goes" : " ranks go",
+          word_for(running, " rank goes", " ranks go"),
           " on (--on-failure continue)"));
 }
 
@@ -100,8 +101,8 @@ class EarlyEnd {
   void say() {
     if (failed_ || running_.empty() || processes_.stop_requested() != 0)
       return;
-    const char* const has = ended_.size() == 1 ? " has" : " have";
-    const char* const goes = running_.size() == 1 ? " goes" : " go";
+    const char* const has = word_for(ended_.size(), " has", " have");
+    const char* const goes = word_for(running_.size(), " goes", " go");
     log(LogLevel::info,
         cat(ranks_in(ended_),
             has,

@@ -9,6 +9,7 @@
 
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 
 namespace muster {
@@ -26,7 +27,7 @@ void OomKills::explain(std::vector<RankExit>& exits) const {
     return;
   std::string cause = cat("killed by SIGKILL: out of memory (the kernel ended ",
                           kills,
-                          kills == 1 ? " process" : " processes",
+                          word_for(kills, " process", " processes"),
                           " of this control group meanwhile");
   if (const auto limit = group_memory_limit())
     cause += cat(", whose limit is ", format_bytes(*limit));

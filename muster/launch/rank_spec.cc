@@ -11,9 +11,11 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/launch/lease.h"
 #include "muster/supervise/child.h"
@@ -24,8 +26,7 @@ namespace {
 
 // The variable's value; `otherwise` for one that is not set, or empty.
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
-  const auto found = environment.find(name);
-  return found == environment.end() || found->second.empty() ? otherwise : found->second;
+  return text_or(find_or(environment, name), otherwise);
 }
 
 // "SIGTERM,SIGINT", as torchrun spells it.

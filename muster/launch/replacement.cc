@@ -9,6 +9,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/gpu_watch.h"
@@ -100,7 +101,7 @@ std::string describe_replacing(const std::vector<RankExit>& failed,
                                int used,
                                int budget) {
   return cat(failures_in_words(failed),
-             failed.size() == 1 ? "; a replacement is" : "; replacements are",
+             word_for(failed.size(), "; a replacement is", "; replacements are"),
              " started",
              pause_text(pause),
              ", the others keep their processes (",

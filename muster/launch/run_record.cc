@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
@@ -52,9 +53,7 @@ void visit_launch_record(Launch& launch, const Visit& visit) {
 
 RecordJson attempt_json(const AttemptRecord& attempt) {
   RecordJson json = members_to_json([&](const auto& visit) { visit_attempt(attempt, visit); });
-  json["exits"] = RecordJson::array();
-  for (const RankExit& exit : attempt.exits)
-    json["exits"].push_back(to_json(exit));
+  json["exits"] = mapped(attempt.exits, [](const RankExit& exit) { return to_json(exit); });
   return json;
 }
 

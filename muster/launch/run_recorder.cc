@@ -16,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/version.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/source_lines.h"
@@ -76,7 +77,7 @@ RunRecorder::RunRecorder(const LaunchOptions& options,
   const std::string own_folder = std::filesystem::current_path(error).string();
   LaunchRecord launch{.run_id = job.run_id,
                       .argv = options.argv,
-                      .work_dir = options.work_dir.empty() ? own_folder : options.work_dir,
+                      .work_dir = text_or(options.work_dir, own_folder),
                       .host = host,
                       .muster_version = version(),
                       .pid = ::getpid(),

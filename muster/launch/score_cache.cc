@@ -19,6 +19,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/strict_json.h"
 #include "muster/store/file_lock.h"
@@ -161,8 +162,7 @@ const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
       return score.model == cpu_slot_model(host);
     return score.driver == host.driver_version;
   };
-  const auto found = std::ranges::find_if(measured, is_it);
-  return found == measured.end() ? nullptr : &*found;
+  return element_where(measured, is_it);
 }
 
 // Scores of MIG instances are kept beside those of their GPUs; CPUs have a score for each host.
@@ -188,8 +188,7 @@ Scores measured_scores(const std::vector<MeasuredScore>& measured, const Invento
   }
   const auto means = means_of_models(by_model);
   for (const MeasuredScore* score : found) {
-    const auto mean = means.find(score->model);
-    scores[score->device] = mean == means.end() ? score->score : mean->second;
+    scores[score->device] = find_or(means, score->model, score->score);
   }
   return scores;
 }
