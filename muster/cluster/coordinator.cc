@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/launch/cause.h"
 #include "muster/launch/exit_report.h"
@@ -267,7 +268,7 @@ void Coordinator::on_stop(const Report& report) {
     trouble_.error_code = report.exit_code;
   }
   const std::string reason =
-      report.error.empty() ? cat("stopped by ", signal_name(report.stopped_by)) : report.error;
+      text_or(report.error, cat("stopped by ", signal_name(report.stopped_by)));
   if (phase_ == Phase::running) {
     stop_round(reason);
   } else if (phase_ == Phase::gathering) {

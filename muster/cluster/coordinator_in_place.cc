@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/replacement.h"
@@ -33,8 +35,7 @@ std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const
       return obstacle;
   }
   const std::string& host = report.exits.front().host;
-  const auto known = failures_of_.find(host);
-  const int failures = known == failures_of_.end() ? 1 : known->second + 1;
+  const int failures = find_or(failures_of_, host) + 1;
   if (can_spare_a_host() && failures >= rules_.max_host_failures)
     return cat("host ", host, " is to be set aside (--max-host-failures)");
   return "";
@@ -132,7 +133,7 @@ bool Coordinator::regroup_in_place(const std::string& what) {
   say_(cat(what,
            "; the others keep their processes: ",
            plural(ranks, "rank"),
-           ranks == 1 ? " goes" : " go",
+           word_for(ranks, " goes", " go"),
            " on in place of ",
            plan_.ranks.size()));
   order.reason = what;

@@ -9,6 +9,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/rank_env.h"
 #include "muster/store/rendezvous_file.h"
 
@@ -27,8 +28,7 @@ constexpr Launcher kLaunchers[] = {{"Open MPI", "mpirun --map-by ppr:1:node"},
                                    {"Slurm", "srun --ntasks-per-node=1"}};
 
 const Launcher* launcher_of(const RankEnv& env) {
-  const auto* const found = std::ranges::find(kLaunchers, env.source, &Launcher::source);
-  return found == std::end(kLaunchers) ? nullptr : found;
+  return element_with(kLaunchers, env.source, &Launcher::source);
 }
 
 // Somebody who starts muster in a batch script may believe that it uses all nodes. Flags are read

@@ -24,6 +24,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/store/etcd_store.h"
 #include "muster/store/socket.h"
@@ -271,7 +272,7 @@ HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   rendezvous.secret = cluster_secret(options, is_loopback_only);
   if (may_serve) {
     check_is_served_here(options, here);
-    endpoint.host = options.local_address.empty() ? here : options.local_address;
+    endpoint.host = text_or(options.local_address, here);
     rendezvous.server = by_rank ? serve(options, endpoint, rendezvous.secret)
                                 : serve_unless_served(options, endpoint, rendezvous.secret);
     if (rendezvous.server)

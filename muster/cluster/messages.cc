@@ -133,10 +133,7 @@ HostFacts facts_from(const Json& json) {
 
 // The ends keep their order: the cause stands first.
 Json to_json(const std::vector<RankExit>& exits) {
-  Json list = Json::array();
-  for (const RankExit& exit : exits)
-    list.push_back(to_json(exit));
-  return list;
+  return mapped(exits, [](const RankExit& exit) { return to_json(exit); });
 }
 
 // Throws: invalid_argument, nlohmann's exceptions.

@@ -25,6 +25,7 @@
 #include "muster/base/route.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/cluster/agent_spec.h"
 #include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/coordinator_thread.h"
@@ -185,9 +186,7 @@ class RemoteJob {
   }
 
   // The name of the folder is the same on every host.
-  std::string run_dir() const {
-    return options_.run_dir.empty() ? "runs/" + rules_.run_folder : options_.run_dir;
-  }
+  std::string run_dir() const { return text_or(options_.run_dir, "runs/" + rules_.run_folder); }
 
   // The whole of what the agent with this number has to know.
   AgentSpec spec_for(const Agent& agent, int number) const {
@@ -208,8 +207,7 @@ class RemoteJob {
   std::vector<std::string> command_for(const Agent& agent) const {
     if (agent.address.empty())
       return {own_program(), "agent"};
-    const std::string program =
-        remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
+    const std::string program = text_or(remote_.remote_muster, own_program());
     return ssh_command(remote_.ssh, agent.host.name, {program, "agent"});
   }
 
