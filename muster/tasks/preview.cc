@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/draw/text_table.h"
@@ -133,13 +135,12 @@ std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& sc
   text += told_before(run, task);
   if (!run.is_new)
     text += "if it went on now, with --resume alone:\n";
-  for (const TaskStart& start : schedule.start(0)) {
-    if (start.task != task)
-      continue;
-    const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
-    return cat(text, name, " would start first, on ", place_text(attempt), "\n");
-  }
-  return text + explain(schedule, task, 0);
+  const std::vector<TaskStart> starts = schedule.start(0);
+  const TaskStart* const start = element_with(starts, task, &TaskStart::task);
+  if (start == nullptr)
+    return text + explain(schedule, task, 0);
+  const TaskAttempt attempt = attempt_of(schedule.pool(), start->where, 0);
+  return cat(text, name, " would start first, on ", place_text(attempt), "\n");
 }
 
 // Has the schedule count what other jobs hold on all machines, and keeps a line for each GPU.
@@ -262,12 +263,12 @@ std::string first_starts_text(const TasksRun& run,
     text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
   text += cat("of ", plural(all, "task"), " ");
   if (before.done > 0)
-    text += cat(before.done, before.done == 1 ? " is" : " are", " done, ");
+    text += cat(before.done, word_for(before.done, " is", " are"), " done, ");
   if (before.running > 0)
-    text += cat(before.running, before.running == 1 ? " runs, " : " run, ");
+    text += cat(before.running, word_for(before.running, " runs, ", " run, "));
   text += begin_text(starts.size());
   const size_t waiting = schedule.count(TaskState::waiting);
-  text += cat(waiting, waiting == 1 ? " waits" : " wait");
+  text += cat(waiting, word_for(waiting, " waits", " wait"));
   text += none ? "; --explain NAME says why\n" : "\n";
   if (!held.empty())
     text += cat("other jobs have GPUs: ", join(held, ", "), "\n");

@@ -163,8 +163,7 @@ JobNote note_of(const TasksOptions& options,
       .run_dir = run.run_dir,
       .num_ranks = static_cast<int>(run.file.tasks.size()),
       .since_seconds = std::time(nullptr)};
-  for (const PoolGpu& gpu : gpus)
-    note.devices.push_back(gpu.uuid.value);
+  note.devices = mapped(gpus, [](const PoolGpu& gpu) { return gpu.uuid.value; });
   return note;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_log.h"
 #include "muster/tasks/run_hosts.h"
@@ -109,7 +110,7 @@ class TaskRunner {
       watch_clock();
     }
     guarded([&] {
-      journal_.finish(outcome_.error.empty() ? "finished" : outcome_.error, now());
+      journal_.finish(text_or(outcome_.error, "finished"), now());
       journal_.sync();
     });
     view_.tick(schedule_, now());

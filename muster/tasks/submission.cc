@@ -13,6 +13,7 @@
 #include "muster/base/own_program.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_setup.h"
 #include "muster/tasks/slurm/submit.h"
@@ -46,8 +47,8 @@ std::string shown(const SlurmPlan& plan,
     const SlurmArray& array = plan.arrays[i];
     text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
     text += cat(shell_command(sbatch_argv(array, options, jobs)), "\n");
-    for (const std::string& line : split(trim(array.script), '\n'))
-      text += cat("    ", line, "\n");
+    text += text_of_each(split(trim(array.script), '\n'),
+                         [&](const std::string& line) { return cat("    ", line, "\n"); });
     jobs.push_back(cat("JOB", i));
   }
   return cat(text,
@@ -80,7 +81,7 @@ void check_not_submitted(const std::string& run_dir) {
   const std::string names = join_first(jobs, ", ", kMaxNamesShown);
   std::string what = "which has slurm/jobs.json";
   if (!jobs.empty())
-    what = cat(jobs.size() == 1 ? "of job " : "of jobs ", names);
+    what = cat(word_for(jobs.size(), "of job ", "of jobs "), names);
   fail_usage(cat("--run-dir: expected a folder that nothing was submitted from, got '",
                  printable(run_dir),
                  "', ",

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/last_json_line.h"
 
@@ -52,7 +53,7 @@ AttemptEnd judge_stop(const RunStanding& run, TaskResult& result) {
 // "its result's loss is NaN; …" for a result that is no finite number; else empty.
 std::string describe_nan(const Task& task, const TaskResult& result) {
   const std::string field = not_finite_field(result.last_json, task.parameters);
-  return field.empty() ? "" : cat("its result's ", field, "; --allow-nan takes that for done");
+  return framed("its result's ", field, "; --allow-nan takes that for done");
 }
 
 }  // namespace

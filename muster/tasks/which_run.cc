@@ -15,6 +15,7 @@
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_setup.h"
@@ -143,8 +144,7 @@ TasksRun new_run(const TasksOptions& options) {
 }  // namespace
 
 std::string TasksRun::spec() const {
-  const auto found = file.settings.find("spec");
-  return found == file.settings.end() ? std::string() : found->second;
+  return find_or(file.settings, "spec");
 }
 
 TasksRun which_run(const TasksOptions& options) {

@@ -131,10 +131,10 @@ void ForeignLeases::look() {
 }
 
 std::string ForeignLeases::describe() const {
-  std::vector<std::string> lines;
-  for (const auto& [gpu, by] : held_)
-    lines.push_back(cat("GPU ", gpus()[gpu].index.value, " is ", by));
-  return join(lines, ", ");
+  const auto line_of = [this](const auto& held) {
+    return cat("GPU ", gpus()[held.first].index.value, " is ", held.second);
+  };
+  return join(mapped(held_, line_of), ", ");
 }
 
 }  // namespace muster

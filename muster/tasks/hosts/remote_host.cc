@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ranges>
 #include <utility>
 #include <variant>
 
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_process.h"
 
@@ -231,10 +233,7 @@ void RemoteHost::take(const RemoteHeld& held) {
 }
 
 std::string RemoteHost::held() const {
-  std::vector<std::string> lines;
-  for (const auto& [gpu, line] : held_)
-    lines.push_back(line);
-  return join(lines, ", ");
+  return join(std::views::values(held_), ", ");
 }
 
 // Reads what the command prints on standard error. A line that is too long is told in pieces.
@@ -291,7 +290,7 @@ std::string RemoteHost::how_it_ended() {
 }
 
 std::string RemoteHost::how_silent(milliseconds time) const {
-  const std::string said = last_error_.empty() ? "" : cat(" (", last_error_, ")");
+  const std::string said = framed(" (", last_error_, ")");
   return cat("none in ", format_duration(time), said);
 }
 
@@ -299,15 +298,14 @@ std::string RemoteHost::how_silent(milliseconds time) const {
 void RemoteHost::give_up(const std::string& why) {
   if (!problem_.empty())
     return;
-  problem_ = why.empty() ? "it is gone" : why;
+  problem_ = text_or(why, "it is gone");
   leave_loop();
   // The server finds the end of its input, or hears nothing more, and ends what it has.
   ::kill(-child_.pid, SIGKILL);
   if (events_.on_lost)
     events_.on_lost(problem_);
-  std::vector<int> ids;
-  for (const auto& [id, task] : tasks_)
-    ids.push_back(id);
+  const auto known = std::views::keys(tasks_);
+  std::vector<int> ids(known.begin(), known.end());
   std::ranges::sort(ids);
   tasks_.clear();
   held_.clear();

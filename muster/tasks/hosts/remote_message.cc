@@ -9,7 +9,9 @@
 
 #include "muster/base/byte_text.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/strict_json.h"
@@ -34,10 +36,7 @@ constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
 
 // Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be.
 WireJson wire_texts(const std::vector<std::string>& texts) {
-  WireJson json = WireJson::array();
-  for (const std::string& text : texts)
-    json.push_back(text_of_bytes(text));
-  return json;
+  return mapped(texts, text_of_bytes);
 }
 
 // The bytes that wire_texts has written.
@@ -50,10 +49,8 @@ std::vector<std::string> texts_from(JsonObject& json, const char* key) {
 
 // Variables go as texts NAME=value.
 WireJson wire_environment(const Environment& environment) {
-  std::vector<std::string> entries;
-  for (const auto& [name, value] : environment)
-    entries.push_back(cat(name, "=", value));
-  return wire_texts(entries);
+  return wire_texts(mapped(
+      environment, [](const auto& variable) { return cat(variable.first, "=", variable.second); }));
 }
 
 // Each entry must have a name, and no NUL, at which the kernel would cut it.
@@ -222,9 +219,7 @@ RemoteHeld held_of(JsonObject& json) {
 }
 
 WireJson wire_of(const RemoteInventory& host) {
-  WireJson held = WireJson::array();
-  for (const RemoteHeld& each : host.held)
-    held.push_back(held_fields(each));
+  const auto held = mapped(host.held, held_fields);
   return {{kKindKey, "host"},
           {"version", host.version},
           {"inventory", inventory_to_json(host.inventory)},

@@ -6,6 +6,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -28,8 +29,7 @@ constexpr milliseconds kRetryAnswerWithin{60'000};
 
 HostRetry::HostRetry(const RemoteHost& lost, const PoolHost& had)
     : options_(lost.options()), pause_(kFirstRetryPause) {
-  for (const PoolGpu& gpu : had.gpus)
-    gpus_.push_back(gpu.uuid.value);
+  gpus_ = mapped(had.gpus, [](const PoolGpu& gpu) { return gpu.uuid.value; });
 }
 
 void HostRetry::begin() {
@@ -120,7 +120,7 @@ std::string HostRetry::what_is_missing() const {
   const auto missing = std::ranges::find_if(gpus_, is_missing);
   if (missing == gpus_.end())
     return {};
-  const std::string got = there.empty() ? "none" : join(there, ", ");
+  const std::string got = text_or(join(there, ", "), "none");
   return cat("expected GPU ", *missing, " there, as before, got ", got);
 }
 

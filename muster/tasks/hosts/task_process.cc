@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/lookup.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 
@@ -228,9 +229,7 @@ std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& r
   const std::string path = is_in_folder ? cat(task.directory, "/", program) : program;
   if (::access(path.c_str(), R_OK) != 0)
     return task.argv;  // a program of PATH, or none
-  const auto python = run.environment.find("PYTHON_EXEC");
-  std::vector<std::string> command = {python == run.environment.end() ? "python3" : python->second,
-                                      "-u"};
+  std::vector<std::string> command = {find_or(run.environment, "PYTHON_EXEC", "python3"), "-u"};
   command.insert(command.end(), task.argv.begin(), task.argv.end());
   return command;
 }

@@ -1,7 +1,9 @@
 #include "muster/tasks/journal/settings.h"
 
 #include "muster/base/given.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 // Every setting is a text by its flag's name, and one that was not given has none. to_texts and
 // settings_of go through the same names: whoever adds one adds it to both.
@@ -16,8 +18,8 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
       texts[name] = value;
   };
   keep("gpus", settings.gpus ? settings.gpus->text : "");
-  keep("cpus", settings.cpus > 0 ? cat(settings.cpus) : "");
-  keep("jobs", settings.max_running > 0 ? cat(settings.max_running) : "");
+  keep("cpus", text_of_count(settings.cpus));
+  keep("jobs", text_of_count(settings.max_running));
   keep("inventory", settings.inventory);
   keep("hosts", settings.hosts);
   keep("ssh", settings.ssh);
@@ -36,8 +38,7 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
 // A setting without a text keeps its default.
 TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
   const auto text = [&](const char* name) {
-    const auto found = texts.find(name);
-    return found == texts.end() ? std::string() : found->second;
+    return find_or(texts, name);
   };
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(text(name)).value_or(0));  // texts of to_texts: it fits

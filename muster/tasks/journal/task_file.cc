@@ -13,6 +13,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 // Keys that have their default are left out, since there may be a million tasks. What is read was
@@ -49,9 +50,7 @@ FileJson json_of(const Task& task) {
   FileJson json = {{"name", task.name}, {"argv", task.argv}};
   add_unless_default(json, "env", task.environment);
   add_unless_default(json, "dir", task.directory);
-  json["needs"] = FileJson::array();
-  for (const TaskNeed& need : task.needs)
-    json["needs"].push_back(json_of(need));
+  json["needs"] = mapped(task.needs, [](const TaskNeed& need) { return json_of(need); });
   add_unless_default(json, "on", task.on);
   if (task.ranks != 1)
     json["ranks"] = task.ranks;
@@ -119,8 +118,8 @@ std::string task_file_path(const std::string& run_dir) {
 
 std::string to_text(const TaskFile& file) {
   std::string text = line_of({{"schema", kTasksSchema}, {"settings", file.settings}}, "settings");
-  for (const Task& task : file.tasks)
-    text += line_of(json_of(task), task.name);
+  text +=
+      text_of_each(file.tasks, [&](const Task& task) { return line_of(json_of(task), task.name); });
   return text;
 }
 

@@ -10,6 +10,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/launch/failure_meaning.h"
@@ -88,7 +89,8 @@ std::string describe_devices(const TaskAttempt& attempt) {
     return attempt.cpus.empty() ? "the CPU" : cat("CPUs ", to_cpu_list(attempt.cpus));
   if (attempt.gpu_fraction < 1)
     return cat(attempt.gpu_fraction, " of GPU ", attempt.gpu_indices[0]);
-  return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
+  return cat(word_for(attempt.gpu_indices.size(), "GPU ", "GPUs "),
+             join(attempt.gpu_indices, ", "));
 }
 
 std::string restart_text(const TaskAttempt& attempt) {

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/supervise/child.h"
@@ -51,8 +52,7 @@ ResultFields fields_of(const std::string& json_line) {
 }
 
 std::string parameter(const Task& task, const std::string& name) {
-  const auto found = task.parameters.find(name);
-  return found == task.parameters.end() ? "" : found->second;
+  return find_or(task.parameters, name);
 }
 
 std::string field(const ResultFields& fields, const std::string& name) {

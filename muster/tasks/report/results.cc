@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
@@ -25,7 +26,7 @@ OrderedJson attempt_json(const TaskAttempt& attempt) {
   json["gpu_fraction"] = attempt.gpu_indices.empty() ? 0 : attempt.gpu_fraction;
   json["cpus"] = attempt.cpus;
   json["began"] = attempt.began;
-  json["ended"] = attempt.ended ? OrderedJson(*attempt.ended) : OrderedJson(nullptr);
+  json["ended"] = or_null<OrderedJson>(attempt.ended);
   const bool known = attempt.ended && !attempt.lost;
   const bool exited = known && attempt.signal == 0;  // one that was killed has no exit code
   json["exit_code"] = exited ? OrderedJson(attempt.exit_code) : OrderedJson(nullptr);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
@@ -279,7 +280,7 @@ class TimelinePage {
   // The rows of a host stand below its name.
   void draw_host(const std::string& host) {
     host_ = host;
-    const std::string name = host.empty() ? "this host" : host;
+    const std::string name = text_or(host, "this host");
     labels_ += label(10, y_ + 16, fit_text(name, chars_in(kLabelWidth - 20, 12)), "host");
     y_ += kHostHeight;
   }
@@ -348,7 +349,7 @@ class TimelinePage {
                         ")"));
     const bool by_result = failed_by_result(results_[bar.task], bar.attempt);
     const std::string end = by_result ? results_[bar.task].reason : end_text(attempt);
-    lines.push_back(xml_text(end.empty() ? "done" : end));
+    lines.push_back(xml_text(text_or(end, "done")));
     return join(lines, "\n");
   }
 

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/schedule/reachable_gpus.h"
@@ -122,7 +123,7 @@ class NeedJudge {
                  " (host ",
                  best.host,
                  ")",
-                 reachable_.on.empty() ? "" : cat(" of on = '", reachable_.on, "'"),
+                 framed(" of on = '", reachable_.on, "'"),
                  gpus_flag(check_, " of "));
     }
     return cat(asked(which),
@@ -298,7 +299,7 @@ class NeedsChecker {
     const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
     std::string text =
         cat("expected needs that a host can meet (", what_there_is(check_), "), got");
-    const char* const before_each = needs.size() == 1 ? " " : "\n  ";
+    const char* const before_each = word_for(needs.size(), " ", "\n  ");
     for (const TaskNeed& need : needs)
       text += before_each + NeedJudge(check_, reachable, need).nearest();
     return told(group, place_of(task, by_on), cat(text, next_step(task, by_flags, by_on)));

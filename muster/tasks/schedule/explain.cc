@@ -6,6 +6,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 
 // A task that waits is explained from the outside in: what it waits for by the rules of the
@@ -164,7 +165,7 @@ std::string ScheduleExplainer::explain_host(int host, const TaskNeed& need, size
       cat("    ", it.cpus_left, " of ", plural(it.cpus, "CPU"), " of ", it.name, " are free");
   const std::vector<std::string> names = names_on_cpus(host);
   if (!names.empty())
-    text += cat(", ", named_list(names), names.size() == 1 ? " has" : " have", " the others");
+    text += cat(", ", named_list(names), word_for(names.size(), " has", " have"), " the others");
   return cat(text, reserved, "\n");
 }
 
@@ -185,7 +186,7 @@ std::string ScheduleExplainer::explain_reserved_cpus(int host, size_t task) cons
   }
   if (names.empty())
     return "";
-  return cat("; ", cpus, cpus == 1 ? " is" : " are", " reserved for ", named_list(names));
+  return cat("; ", cpus, word_for(cpus, " is", " are"), " reserved for ", named_list(names));
 }
 
 // The task waits for devices alone: what is in the way of each of its alternatives.

@@ -1,6 +1,7 @@
 #include "muster/tasks/schedule/reservations.h"
 
 #include <algorithm>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -62,11 +63,8 @@ std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
     }
   }
   std::ranges::stable_sort(found, {}, [](const auto& one) { return one.first; });
-  std::vector<Reservation::Place> places;
-  places.reserve(found.size());
-  for (const auto& [order, place] : found)
-    places.push_back(place);
-  return places;
+  const auto places = std::views::values(found);
+  return {places.begin(), places.end()};
 }
 
 // Reserves one more of its places. Two places on one host overlap, so that the second is reckoned

@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/stop_pause.h"
 
@@ -199,7 +200,7 @@ void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
                   printable(task.name),
                   ": expected needs that the machine could meet, got ",
                   join(texts, ", or "),
-                  kind.on.empty() ? "" : cat(" of ", printable(kind.on)),
+                  framed(" of ", printable(kind.on)),
                   " (",
                   plural(pool_.num_gpus(), "GPU"),
                   " to use, ",

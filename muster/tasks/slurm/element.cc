@@ -208,9 +208,8 @@ void exec_element(const std::string& path, int index) {
         cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)),
         errno);
   const std::string program = find_program(given.argv[0], environment["PATH"]);
-  std::vector<std::string> settings;
-  for (const auto& [name, value] : environment)
-    settings.push_back(cat(name, "=", value));
+  const auto settings = mapped(
+      environment, [](const auto& variable) { return cat(variable.first, "=", variable.second); });
   const std::vector<char*> argv = pointers_to(given.argv);
   const std::vector<char*> envp = pointers_to(settings);
   for (const int signal : {SIGINT, SIGQUIT})

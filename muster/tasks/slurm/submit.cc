@@ -16,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/supervise/child.h"
 
 // sbatch prints the number of the job that it has made, which later arrays need for their
@@ -79,7 +80,7 @@ std::string job_id_of(const std::string& said) {
   std::string message = cat("sbatch: expected the number of a job, got ");
   if (WIFEXITED(end.status) && WEXITSTATUS(end.status) != 0)
     message += cat("exit code ", WEXITSTATUS(end.status), " ");
-  message += cat("'", printable(end.err.empty() ? end.out : end.err), "'");
+  message += cat("'", printable(text_or(end.err, end.out)), "'");
   if (!submitted.empty())
     message += cat("; submitted before and still there: scancel ", join(submitted, " "));
   throw Error(ErrorCode::io, message);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -127,9 +128,8 @@ class AfterResolver {
 
   // The entry's placeholders are neither its own task's nor part of another table's name.
   void add_unknown_template(const AfterEntry& entry) {
-    std::vector<std::string_view> names;
-    for (const auto& [name, position] : by_written_)
-      names.push_back(name);
+    const auto written = std::views::keys(by_written_);
+    const std::vector<std::string_view> names(written.begin(), written.end());
     problems_.add(entry.at,
                   cat("expected, in after, placeholders of this task's each or the name of "
                       "another [[task]] "

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/spec/after_names.h"
 #include "muster/tasks/spec/problems.h"
@@ -53,10 +54,10 @@ void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& probl
 
 // "lr=0.1,seed=1".
 std::string parameters_text(const Task& task) {
-  std::vector<std::string> pairs;
-  for (const auto& [name, value] : task.parameters)
-    pairs.push_back(cat(name, "=", value));
-  return join(pairs, ",");
+  const auto pair = [](const auto& parameter) {
+    return cat(parameter.first, "=", parameter.second);
+  };
+  return join(mapped(task.parameters, pair), ",");
 }
 
 // Two tasks have one name: two tables said it, or one table whose name lacks a parameter.

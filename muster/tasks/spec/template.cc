@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 // A template is filled in once for each combination of values. How much that will be is reckoned
@@ -30,11 +31,8 @@ Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& 
 }  // namespace
 
 std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& each) {
-  std::vector<std::string_view> names;
-  names.reserve(each.size());
-  for (const TaskParameter& parameter : each)
-    names.emplace_back(parameter.name);
-  return names;
+  return mapped(each,
+                [](const TaskParameter& parameter) { return std::string_view(parameter.name); });
 }
 
 // The name alone does not make tasks differ in what they do.
