@@ -1,4 +1,5 @@
-// The question that std::ranges answers only from C++23 on.
+// Whether a value is one of several: of a range, which std::ranges answers only from C++23 on, or of
+// those listed.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,12 @@ bool contains(const Range& items, const T& wanted) {
 template <class T>
 bool contains(std::initializer_list<T> items, const T& wanted) {
   return std::find(items.begin(), items.end(), wanted) != items.end();
+}
+
+// As is_one_of(kind, LinkKind::pix, LinkKind::pxb).
+template <class T, class... Options>
+constexpr bool is_one_of(const T& value, const Options&... options) {
+  return ((value == options) || ...);
 }
 
 }  // namespace muster
