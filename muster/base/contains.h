@@ -14,12 +14,6 @@ bool contains(const Range& items, const T& wanted) {
   return std::find(std::begin(items), std::end(items), wanted) != std::end(items);
 }
 
-// As contains({EMFILE, ENFILE}, errno).
-template <class T>
-bool contains(std::initializer_list<T> items, const T& wanted) {
-  return std::find(items.begin(), items.end(), wanted) != items.end();
-}
-
 // As is_one_of(kind, LinkKind::pix, LinkKind::pxb).
 template <class T, class... Options>
 constexpr bool is_one_of(const T& value, const Options&... options) {

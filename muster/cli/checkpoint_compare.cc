@@ -198,7 +198,7 @@ int show_differences(const DiffFlags& flags) {
       ErrorCode::invalid_argument);
   std::string text = flags.json ? differences_json(files, flags) : summary_text(files);
   if (!flags.json) {
-    text += text_of_each(files, [&](const auto& file) { return differences_text(file); });
+    text += sum_of<std::string>(files, [&](const auto& file) { return differences_text(file); });
   }
   write_all(STDOUT_FILENO, text);
   return std::ranges::all_of(files, &ComparedFile::is_equal) ? 0 : 1;

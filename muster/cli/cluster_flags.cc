@@ -6,9 +6,12 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/route.h"
 #include "muster/base/text_of.h"
@@ -65,13 +68,11 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
 }
 
 int64_t attempts_to_keep_alive(const std::map<std::string, std::string>& conf) {
-  constexpr int64_t kDefault = 3;
-  const auto found = conf.find("keep_alive_max_attempt");
-  if (found == conf.end())
-    return kDefault;
-  const auto number = parse_int(found->second);
+  constexpr const char* kDefault = "3";
+  const std::string text = find_or(conf, "keep_alive_max_attempt", kDefault);
+  const auto number = parse_int(text);
   if (!number || *number < 1 || *number > 1000)
-    throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", found->second);
+    throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", text);
   return *number;
 }
 
@@ -116,9 +117,9 @@ HostPort meeting_point(const std::string& text) {
 }
 
 int default_port_of(const std::string& backend) {
-  if (backend == "static")
-    return kStaticPort;
-  return backend == "c10d" ? kC10dPort : kEtcdPort;
+  static constexpr std::pair<std::string_view, int> kPorts[] = {{"static", kStaticPort},
+                                                                {"c10d", kC10dPort}};
+  return lookup(kPorts, backend, kEtcdPort);
 }
 
 // torchrun lets --master-addr name the meeting point too, but only for static.

@@ -82,7 +82,7 @@ std::string zsh_specs(const CommandHelp& command) {
   for (const FlagHelp& flag : command.flags) {
     const std::string value =
         flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
-    specs += text_of_each(flag.names, [&](const std::string& name) {
+    specs += sum_of<std::string>(flag.names, [&](const std::string& name) {
       return cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
     });
   }
@@ -151,7 +151,7 @@ std::string zsh_completion(const CommandHelp& program) {
                      " \\\n    '1: :->command' \\\n    '*:: :->arguments'\n  case $state in\n    "
                      "command)\n      "
                      "local -a commands=(");
-    functions += text_of_each(command.commands, [&](const CommandHelp& part) {
+    functions += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {
       return cat("\n        '", part.name(), ":", text_for_zsh(part.text), "'");
     });
     functions += cat(
@@ -172,7 +172,7 @@ std::string fish_completion(const CommandHelp& program) {
     const std::string here = command.path.size() == 1
                                  ? "__fish_use_subcommand"
                                  : cat("__fish_seen_subcommand_from ", command.name());
-    lines += text_of_each(command.commands, [&](const CommandHelp& part) {
+    lines += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {
       return cat("complete -c muster -n '",
                  here,
                  "' -a ",

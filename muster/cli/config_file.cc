@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/toml_text.h"
 #include "muster/cli/unknown_flag.h"
 
@@ -76,7 +78,7 @@ class ConfigReader {
     const auto at = key.source().begin;
     std::string flag = cat("--", key.str());
     std::ranges::replace(flag, '_', '-');
-    const bool is_for_command_line = flag == kConfigFlag || flag == "--help";
+    const bool is_for_command_line = is_one_of(flag, kConfigFlag, "--help");
     const CLI::Option* option = is_for_command_line ? nullptr : command_.get_option_no_throw(flag);
     if (option == nullptr) {
       fail(at,

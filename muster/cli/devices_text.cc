@@ -261,7 +261,7 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
     text += gpu_table(host.gpus, options) + link_table(host) + c2c_text(host);
   }
   text += cpu_text(host);
-  text += text_of_each(
+  text += sum_of<std::string>(
       host.notes, [&](const std::string& note) { return cat("note: ", printable(note), "\n"); });
   return text;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -191,7 +192,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
       const LinkKind kind = host.gpu_links[i][j].kind;
       if (kind != LinkKind::unknown)
         kinds.insert(to_string(host.gpu_links[i][j]));
-      pci_only = pci_only || (kind != LinkKind::nvlink && kind != LinkKind::xgmi);
+      pci_only = pci_only || (!is_one_of(kind, LinkKind::nvlink, LinkKind::xgmi));
     }
   }
   if (kinds.empty()) {

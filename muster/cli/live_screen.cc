@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/cli/watch.h"
 
@@ -122,9 +123,9 @@ bool LiveScreen::take_keys() {
   if (got == 0)
     return false;
   for (ssize_t i = 0; i < got; ++i) {
-    if (keys[i] == 'q' || keys[i] == 'Q')
+    if (is_one_of(keys[i], 'q', 'Q'))
       return false;
-    if (keys[i] == ' ' || keys[i] == '\n')
+    if (is_one_of(keys[i], ' ', '\n'))
       again_ = true;
   }
   return true;

@@ -46,7 +46,7 @@ std::string plain(const std::string& text) {
 std::string lines_of(const std::string& text) {
   std::string result;
   result +=
-      text_of_each(split(text, '\n'), [&](const std::string& line) { return plain(line) + "\n"; });
+      sum_of<std::string>(split(text, '\n'), [&](const std::string& line) { return plain(line) + "\n"; });
   return result;
 }
 
@@ -85,21 +85,21 @@ std::string manual_page(const CommandHelp& command) {
     page += "[FLAGS]";
   if (!command.commands.empty())
     page += " COMMAND";
-  page += text_of_each(command.arguments,
+  page += sum_of<std::string>(command.arguments,
                        [&](const FlagHelp& argument) { return " " + plain(argument.names.at(0)); });
   page += "\n";
   if (!command.arguments.empty())
     page += ".SH ARGUMENTS\n";
-  page += text_of_each(command.arguments,
+  page += sum_of<std::string>(command.arguments,
                        [&](const FlagHelp& argument) { return flag_text(argument); });
   if (!command.commands.empty())
     page += ".SH COMMANDS\n";
-  page += text_of_each(command.commands, [&](const CommandHelp& part) {
+  page += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {
     return cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
   });
   if (!command.flags.empty())
     page += ".SH FLAGS\n";
-  page += text_of_each(command.flags, [&](const FlagHelp& flag) { return flag_text(flag); });
+  page += sum_of<std::string>(command.flags, [&](const FlagHelp& flag) { return flag_text(flag); });
   if (!command.examples.empty())
     page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
   return page;

@@ -14,9 +14,11 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/given.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/text_of.h"
@@ -240,7 +242,7 @@ void set_request(const RunFlags& flags, Request& request) {
 // Returns the number of a signal that a process can handle. Throws: invalid_argument.
 int signal_named(const std::string& name) {
   for (int number = 1; number <= SIGSYS; ++number) {
-    if (number != SIGKILL && number != SIGSTOP && signal_name(number) == name)
+    if (!is_one_of(number, SIGKILL, SIGSTOP) && signal_name(number) == name)
       return number;
   }
   throw bad_flag("--signals-to-handle", "signal names as in SIGTERM,SIGINT", name);
@@ -271,7 +273,7 @@ Environment parse_env(const std::vector<std::string>& settings) {
 
 // An empty text is a flag that was not given.
 std::optional<std::chrono::milliseconds> parse_time(const std::string& text, const char* flag) {
-  return text.empty() ? std::nullopt : std::optional(parse_duration(text, flag));
+  return given(text, [&](const std::string& time) { return parse_duration(time, flag); });
 }
 
 // The flag comes before torchrun's variable.
@@ -289,7 +291,7 @@ void check_readable(const std::string& script) {
   if (::access(script.c_str(), R_OK) == 0)
     return;
   const int error = errno;
-  const bool is_missing = error == ENOENT || error == ENOTDIR;
+  const bool is_missing = is_one_of(error, ENOENT, ENOTDIR);
   throw SpawnError(
       is_missing ? 127 : 126,
       cat("cannot start '", script, "': ", std::strerror(error), "; correct the path"));
@@ -424,9 +426,8 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.tee = flags.tee;
   options.local_ranks_filter =
       parse_ranks(flags.local_ranks_filter, "--local-ranks-filter", "local ranks as in 0,1,2");
-  options.line_prefix = flags.log_line_prefix_template.empty()
-                            ? get_env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("")
-                            : flags.log_line_prefix_template;
+  options.line_prefix = text_or(flags.log_line_prefix_template,
+                                get_env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or(""));
   options.dry_run = flags.dry_run;
   options.json = flags.json;
   options.quiet = flags.quiet;

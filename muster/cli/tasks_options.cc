@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "muster/base/contains.h"
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
 #include "muster/base/strings.h"
@@ -106,7 +107,7 @@ std::optional<NumaBinding> binding_of(const std::string& text) {
   if (text.empty())
     return std::nullopt;
   const NumaBinding binding = parse_numa_binding(text);
-  if (binding == NumaBinding::socket || binding == NumaBinding::core_complex)
+  if (is_one_of(binding, NumaBinding::socket, NumaBinding::core_complex))
     fail_usage(cat("--numa-binding: expected none, node or exclusive, got ", text));
   return binding;
 }

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -43,7 +44,7 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
   if (is_told_again(report))
     return on_tick(now);
   if (phase_ == Phase::finished) {
-    if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost)
+    if (is_one_of(report.kind, Report::Kind::leave, Report::Kind::lost))
       members_.erase(report.from);
     if (report.kind == Report::Kind::join)
       refuse(report.from, "the job has ended");
@@ -92,7 +93,7 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
     end_by_time_limit();
   if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_)
     give_up_unended_hosts();
-  const bool has_round = phase_ == Phase::running || phase_ == Phase::stopping;
+  const bool has_round = is_one_of(phase_, Phase::running, Phase::stopping);
   if (has_round && all_ended())
     round_over();
   if (phase_ == Phase::gathering)
@@ -102,7 +103,7 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 
 // The limit counts from the job's start, or has its own end.
 bool Coordinator::time_limit_is_over() const {
-  const bool is_ending = phase_ == Phase::stopping || phase_ == Phase::finished;
+  const bool is_ending = is_one_of(phase_, Phase::stopping, Phase::finished);
   if (is_ending || !rules_.time_limit)
     return false;
   return now_ >= rules_.ends_at.value_or(began_ + *rules_.time_limit);

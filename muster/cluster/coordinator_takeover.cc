@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/cluster/coordinator.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
     in_round.insert(last_start->hosts.begin(), last_start->hosts.end());
   std::vector<Report> later;
   for (const Report& report : reports) {
-    const bool is_gone = report.kind == Report::Kind::leave || report.kind == Report::Kind::lost;
+    const bool is_gone = is_one_of(report.kind, Report::Kind::leave, Report::Kind::lost);
     if (report.kind == Report::Kind::join) {
       members_[report.from] = {.facts = *report.facts};
     } else if (is_gone && !in_round.contains(report.from)) {

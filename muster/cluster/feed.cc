@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -82,7 +83,7 @@ void Feed::read_some() {
     return wait_for_input();
   char buffer[65536];
   const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-  if (n < 0 && (errno == EINTR || errno == EAGAIN))
+  if (n < 0 && (is_one_of(errno, EINTR, EAGAIN)))
     return wait_for_input();
   if (n <= 0) {
     has_more_ = false;

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
@@ -133,7 +134,7 @@ void HostWatch::stop() {
 void HostWatch::read_some() {
   char buffer[4096];
   const ssize_t n = ::read(answers_.get(), buffer, sizeof(buffer));
-  if (n < 0 && (errno == EAGAIN || errno == EINTR))
+  if (n < 0 && (is_one_of(errno, EAGAIN, EINTR)))
     return;
   if (n <= 0) {
     log(LogLevel::warn,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -131,7 +132,7 @@ std::vector<std::string> pieces_of(const std::string& text) {
 // A name becomes an argument of srun, so it must not look like an option.
 void check_node_name(const std::string& name, const std::string& whole) {
   const bool plain = std::ranges::all_of(name, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '_';
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || is_one_of(c, '.', '-', '_');
   });
   if (name.empty() || name[0] == '-' || !plain)
     refuse_node_list(whole);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -90,7 +91,7 @@ class SwitchFile {
         fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
       const std::string key = in_lower_case(word.substr(0, equals));
       const std::string value = word.substr(equals + 1);
-      if (key == "switchname" || key == "blockname")
+      if (is_one_of(key, "switchname", "blockname"))
         name = value;
       if (key == "nodes")
         nodes = value;

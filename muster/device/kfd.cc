@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -89,7 +90,7 @@ uint64_t memory_of(const fs::path& node) {
   for (const int bank : numbered(node / "mem_banks")) {
     const auto properties = read_properties(node / "mem_banks" / cat(bank) / "properties");
     const uint64_t heap = value_of(properties, "heap_type");
-    if (heap == kHeapPublic || heap == kHeapPrivate)
+    if (is_one_of(heap, kHeapPublic, kHeapPrivate))
       bytes += value_of(properties, "size_in_bytes");
   }
   return bytes;

@@ -106,18 +106,13 @@ std::string to_string(const Link& link) {
     return cat("NV", link.count);
   if (link.kind == LinkKind::xgmi)
     return cat("XGMI", link.count);
-  for (const PciName& entry : kNames) {
-    if (entry.kind == link.kind)
-      return entry.name;
-  }
-  return "?";
+  const PciName* const entry = element_with(kNames, link.kind, &PciName::kind);
+  return entry != nullptr ? entry->name : "?";
 }
 
 std::optional<Link> parse_link(std::string_view text) {
-  for (const PciName& entry : kNames) {
-    if (entry.name == text)
-      return Link{entry.kind, 0};
-  }
+  if (const PciName* const entry = element_with(kNames, text, &PciName::name))
+    return Link{entry->kind, 0};
   if (const auto link = counted(text, "NV", LinkKind::nvlink))
     return link;
   return counted(text, "XGMI", LinkKind::xgmi);

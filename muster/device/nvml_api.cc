@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 
 // Every function is looked up by name, so one that a driver does not have costs only what it tells.
@@ -27,17 +28,8 @@ void find(void* library, Function& function, std::initializer_list<const char*> 
 }  // namespace
 
 bool is_harmless(Return code) {
-  switch (code) {
-    case kSuccess:
-    case kNotSupported:
-    case kNoPermission:
-    case kNotFound:
-    case kFunctionNotFound:
-    case kNoData:
-      return true;
-    default:
-      return false;
-  }
+  return is_one_of(
+      code, kSuccess, kNotSupported, kNoPermission, kNotFound, kFunctionNotFound, kNoData);
 }
 
 std::string linux_pci_address(const std::string& bus_id) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/mig_profile.h"
@@ -147,7 +148,7 @@ class Reader {
 
   // For what a GPU can work without: only an error that is about the GPU itself counts.
   bool glance(Return code) {
-    const bool is_about_gpu = code == kGpuIsLost || code == kResetRequired;
+    const bool is_about_gpu = is_one_of(code, kGpuIsLost, kResetRequired);
     return is_about_gpu ? check(code) : code == kSuccess;
   }
 

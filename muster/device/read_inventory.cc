@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/readers/captured_host.h"
@@ -96,12 +97,12 @@ bool has_fleet_line(std::string_view text) {
 // Three programs write XML that is understood; the outermost element tells them apart.
 Format format_of_xml(std::string_view text, const std::string& source) {
   const std::string root = xml_root_name(text);
-  if (root == "nvidia_smi_log")
-    return Format::nvidia_smi;
-  if (root == "system")
-    return Format::nccl;
-  if (root == "topology")
-    return Format::hwloc;
+  using Root = std::pair<std::string_view, Format>;
+  static constexpr Root kRoots[] = {{"nvidia_smi_log", Format::nvidia_smi},
+                                    {"system", Format::nccl},
+                                    {"topology", Format::hwloc}};
+  if (const Root* const known = element_with(kRoots, root, &Root::first))
+    return known->second;
   refuse(source,
          "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)",
          cat("<", root, ">"));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -76,7 +77,7 @@ std::string whole_log(int fd) {
   std::array<char, 8192> part;
   while (text.size() < kMostBytes) {
     const ssize_t got = ::read(fd, part.data(), part.size());
-    if (got < 0 && (errno == EPIPE || errno == EINTR))
+    if (got < 0 && (is_one_of(errno, EPIPE, EINTR)))
       continue;
     if (got <= 0)
       break;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/mapped.h"
 #include "muster/base/mesh_shape.h"

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
@@ -55,10 +56,8 @@ std::string text_or_empty(const Json& object, const char* name) {
 }
 
 std::string indented(const std::vector<std::string>& lines) {
-  std::string out;
-  out += text_of_each(
-      lines, [&](const std::string& line) { return cat("    | ", without_colors(line), "\n"); });
-  return out;
+  return sum_of<std::string>(
+      lines, [](const std::string& line) { return cat("    | ", without_colors(line), "\n"); });
 }
 
 std::string first_line_of(const std::string& text) {
@@ -394,7 +393,7 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
   out += restart_text(context) + "\n";
   out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
   out += labelled("  cause     ", doubt_about(exits, first));
-  out += text_of_each(context.bad_gpus,
+  out += sum_of<std::string>(context.bad_gpus,
                       [&](const BadGpu& gpu) { return labelled("  GPU       ", describe({gpu})); });
   out += who_left(first, context);
   out += consequences(exits, end.first, ended_well ? end.failed : end.first);
@@ -424,13 +423,10 @@ std::string failure_json(const std::vector<RankExit>& exits, const FailureContex
       json["others"].push_back(to_json(exit));
   }
   json["earlier"] = earlier_json(context);
-  json["bad_gpus"] = Json::array();
-  for (const BadGpu& gpu : context.bad_gpus)
-    json["bad_gpus"].push_back(
-        {{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}});
-  json["divergences"] = Json::array();
-  for (const Divergence& divergence : context.divergences)
-    json["divergences"].push_back(divergence_json(divergence));
+  json["bad_gpus"] = mapped(context.bad_gpus, [](const BadGpu& gpu) {
+    return Json{{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}};
+  });
+  json["divergences"] = mapped(context.divergences, divergence_json);
   // Ranks may print what is no UTF-8; JSON must be.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -98,7 +99,7 @@ FolderLock::FolderLock(const std::string& folder, const std::string& start)
 // False where another start holds it, or where the file has been removed meanwhile.
 bool FolderLock::try_lock(const std::string& start) {
   const int alone = set_lock(file_, F_WRLCK);
-  const bool held = alone == EAGAIN || alone == EACCES;
+  const bool held = is_one_of(alone, EAGAIN, EACCES);
   if (alone != 0 && !held)
     log(LogLevel::debug, cat("no lock on ", printable(path_), "; going on without"));
   is_new_start_ = read_lock_note(file_)[0] != start;

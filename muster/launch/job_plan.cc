@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -143,8 +144,7 @@ Inventory discover(const LaunchOptions& options) {
   probe.cpu_slots = options.cpu_slots;
   probe.gpus = !request.cpu_only;
   probe.detail = GpuDetail::processes;
-  const bool busy_matters =
-      takes_any(request.gpus) || request.policy == "spread" || request.policy == "pack";
+  const bool busy_matters = takes_any(request.gpus) || is_one_of(request.policy, "spread", "pack");
   if (busy_matters || !options.svg.empty())
     probe.detail = GpuDetail::full;
   probe.links = request.policy == "topology" || !options.svg.empty();

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
@@ -37,7 +38,7 @@ std::string folder_name(std::string id) {
   std::replace(id.begin(), id.end(), '/', '_');
   if (id == "latest")
     return "_latest";  // runs/latest is the link to the newest run
-  return id == "." || id == ".." ? "_" : id;
+  return is_one_of(id, ".", "..") ? "_" : id;
 }
 
 // Throws: invalid_argument for what is no folder.

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/runtime_folder.h"
@@ -48,7 +49,7 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
   struct flock lock = lock_of(F_WRLCK, segment);
   if (::fcntl(fd, F_OFD_SETLK, &lock) == 0)
     return true;
-  if (errno == EAGAIN || errno == EACCES)
+  if (is_one_of(errno, EAGAIN, EACCES))
     return false;
   fail_errno(cat("lease: cannot lock '",
                  path,
@@ -106,7 +107,7 @@ constexpr size_t kMaxUuid = 96;
 // "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots.
 bool is_of_uuid(char c, bool may_be_slash) {
   const bool is_alnum = std::isalnum(static_cast<unsigned char>(c)) != 0;
-  return is_alnum || c == '-' || c == ':' || c == '.' || (c == '/' && may_be_slash);
+  return is_alnum || is_one_of(c, '-', ':', '.') || (c == '/' && may_be_slash);
 }
 
 // A UUID is text from a driver or a file, and becomes the name of a file.

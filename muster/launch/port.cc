@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/launch/tcp_table.h"
@@ -44,7 +45,7 @@ Fd bind_everywhere(int port, bool reuse) {
     address.sin6_port = htons(port);
     if (is_bound_to(fd, address))
       return fd;
-    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)
+    if (!is_one_of(errno, EADDRNOTAVAIL, EAFNOSUPPORT))
       return {};
   }
   fd = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // a host without IPv6

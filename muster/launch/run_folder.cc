@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -67,7 +68,7 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   std::error_code error;
   const fs::path latest = runs / kLatest;
   const auto kind = fs::symlink_status(latest, error).type();
-  if (kind != fs::file_type::not_found && kind != fs::file_type::symlink) {
+  if (!is_one_of(kind, fs::file_type::not_found, fs::file_type::symlink)) {
     log(LogLevel::warn,
         cat(latest.string(),
             " is no link to the newest run, which is ",

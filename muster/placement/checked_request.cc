@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -219,7 +220,7 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
 
 // The policies that are left out here can place ranks on CPU slots as well.
 std::string flag_that_needs_gpus(const Request& request) {
-  const bool takes_cpus = request.policy == "sequential" || request.policy == "mesh";
+  const bool takes_cpus = is_one_of(request.policy, "sequential", "mesh");
   const std::pair<bool, std::string> flags[] = {
       {request.gpu_only, "--nproc-per-node gpu"},
       {!request.gpus.is_all(), cat("--gpus ", request.gpus.text)},

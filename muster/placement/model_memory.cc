@@ -4,7 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 // A rank's memory has two peaks: when backward begins, with all activations there, and when it has
@@ -39,13 +41,13 @@ int64_t size_of_member(const std::string& name, const std::string& text) {
 // The names are those of the example's options, so that they can be copied from there.
 void set_member(ModelSizes& model, const std::string& name, const std::string& text) {
   if (name == "precision") {
-    if (text != "fp32" && text != "bf16")
+    if (!is_one_of(text, "fp32", "bf16"))
       refuse_model("precision fp32 or bf16", cat("'", text, "'"));
     model.bf16 = text == "bf16";
     return;
   }
   if (name == "tied") {
-    if (text != "0" && text != "1")
+    if (!is_one_of(text, "0", "1"))
       refuse_model("0 or 1 for tied", cat("'", text, "'"));
     model.tied = text == "1";
     return;
@@ -273,7 +275,7 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
   const StageStep step = step_of(m, d, number);
   const int64_t parameters = stage_parameters(m, step.stage, d.tensor) * kFloat;
   const int64_t share = divided_up(parameters, d.data);
-  const bool shards_gradients = d.sharding == Sharding::gradients || d.sharding == Sharding::all;
+  const bool shards_gradients = is_one_of(d.sharding, Sharding::gradients, Sharding::all);
 
   RankBytes bytes{.parameters = parameters, .gradients = parameters, .optimizer = 2 * parameters};
   if (d.sharding != Sharding::none)
@@ -299,12 +301,12 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
 
 // Returns the size that an axis of the mesh sets.
 int& size_along(ModelDivision& division, const std::string& axis) {
-  if (axis == "dp")
-    return division.data;
-  if (axis == "pp")
-    return division.pipeline;
-  if (axis == "tp")
-    return division.tensor;
+  using Size = std::pair<std::string_view, int ModelDivision::*>;
+  static constexpr Size kSizes[] = {{"dp", &ModelDivision::data},
+                                    {"pp", &ModelDivision::pipeline},
+                                    {"tp", &ModelDivision::tensor}};
+  if (const Size* const size = element_with(kSizes, axis, &Size::first))
+    return division.*size->second;
   throw Error(ErrorCode::invalid_argument,
               cat("--mesh: expected axes out of dp, pp and tp with --model, got '",
                   axis,

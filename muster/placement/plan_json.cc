@@ -4,10 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
 #include "muster/device/strict_json.h"
@@ -67,7 +69,7 @@ Json to_json(const RankPlan& rank) {
 // A plan without a vendor is one of NVIDIA's GPUs.
 Vendor vendor_from(JsonObject& object) {
   const std::string vendor = object.text_or("vendor", "nvidia");
-  if (vendor != "nvidia" && vendor != "amd")
+  if (!is_one_of(vendor, "nvidia", "amd"))
     object.fail("vendor", "'nvidia' or 'amd'", cat("'", vendor, "'"));
   return vendor == "amd" ? Vendor::amd : Vendor::nvidia;
 }

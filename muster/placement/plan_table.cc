@@ -41,7 +41,7 @@ std::string device_cell(const RankPlan& rank) {
     return cat("CPU slot ", device.cpu_slot);
   if (!rank.more_devices.empty()) {
     std::string indices = cat(device.index.value);
-    indices += text_of_each(rank.more_devices, [&](const DeviceAssignment& more) {
+    indices += sum_of<std::string>(rank.more_devices, [&](const DeviceAssignment& more) {
       return cat(", ", more.index.value);
     });
     return cat("GPUs ", indices, "  ", device.model);
@@ -102,7 +102,7 @@ std::string plan_table(const Plan& plan) {
       add_mesh_column(plan.mesh, heads, rows);
   }
   std::string text = format_table(heads, rows);
-  text += text_of_each(
+  text += sum_of<std::string>(
       plan.notes, [&](const std::string& note) { return cat("note: ", printable(note), "\n"); });
   return text;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -327,7 +328,7 @@ class Planner {
     const bool needs_own = sharing_ || has_instances_ || request_.gpus_per_rank > 1;
     if (plan_.visibility == Visibility::job && needs_own)
       plan_.visibility = Visibility::own;
-    if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first)
+    if (is_one_of(plan_.visibility, Visibility::own, Visibility::own_first))
       std::ranges::for_each(plan_.ranks, count_own_first);
   }
 

@@ -91,7 +91,7 @@ std::string page_begin(const PageHead& head, std::string_view more_style) {
                          "</span></div>\n<p>",
                          xml_text(head.line),
                          "</p>\n</header>\n");
-  html += text_of_each(head.problems, [&](const std::string& problem) {
+  html += sum_of<std::string>(head.problems, [&](const std::string& problem) {
     return cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
   });
   return html;
@@ -169,11 +169,11 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
                ">");
   };
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr>";
-  html += text_of_each(shown, [&](const size_t i) { return cell("th", i, columns[i].name); });
+  html += sum_of<std::string>(shown, [&](const size_t i) { return cell("th", i, columns[i].name); });
   html += "</tr></thead>\n<tbody>\n";
   for (size_t r = 0; r < std::min(rows.size(), most_rows); ++r) {
     html += "<tr>";
-    html += text_of_each(shown, [&](const size_t i) { return cell("td", i, rows[r][i]); });
+    html += sum_of<std::string>(shown, [&](const size_t i) { return cell("td", i, rows[r][i]); });
     html += "</tr>\n";
   }
   html += "</tbody>\n</table></div>\n";

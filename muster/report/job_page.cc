@@ -1,3 +1,4 @@
+#include "muster/base/contains.h"
 #include "muster/report/pages.h"
 
 #include <algorithm>
@@ -21,9 +22,9 @@ namespace {
 std::string kind_of_outcome(const std::string& outcome) {
   if (outcome == "done")
     return "good";
-  if (outcome == "failed" || outcome == "killed")
+  if (is_one_of(outcome, "failed", "killed"))
     return "bad";
-  if (outcome == "stopped" || outcome == "time limit")
+  if (is_one_of(outcome, "stopped", "time limit"))
     return "warn";
   return "idle";
 }

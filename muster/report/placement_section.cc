@@ -55,7 +55,7 @@ std::string device_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return cat("CPU slot ", rank.device.cpu_slot);
   std::string text = cat("GPU ", rank.device.index.value);
-  text += text_of_each(rank.more_devices,
+  text += sum_of<std::string>(rank.more_devices,
                        [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
   return rank.device.model.empty() ? text : cat(text, " (", rank.device.model, ")");
 }
@@ -99,7 +99,7 @@ std::string placement_section(const JobRun& run) {
     return {};
   const Plan& plan = *run.plan;
   std::string html = picture_of(run, plan) + ranks_table(plan);
-  html += text_of_each(plan.notes, [&](const std::string& note) {
+  html += sum_of<std::string>(plan.notes, [&](const std::string& note) {
     return cat("<p class=\"small\" style=\"margin-top:10px\">Note: ", xml_text(note), "</p>\n");
   });
   std::string facts = cat("Policy ", plan.policy, ", ", plural(plan.ranks.size(), "rank"));

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -116,9 +117,8 @@ std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
     const auto identity = identity_of(leader.pid, run_dir);
     if (!identity)
       continue;
-    RankUsage process{.rank = identity->rank,
-                      .pid = leader.pid,
-                      .stopped = leader.state == 'T' || leader.state == 't'};
+    RankUsage process{
+        .rank = identity->rank, .pid = leader.pid, .stopped = is_one_of(leader.state, 'T', 't')};
     process.age_seconds = now - leader.started_seconds;
     for (const ProcStat& one : all) {
       if (one.group != leader.pid)

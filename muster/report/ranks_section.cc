@@ -56,7 +56,7 @@ int64_t until_ns(const JobRun& run, const ActivityView& view) {
 // The legend stands above the bars, with the words that the parts have too.
 std::string category_legend() {
   std::string html = "<ul class=\"legend\">\n";
-  html += text_of_each(kCategories, [&](const CategoryLook& look) {
+  html += sum_of<std::string>(kCategories, [&](const CategoryLook& look) {
     return cat("<li><span class=\"key ", look.fill, "\"></span>", look.words, "</li>\n");
   });
   return html + "</ul>\n";
@@ -249,7 +249,7 @@ std::string collectives_tracks(const JobRun& run) {
   const double length = std::max(end - begin, 1e-6);
   const OperationLooks looks(tracks);
   std::string html = looks.legend() + "<div class=\"rows\">\n";
-  html += text_of_each(tracks, [&](const RankTrack& track) {
+  html += sum_of<std::string>(tracks, [&](const RankTrack& track) {
     return track_row(track, looks, run.goes_on, begin, length);
   });
   return html + html_scale(length) + "</div>\n";

@@ -68,9 +68,9 @@ std::string ranks_report(const std::string& folder) {
                     "; programs of muster::run write them"));
   }
   std::string text;
-  for (const Divergence& found : compare_activity(ranks))
-    text += found.text() + "\n";
-  text += text_of_each(
+  text += sum_of<std::string>(compare_activity(ranks),
+                       [](const Divergence& found) { return found.text() + "\n"; });
+  text += sum_of<std::string>(
       problems, [&](const std::string& problem) { return cat("left out: ", problem, "\n"); });
   return text_or(text, cat("the collectives of ", plural(ranks.size(), "rank"), " agree\n"));
 }

@@ -1,3 +1,4 @@
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/text_of.h"
@@ -106,7 +107,7 @@ std::string failures_section(const TasksReport& run) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const TaskResult& result = run.state.results[i];
-    if (result.state != TaskState::failed && result.state != TaskState::skipped)
+    if (!is_one_of(result.state, TaskState::failed, TaskState::skipped))
       continue;
     rows.push_back({run.file.tasks[i].name,
                     to_string(result.state),

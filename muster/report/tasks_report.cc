@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <system_error>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
@@ -30,7 +31,7 @@ struct FieldRange {
 };
 
 bool names_no_finite_number(const std::string& text) {
-  return text == "NaN" || text == "null" || text.ends_with("Infinity");
+  return is_one_of(text, "NaN", "null") || text.ends_with("Infinity");
 }
 
 // Returns the tasks with the least and the greatest value of a field, among those that are done.

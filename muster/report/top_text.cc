@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -150,7 +151,7 @@ std::string heading(const TopView& view) {
 std::string label_text(const std::string& text) {
   std::string out;
   for (const char c : printable(text)) {
-    if (c == '\\' || c == '"')
+    if (is_one_of(c, '\\', '"'))
       out += '\\';
     out += c;
   }
@@ -186,7 +187,7 @@ std::vector<Gauge> gauges() {
       {"muster_rank_up",
        "1 while the rank runs.",
        [](const TopRank& rank) {
-         return rank.state == "running" || rank.state == "elsewhere" ? 1.0 : 0.0;
+         return is_one_of(rank.state, "running", "elsewhere") ? 1.0 : 0.0;
        }},
       {"muster_rank_step",
        "The training step that the rank has reached.",
@@ -249,7 +250,7 @@ std::string top_table(const TopView& view) {
                 why,
                 "\n");
   }
-  text += text_of_each(view.problems, [&](const std::string& problem) {
+  text += sum_of<std::string>(view.problems, [&](const std::string& problem) {
     return cat("note: ", printable(problem), "\n");
   });
   return text;

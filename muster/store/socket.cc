@@ -160,7 +160,7 @@ bool is_own_peer(int fd) {
 
 // These errors come also of a server that only has not started yet.
 bool worth_another_try(int error) {
-  return contains({ECONNREFUSED, ENOENT, ECONNRESET, EAGAIN}, error);
+  return is_one_of(error, ECONNREFUSED, ENOENT, ECONNRESET, EAGAIN);
 }
 
 struct Connected {

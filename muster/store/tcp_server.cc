@@ -49,7 +49,7 @@ Fd spare_descriptor() {
 
 // Shortages that another connection's end can mend.
 bool is_out_of_descriptors(int error) {
-  return contains({EMFILE, ENFILE, ENOBUFS, ENOMEM}, error);
+  return is_one_of(error, EMFILE, ENFILE, ENOBUFS, ENOMEM);
 }
 
 // Over a unix socket the kernel tells who the peer is: another user has no business here.

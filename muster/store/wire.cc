@@ -57,7 +57,7 @@ class Reader {
 // These come with any number of keys, num_keys with none, and the others with one.
 bool takes_any_number(StoreRequest::Operation operation) {
   using Operation = StoreRequest::Operation;
-  return contains({Operation::check, Operation::wait, Operation::values}, operation);
+  return is_one_of(operation, Operation::check, Operation::wait, Operation::values);
 }
 
 void check_keys(const StoreRequest& request) {

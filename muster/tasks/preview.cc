@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -64,7 +65,7 @@ bool goes_on(const TasksRun& run) {
 }
 
 bool has_ended_badly(const TaskResult& result) {
-  return result.state == TaskState::failed || result.state == TaskState::skipped;
+  return is_one_of(result.state, TaskState::failed, TaskState::skipped);
 }
 
 // "GPU 2 of a".

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
@@ -260,7 +261,7 @@ RunnerOptions runner_options(const TasksOptions& options,
 // A task that has not ended counts as skipped from here on.
 void skip_the_rest(RunOutcome& outcome) {
   for (TaskResult& result : outcome.results) {
-    if (result.state != TaskState::waiting && result.state != TaskState::running)
+    if (!is_one_of(result.state, TaskState::waiting, TaskState::running))
       continue;
     result.state = TaskState::skipped;
     if (result.reason.empty())

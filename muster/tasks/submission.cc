@@ -47,7 +47,7 @@ std::string shown(const SlurmPlan& plan,
     const SlurmArray& array = plan.arrays[i];
     text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
     text += cat(shell_command(sbatch_argv(array, options, jobs)), "\n");
-    text += text_of_each(split(trim(array.script), '\n'),
+    text += sum_of<std::string>(split(trim(array.script), '\n'),
                          [&](const std::string& line) { return cat("    ", line, "\n"); });
     jobs.push_back(cat("JOB", i));
   }

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -88,7 +89,7 @@ AttemptEnd judge_end(const Task& task,
                      const TaskEnd& end,
                      const RunStanding& run,
                      TaskResult& result) {
-  if (end.kind == TaskEnd::Kind::refused || end.kind == TaskEnd::Kind::starved)
+  if (is_one_of(end.kind, TaskEnd::Kind::refused, TaskEnd::Kind::starved))
     return judge_refusal(end, run, result);
   const bool lost = end.kind == TaskEnd::Kind::lost;
   if (lost && !run.ending)

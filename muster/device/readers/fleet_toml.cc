@@ -7,7 +7,10 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/toml_text.h"
 #include "muster/device/links.h"
@@ -307,19 +310,21 @@ class FleetReader {
       return;
     }
     const std::string layout = value.is_string() ? value.as_string()->get() : "";
-    if (layout == "all") {
-      host.nvlink = NvlinkLayout::all;
-    } else if (layout == "pairs") {
-      host.nvlink = NvlinkLayout::pairs;
-    } else if (layout != "none") {
+    using Layout = std::pair<std::string_view, NvlinkLayout>;
+    static constexpr Layout kLayouts[] = {
+        {"all", NvlinkLayout::all}, {"pairs", NvlinkLayout::pairs}, {"none", NvlinkLayout::none}};
+    const Layout* const known = element_with(kLayouts, layout, &Layout::first);
+    if (known == nullptr) {
       fail(value.source().begin,
            R"(nvlink = "all", "none", "pairs" or a matrix)",
            cat("'", layout, "'"));
     }
+    host.nvlink = known->second;
+    if (host.nvlink == NvlinkLayout::none)
+      return;
     for (const GpuModel* const model : host.gpus) {
-      if (host.nvlink == NvlinkLayout::none || model->links > 0)
-        continue;
-      fail(value.source().begin, "a GPU model with NVLink", model->name);
+      if (model->links == 0)
+        fail(value.source().begin, "a GPU model with NVLink", model->name);
     }
   }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -103,12 +104,10 @@ class HwlocReader {
     if (num_cpus_ > 0)
       host_.num_cores = num_cpus_;
     order_gpus();
-    for (const HwlocDevice& device : gpus_)
-      host_.gpus.push_back(device.gpu);
-    for (const HwlocDevice& device : nics_) {
-      host_.nics.push_back(
-          {.name = device.nic_name, .pci = device.gpu.pci, .numa_node = device.gpu.numa_node});
-    }
+    host_.gpus = mapped(gpus_, &HwlocDevice::gpu);
+    host_.nics = mapped(nics_, [](const HwlocDevice& device) {
+      return Nic{.name = device.nic_name, .pci = device.gpu.pci, .numa_node = device.gpu.numa_node};
+    });
     complete_host(host_, what_);
     link_devices();
     return std::move(host_);
@@ -192,12 +191,12 @@ class HwlocReader {
     const std::string_view type = object.attribute("type").value();
     if (object.attribute("cpuset"))
       narrow(object, place);
-    if (type == "Package" || type == "Socket") {
+    if (is_one_of(type, "Package", "Socket")) {
       place.socket = num_sockets_++;
       place.l3.reset();
     } else if (is_third_level_cache(object)) {
       place.l3 = num_l3_++;
-    } else if (type == "Core" || type == "PU") {
+    } else if (is_one_of(type, "Core", "PU")) {
       read_core(object, place);
       return;
     } else if (type == "Bridge") {
@@ -226,7 +225,7 @@ class HwlocReader {
     host_.cores.push_back({.cpus = std::move(cpus),
                            .numa_node = place.numa_node.value_or(0),
                            .socket = place.socket,
-                           .l3 = place.l3 ? *place.l3 : *shared_l3_});
+                           .l3 = place.l3.value_or(shared_l3_.value_or(0))});
   }
 
   // Only GPUs and NICs are kept; disks and the like are PCI devices too.

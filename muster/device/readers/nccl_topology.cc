@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -140,7 +141,7 @@ class NcclReader {
     for (const pugi::xml_node pci : above.children("pci")) {
       const size_t own = tree_.add(place, LinkKind::pix);
       const uint32_t kind = hex(pci, "class") >> 16U;
-      const bool gpu = pci.child("gpu") || kind == kDisplay || kind == kProcessing;
+      const bool gpu = pci.child("gpu") || is_one_of(kind, kDisplay, kProcessing);
       if (gpu) {
         read_gpu(pci, own);
       } else if (pci.child("nic") || kind == kNetwork) {

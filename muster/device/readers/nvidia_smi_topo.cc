@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -161,7 +162,7 @@ class TopoReader {
       columns_.push_back(word.text);
     std::string_view before;
     for (const Cell& word : std::ranges::subrange(tail, words.end())) {
-      const bool begins = word.text == "CPU" || word.text == "NUMA" || word.text == "GPU";
+      const bool begins = is_one_of(word.text, "CPU", "NUMA", "GPU");
       if (begins && before != "GPU")
         tail_.push_back(word.at);
       before = word.text;

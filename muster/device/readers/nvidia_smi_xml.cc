@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/device/mig_profile.h"
 #include "muster/device/numbers.h"
@@ -115,7 +116,7 @@ class GpuReader {
     if (text("remapped_rows/remapped_row_failure") == "Yes")
       gpu_.health = "row remapping failed";
     const std::string action = text("gpu_recovery_action");
-    if (!action.empty() && action != "None" && action != "N/A")
+    if (!action.empty() && !is_one_of(action, "None", "N/A"))
       gpu_.health = cat("needs recovery: ", action);
     if (!gpu_.uuid.value.starts_with("GPU-") && gpu_.health != kHealthy)
       gpu_.uuid.value.clear();

@@ -1,5 +1,6 @@
 #include "muster/device/readers/xml_root.h"
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 
 // The prolog is passed over item by item, until the first element begins. A text that has no end to
@@ -14,7 +15,7 @@ bool is_name_character(char c) {
   const char lower = lower_case(c);
   const bool is_letter = lower >= 'a' && lower <= 'z';
   const bool is_digit = c >= '0' && c <= '9';
-  return is_letter || is_digit || c == '_' || c == '-';
+  return is_letter || is_digit || is_one_of(c, '_', '-');
 }
 
 // Returns the place behind the first `mark` from `at` on; npos when there is none.

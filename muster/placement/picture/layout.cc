@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/device/numbers.h"
 
 // Devices below the same switches are grouped first, groups and cores are sorted into NUMA nodes,
@@ -60,7 +61,7 @@ class Groups {
   }
 
   void join_by(LinkKind kind, size_t a, size_t b) {
-    if (kind == LinkKind::pix || kind == LinkKind::pxb)
+    if (is_one_of(kind, LinkKind::pix, LinkKind::pxb))
       join(a, b, kind == LinkKind::pxb);
   }
 

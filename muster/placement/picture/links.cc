@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/device/numbers.h"
 
 // Links are taken kind by kind, the nearest first. GPUs that are all joined alike make one bar,
@@ -40,7 +41,7 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
       if (i >= host.gpu_links.size() || j >= host.gpu_links[i].size())
         continue;
       const Link& link = host.gpu_links[i][j];
-      if (link.kind == LinkKind::unknown || link.kind == LinkKind::self)
+      if (is_one_of(link.kind, LinkKind::unknown, LinkKind::self))
         continue;
       Pairs& same = found[{link.kind, -link.count}];
       same.link = link;
@@ -132,7 +133,7 @@ void add_remainders(std::vector<LinkRun>& runs,
 }
 
 bool leads_over_host_bridges(LinkKind kind) {
-  return kind == LinkKind::phb || kind == LinkKind::node || kind == LinkKind::sys;
+  return is_one_of(kind, LinkKind::phb, LinkKind::node, LinkKind::sys);
 }
 
 // Of what is left of a kind, the largest sets become bars and the rest lines.

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -250,7 +251,7 @@ size_t take_host(const std::string& text, size_t from, size_t to, SelectionPart&
   if (stop >= to || text[stop] != ':')
     return from;
   const std::string_view name = trim(std::string_view(text).substr(from, stop - from));
-  if (name == "free" || name == "fastest")
+  if (is_one_of(name, "free", "fastest"))
     return from;
   if (name.empty())
     fail_at(text, from, "expected a host's name before ':', got nothing");

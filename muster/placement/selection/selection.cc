@@ -5,6 +5,7 @@
 #include <functional>
 #include <ranges>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -21,10 +22,6 @@ namespace {
 using Kind = SelectionItem::Kind;
 using Compare = SelectionItem::Compare;
 using Devices = std::vector<UsableGpu>;
-
-bool contains(const Devices& devices, const UsableGpu& device) {
-  return std::ranges::find(devices, device) != devices.end();
-}
 
 // The comparison is with the number as written: "=" is rarely of use.
 bool compares(Compare compare, uint64_t value, uint64_t limit) {
@@ -52,18 +49,11 @@ bool has_model(const Host& host, const UsableGpu& device, const std::string& pie
 enum class Role { filter, name, choice };
 
 Role role_of(const SelectionItem& item) {
-  switch (item.kind) {
-    case Kind::memory:
-    case Kind::free_memory:
-    case Kind::model:
-      return Role::filter;
-    case Kind::idle:
-    case Kind::free:
-    case Kind::fastest:
-      return Role::choice;
-    default:
-      return item.excludes ? Role::filter : Role::name;
-  }
+  if (is_one_of(item.kind, Kind::idle, Kind::free, Kind::fastest))
+    return Role::choice;
+  if (item.excludes || is_one_of(item.kind, Kind::memory, Kind::free_memory, Kind::model))
+    return Role::filter;
+  return Role::name;
 }
 
 // Finds the devices of one host that one part means.

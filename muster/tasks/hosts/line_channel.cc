@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -79,7 +80,7 @@ void LineChannel::read_some() {
   const ssize_t n = ::read(in_.get(), read_.data() + before, kReadAtATime);
   const int error = errno;
   read_.resize(before + std::max<ssize_t>(0, n));
-  if (n < 0 && (error == EAGAIN || error == EINTR))
+  if (n < 0 && (is_one_of(error, EAGAIN, EINTR)))
     return;
   if (n < 0)
     return finish(std::strerror(error));

@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -240,7 +241,7 @@ std::string RemoteHost::held() const {
 void RemoteHost::read_errors() {
   char buffer[4096];
   const ssize_t n = ::read(errors_.get(), buffer, sizeof(buffer));
-  if (n < 0 && (errno == EAGAIN || errno == EINTR))
+  if (n < 0 && (is_one_of(errno, EAGAIN, EINTR)))
     return;
   if (n <= 0) {
     if (loop_ != nullptr)

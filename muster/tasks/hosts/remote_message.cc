@@ -8,6 +8,7 @@
 #include <map>
 
 #include "muster/base/byte_text.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -201,7 +202,7 @@ WireJson wire_of(const RemoteSignal& signal) {
 // Only signals that a run passes on: no other ends tasks by this message.
 RemoteMessage signal_from(JsonObject& json) {
   const int signal = number_at(json, "signal", SIGRTMAX);
-  if (signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGCONT && signal != SIGTSTP)
+  if (!is_one_of(signal, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP))
     json.fail("signal", "one that is passed on to tasks", cat(signal));
   return RemoteSignal{.signal = signal};
 }

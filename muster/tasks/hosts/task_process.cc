@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
@@ -162,8 +163,7 @@ Plan plan_of(const Task& task,
   Plan plan{.policy = "task",
             .visibility = visibility_of(pool, where, num_ranks, visibility),
             .simulated = pool.inventory().simulated};
-  const bool own_first =
-      plan.visibility == Visibility::own || plan.visibility == Visibility::own_first;
+  const bool own_first = is_one_of(plan.visibility, Visibility::own, Visibility::own_first);
   for (int rank = 0; rank < num_ranks; ++rank) {
     RankPlan it{.rank = rank,
                 .local_rank = rank,

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/contains.h"
 #include "muster/base/hex.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
@@ -78,7 +79,7 @@ bool lock_file(const Fd& file, const std::string& path) {
     lock.l_whence = SEEK_SET;
     if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0)
       return true;
-    if (errno != EAGAIN && errno != EACCES)
+    if (!is_one_of(errno, EAGAIN, EACCES))
       fail_errno(cat("journal: cannot lock '", path, "'"), errno);
     if (deadline.passed())
       return false;

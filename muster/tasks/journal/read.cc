@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
@@ -51,11 +52,11 @@ class JournalFold {
     if (kind == "resume")
       end_lost_attempts(state_);
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
-    if (kind == "run" || kind == "resume")
+    if (is_one_of(kind, "run", "resume"))
       begin_run(record);
     if (kind == "run")
       return take_head(record);
-    if (kind == "resume" || kind == "mark")
+    if (is_one_of(kind, "resume", "mark"))
       return state_.marks.push_back(record.at("mark"));
     if (kind == "finish")
       return;
@@ -122,7 +123,7 @@ class JournalFold {
       return;
     }
     attempt.ended = record.at("at").get<double>();
-    if (how == "again" || how == "failed") {
+    if (is_one_of(how, "again", "failed")) {
       ++state_.failures[task].count;
       state_.failures[task].last = *attempt.ended;
     }

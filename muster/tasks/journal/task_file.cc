@@ -119,7 +119,7 @@ std::string task_file_path(const std::string& run_dir) {
 std::string to_text(const TaskFile& file) {
   std::string text = line_of({{"schema", kTasksSchema}, {"settings", file.settings}}, "settings");
   text +=
-      text_of_each(file.tasks, [&](const Task& task) { return line_of(json_of(task), task.name); });
+      sum_of<std::string>(file.tasks, [&](const Task& task) { return line_of(json_of(task), task.name); });
   return text;
 }
 

@@ -4,15 +4,19 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
@@ -72,13 +76,13 @@ int best_node(const std::vector<PoolCpu>& free_cpus, int num_cpus) {
 
 // Whether the CPU is one that the allocation counts as its own.
 bool has_cpu(const Allocation& allocation, const PoolCpu& cpu) {
-  return std::ranges::find(allocation.own_cpus, cpu.cpu) != allocation.own_cpus.end();
+  return contains(allocation.own_cpus, cpu.cpu);
 }
 
 // Whether the host tells how any two of its GPUs are linked.
 bool knows_links(const Host& host) {
   const auto is_known = [](const Link& link) {
-    return link.kind != LinkKind::unknown && link.kind != LinkKind::self;
+    return !is_one_of(link.kind, LinkKind::unknown, LinkKind::self);
   };
   return std::ranges::any_of(host.gpu_links,
                              [&](const auto& row) { return std::ranges::any_of(row, is_known); });
@@ -241,8 +245,7 @@ AllowedGpus DevicePool::allowed(const std::string& on) const {
 // The host's GPUs that are in the pool, as a selection takes them.
 UsableGpus DevicePool::usable_in_pool(size_t host) const {
   UsableGpus usable;
-  for (const PoolGpu& gpu : hosts_[host].gpus)
-    usable.gpus.push_back(gpu.device);
+  usable.gpus = mapped(hosts_[host].gpus, &PoolGpu::device);
   return usable;
 }
 
@@ -298,9 +301,8 @@ bool DevicePool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) co
     const PoolHost& host = hosts_[h];
     if (host.cpus < cpus_for(need, host))
       continue;
-    int suitable = 0;
-    for (int g = 0; g < std::ssize(host.gpus); ++g)
-      suitable += suits(need, allowed, h, g) ? 1 : 0;
+    const auto suitable = std::ranges::count_if(std::views::iota(0, int_size(host.gpus)),
+                                                [&](int g) { return suits(need, allowed, h, g); });
     if (suitable >= gpus_of(need))
       return true;
   }
@@ -399,11 +401,10 @@ std::vector<int> DevicePool::best_linked(int host,
   const bool linked = !any_mig && knows_links(real);
   const Policy& policy = find_policy(linked ? "topology" : "pack");
   const Request request;
-  std::vector<int> chosen;
-  for (const PolicyChoice& choice : policy.choose({real, devices, request}, count)) {
-    const auto at = std::ranges::find(devices, choice.gpu) - devices.begin();
-    chosen.push_back(fitting[at]);
-  }
+  const auto gpu_of_choice = [&](const PolicyChoice& choice) {
+    return fitting[std::ranges::find(devices, choice.gpu) - devices.begin()];
+  };
+  const auto chosen = mapped(policy.choose({real, devices, request}, count), gpu_of_choice);
   if (linked_.size() > kMostLinkedKept)
     linked_.clear();
   return linked_[key] = chosen;

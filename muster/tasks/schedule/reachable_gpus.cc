@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
@@ -23,14 +24,14 @@ using Kind = SelectionItem::Kind;
 
 // Whether what the item means depends on the moment.
 bool changes(const SelectionItem& item) {
-  return item.kind == Kind::idle || item.kind == Kind::free || item.kind == Kind::free_memory;
+  return is_one_of(item.kind, Kind::idle, Kind::free, Kind::free_memory);
 }
 
 // Whether the item names GPUs, and does not only narrow down what others name.
 bool is_pick_of_gpus(const SelectionItem& item) {
   if (item.excludes)
     return false;
-  return item.kind != Kind::memory && item.kind != Kind::free_memory && item.kind != Kind::model;
+  return !is_one_of(item.kind, Kind::memory, Kind::free_memory, Kind::model);
 }
 
 constexpr size_t kAllGpus = std::numeric_limits<size_t>::max();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 
@@ -26,7 +27,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
     if (at == text.size())
       return;
     const std::string_view pair = text.substr(at, 2);
-    if (pair == "{{" || pair == "}}") {
+    if (is_one_of(pair, "{{", "}}")) {
       literal(text.substr(at, 1));
       at += 2;
       continue;

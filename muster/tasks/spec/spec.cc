@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
@@ -146,7 +147,7 @@ std::vector<Task> tasks_of_text(const std::string& text,
 std::string read_spec(const std::string& path) {
   struct stat status = {};
   const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
-  const bool is_missing = problem == ENOENT || problem == ENOTDIR;
+  const bool is_missing = is_one_of(problem, ENOENT, ENOTDIR);
   if (problem != 0 && !is_missing)
     fail_errno(cat("cannot read '", printable(path), "'"), problem);
   if (!is_missing && (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode)))

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -152,7 +153,7 @@ std::string problem_of_name(std::string_view name) {
     return "expected a task's name, got ''";
   if (name.size() > kMaxTaskName)
     return cat("expected a task's name of at most ", kMaxTaskName, " bytes, got ", name.size());
-  const bool is_folder = name == "." || name == "..";
+  const bool is_folder = is_one_of(name, ".", "..");
   const bool has_slash = name.find('/') != std::string_view::npos;
   if (!is_folder && !has_slash && std::ranges::none_of(name, is_control))
     return "";
