@@ -1,7 +1,6 @@
 #include "muster/cli/live_screen.h"
 
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -80,20 +79,8 @@ void LiveScreen::give_terminal_back() {
     ::tcsetattr(STDIN_FILENO, TCSANOW, &keys_before_);
 }
 
-// Each line is cleared behind its text, and the rest of the screen behind the last one: nothing
-// flickers.
 void LiveScreen::show(const std::string& text) {
-  winsize size{};
-  if (::ioctl(fd_, TIOCGWINSZ, &size) != 0)
-    size = {};
-  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;
-  std::string out = "\x1b[H";
-  for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
-    if (c == '\n')
-      out += "\x1b[K";
-    out += c;
-  }
-  write_all(fd_, out + "\x1b[J");
+  write_all(fd_, drawn_at_top(fd_, text));
 }
 
 // Returns false if one of the signals that have come ends the program.

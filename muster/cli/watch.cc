@@ -48,13 +48,16 @@ class Interrupts {
   sigset_t old_{};
 };
 
-// Returns the text with the codes that draw it at the top of the terminal.
-std::string in_place(int fd, const std::string& text, bool first) {
+}  // namespace
+
+// Each line is cleared behind its text, and the rest of the screen behind the last one: nothing
+// flickers. The cursor has the last row.
+std::string drawn_at_top(int fd, const std::string& text) {
   winsize size{};
-  if (ioctl(fd, TIOCGWINSZ, &size) != 0)
+  if (::ioctl(fd, TIOCGWINSZ, &size) != 0)
     size = {};
-  std::string out = first ? "\x1b[2J\x1b[H" : "\x1b[H";
-  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;  // the cursor has the last one
+  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;
+  std::string out = "\x1b[H";
   for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
     if (c == '\n')
       out += "\x1b[K";
@@ -62,8 +65,6 @@ std::string in_place(int fd, const std::string& text, bool first) {
   }
   return out + "\x1b[J";
 }
-
-}  // namespace
 
 // Columns are counted in characters of UTF-8, not in bytes.
 std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns) {
@@ -98,7 +99,7 @@ void watch(int fd, const std::function<std::string()>& make_text, const WatchOpt
     const bool is_first = i == 0;
     const std::string text = make_text();
     if (terminal) {
-      write_all(fd, in_place(fd, text, is_first));
+      write_all(fd, (is_first ? "\x1b[2J" : "") + drawn_at_top(fd, text));
     } else {
       write_all(fd, is_first ? text : options.separator + text);
     }

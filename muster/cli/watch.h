@@ -23,4 +23,7 @@ void watch(int fd, const std::function<std::string()>& make_text, const WatchOpt
 // Returns the first lines of `text` that fit, each cut to `columns` characters. 0: no limit.
 std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns);
 
+// Returns the text with the codes that draw it at the top of the terminal, cut to its size.
+std::string drawn_at_top(int fd, const std::string& text);
+
 }  // namespace muster
