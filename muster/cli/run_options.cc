@@ -201,8 +201,9 @@ void set_simulated_hosts(const RunFlags& flags, Request& request) {
   const bool chooses_hosts = !flags.hosts.empty() || !flags.hostfile.empty();
   if (!chooses_hosts || flags.inventory.empty())
     return;
-  for (const HostSpec& host : listed_hosts(flags))
-    request.hosts.push_back({.name = host.name, .nproc = host.nproc});
+  request.hosts = mapped(listed_hosts(flags), [](const HostSpec& host) {
+    return HostRequest{.name = host.name, .nproc = host.nproc};
+  });
 }
 
 // Without the flag, --virtual-local-rank decides.
@@ -227,8 +228,7 @@ void set_request(const RunFlags& flags, Request& request) {
   set_map(flags, request);
   if (!flags.scores.empty())
     request.scores = read_scores(flags.scores);
-  for (const std::string& size : pieces(flags.rank_memory))
-    request.rank_memory_bytes.push_back(parse_bytes(size));
+  request.rank_memory_bytes = mapped(pieces(flags.rank_memory), parse_bytes);
   set_simulated_hosts(flags, request);
   if (!flags.mesh.empty())
     request.mesh = parse_axes(flags.mesh);

@@ -11,7 +11,6 @@
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
 #include "muster/device/readers/captured_host.h"

@@ -5,6 +5,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
@@ -32,8 +33,7 @@ AssignedDevice from_plan(const RankEnv& env) {
   }
   AssignedDevice found{.assignment = plan.ranks[env.rank], .mesh = plan.mesh};
   if (plan.global_batch > 0) {
-    for (const RankPlan& rank : plan.ranks)
-      found.batch_shares.push_back(rank.batch_share);
+    found.batch_shares = mapped(plan.ranks, &RankPlan::batch_share);
   }
   const DeviceAssignment& device = found.assignment.device;
   if (device.kind == DeviceAssignment::Kind::gpu && !env.simulated)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ranges>
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -39,11 +40,10 @@ Cause cause_in(const std::vector<const RankExit*>& failures) {
 
 // The ranks that had no chance to tell a failure of their own.
 std::vector<int> ended_by_muster(const std::vector<RankExit>& exits) {
-  std::vector<int> ended;
-  for (const RankExit& exit : exits)
-    if (exit.started && exit.sent_signal != 0)
-      ended.push_back(exit.rank);
-  return ended;
+  return mapped(exits | std::views::filter([&](const RankExit& exit) {
+                  return exit.started && exit.sent_signal != 0;
+                }),
+                &RankExit::rank);
 }
 
 // The doubt about a first failure that is but the loss of another rank.

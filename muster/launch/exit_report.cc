@@ -10,7 +10,6 @@
 #include <span>
 #include <utility>
 
-#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"

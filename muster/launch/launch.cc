@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/cores.h"
@@ -74,11 +76,9 @@ bool has_survived(const GroupResult& result, const LaunchOptions& options) {
 
 // Says which ranks a job that has ended well has lost.
 void tell_lost_ranks(const GroupResult& result) {
-  std::vector<std::string> lost;
-  for (const RankExit& exit : result.exits) {
-    if (exit.failed())
-      lost.push_back(cat("rank ", exit.rank, " (", describe_end(exit), ")"));
-  }
+  std::vector<std::string> lost = mapped(
+      result.exits | std::views::filter(&RankExit::failed),
+      [&](const RankExit& exit) { return cat("rank ", exit.rank, " (", describe_end(exit), ")"); });
   if (lost.empty())
     return;
   log(LogLevel::warn,

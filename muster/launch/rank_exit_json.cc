@@ -10,12 +10,14 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/launch/cause.h"
 #include "muster/launch/failure_meaning.h"
@@ -106,15 +108,11 @@ ErrorFacts error_facts_from_json(const Json& json) {
   if (const Json signal = member_of_type(json, "signal", Type::string); !signal.is_null())
     facts.signal = signal;
   const Json said = member_of_type(json, "said", Type::array);
-  for (const Json& line : said) {
-    if (line.is_string())
-      facts.said.push_back(line);
-  }
+  const auto is_text = std::views::filter([](const Json& line) { return line.is_string(); });
+  facts.said = mapped(said | is_text, [](const Json& line) { return line.get<std::string>(); });
   const Json lost_ranks = member_of_type(json, "lost_ranks", Type::array);
-  for (const Json& rank : lost_ranks) {
-    if (is_rank(rank))
-      facts.lost_ranks.push_back(rank);
-  }
+  facts.lost_ranks = mapped(lost_ranks | std::views::filter(is_rank),
+                            [](const Json& rank) { return rank.get<int>(); });
   return facts;
 }
 

@@ -77,8 +77,7 @@ RecordJson launch_json(const LaunchRecord& launch) {
 AttemptRecord attempt_from(const RecordJson& json) {
   AttemptRecord attempt;
   present_members_from_json(json, [&](const auto& visit) { visit_attempt(attempt, visit); });
-  for (const RecordJson& exit : json.at("exits"))
-    attempt.exits.push_back(rank_exit_from_json(exit));
+  attempt.exits = mapped(json.at("exits"), rank_exit_from_json);
   return attempt;
 }
 
@@ -88,8 +87,7 @@ LaunchRecord launch_from(const RecordJson& json) {
   present_members_from_json(json, [&](const auto& visit) { visit_launch_record(launch, visit); });
   if (launch.ended)
     launch.exit_code = json.value("exit_code", 0);
-  for (const RecordJson& attempt : json.at("attempts"))
-    launch.attempts.push_back(attempt_from(attempt));
+  launch.attempts = mapped(json.at("attempts"), attempt_from);
   return launch;
 }
 
@@ -99,8 +97,7 @@ RunRecord record_from(const RecordJson& json, const std::string& source) {
   if (schema != kRunSchema)
     throw Error(ErrorCode::invalid_argument, schema);
   RunRecord record;
-  for (const RecordJson& launch : json.at("launches"))
-    record.launches.push_back(launch_from(launch));
+  record.launches = mapped(json.at("launches"), launch_from);
   const RecordJson machine = json.value("machine", RecordJson());
   if (machine.is_object())
     record.machine = inventory_from_json(machine.dump(), source);

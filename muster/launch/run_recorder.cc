@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/version.h"
@@ -83,8 +84,7 @@ RunRecorder::RunRecorder(const LaunchOptions& options,
                       .pid = ::getpid(),
                       .max_restarts = options.max_restarts,
                       .began = seconds_since_1970()};
-  for (const ProgramRanks& more : options.more_programs)
-    launch.more_argvs.push_back(more.argv);
+  launch.more_argvs = mapped(options.more_programs, &ProgramRanks::argv);
   record_.launches.push_back(std::move(launch));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 
@@ -54,13 +55,16 @@ int first_cpu(const CpuCore& core) {
   return core.cpus.empty() ? -1 : std::ranges::min(core.cpus);
 }
 
+const CpuCore* pointer_to(const CpuCore& core) {
+  return &core;
+}
+
 // Returns the node's cores in the order of their first CPU.
 Cores cores_of_node(const Host& host, int node) {
-  Cores cores;
-  for (const CpuCore& core : host.cores) {
-    if (core.numa_node == node && !core.cpus.empty())
-      cores.push_back(&core);
-  }
+  const auto is_there = [&](const CpuCore& core) {
+    return core.numa_node == node && !core.cpus.empty();
+  };
+  Cores cores = mapped(host.cores | std::views::filter(is_there), pointer_to);
   std::ranges::sort(cores, {}, [](const CpuCore* core) { return first_cpu(*core); });
   return cores;
 }
@@ -70,12 +74,10 @@ Cores cores_of_socket(const Host& host, const Cores& node) {
   std::set<int> sockets;
   for (const CpuCore* core : node)
     sockets.insert(core->socket);
-  Cores cores;
-  for (const CpuCore& core : host.cores) {
-    if (sockets.contains(core.socket))
-      cores.push_back(&core);
-  }
-  return cores;
+  const auto is_there = [&](const CpuCore& core) {
+    return sockets.contains(core.socket);
+  };
+  return mapped(host.cores | std::views::filter(is_there), pointer_to);
 }
 
 // Returns the node's cores by their last-level cache, the cache with most cores first; of equals,

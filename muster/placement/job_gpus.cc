@@ -34,8 +34,7 @@ bool has_selected(const HostGpus& gpus) {
 bool JobGpus::find() {
   const auto hosts = mapped(hosts_, &JobHost::host);
   check_selection_hosts(request_.gpus, hosts);
-  for (const JobHost& host : hosts_)
-    gpus_.push_back(gpus_of(host));
+  gpus_ = mapped(hosts_, [&](const JobHost& host) { return gpus_of(host); });
   if (std::ranges::any_of(gpus_, has_selected))
     return true;
   if (std::ranges::any_of(gpus_, has_usable))

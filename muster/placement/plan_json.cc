@@ -9,7 +9,6 @@
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
 #include "muster/device/strict_json.h"

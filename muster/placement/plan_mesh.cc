@@ -1,8 +1,10 @@
 #include "muster/placement/plan_mesh.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 
@@ -27,11 +29,10 @@ bool leaves_host(const Plan& plan, const std::string& axis) {
 // The note is one of the whole job, and no warning: a large mesh has to leave hosts.
 void set_mesh(Plan& plan, const std::vector<MeshAxis>& axes, PlanNotes& notes) {
   plan.mesh = checked_mesh(axes, int_size(plan.ranks));
-  std::vector<std::string> between;
-  for (const MeshAxis& axis : plan.mesh.axes) {
-    if (leaves_host(plan, axis.name))
-      between.push_back(axis.name);
-  }
+  std::vector<std::string> between = mapped(
+      plan.mesh.axes |
+          std::views::filter([&](const MeshAxis& axis) { return leaves_host(plan, axis.name); }),
+      &MeshAxis::name);
   if (between.empty())
     return;
   notes.add(cat("mesh ",

@@ -1,5 +1,7 @@
 #include "muster/placement/plan_notes.h"
 
+#include <ranges>
+
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -56,12 +58,9 @@ std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
 
 // Warnings keep the words that they have among the notes, so that one can be found in the other.
 std::vector<std::string> PlanNotes::warnings(size_t num_hosts) const {
-  std::vector<std::string> warnings;
-  for (const std::string& text : order_) {
-    if (warnings_.contains(text))
-      warnings.push_back(prefix(hosts_.at(text), num_hosts) + text);
-  }
-  return warnings;
+  return mapped(order_ | std::views::filter(
+                             [&](const std::string& text) { return warnings_.contains(text); }),
+                [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts) + text; });
 }
 
 }  // namespace muster

@@ -11,6 +11,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_registry.h"
@@ -57,8 +58,7 @@ JobFailure failure_of(const nlohmann::ordered_json& json, const std::string& fol
   const auto first = json.find("first");
   if (first != json.end() && first->is_object())
     failure.exits.push_back(rank_exit_from_json(*first));
-  for (const auto& other : json.at("others"))
-    failure.exits.push_back(rank_exit_from_json(other));
+  append_mapped(failure.exits, json.at("others"), rank_exit_from_json);
   failure.card = failure_card(failure.exits,
                               {.run_id = json.value("run_id", ""),
                                .run_dir = folder,
@@ -143,8 +143,7 @@ JobRun read_job_run(const std::string& folder) {
   read_part(
       run, "metrics.jsonl", [&](const std::string& path) { run.metrics = read_metrics(path); });
   run.ranks = read_ranks(folder, run.problems);
-  for (const Divergence& found : compare_activity(run.ranks))
-    run.divergences.push_back(found.text());
+  run.divergences = mapped(compare_activity(run.ranks), &Divergence::text);
   // Now is taken after the files were read, so that no time in them lies after it.
   run.now_ns = activity_now();
   run.goes_on = is_running_here(run);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <ranges>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -89,8 +90,9 @@ std::string devices_of(const RankPlan& rank) {
 
 // The plan's ranks come first, in its order, on which add_gpus() relies.
 void add_plan(TopView& view, const Plan& plan) {
-  for (const RankPlan& rank : plan.ranks)
-    view.ranks.push_back({.rank = rank.rank, .host = rank.host, .device = devices_of(rank)});
+  view.ranks = mapped(plan.ranks, [](const RankPlan& rank) {
+    return TopRank{.rank = rank.rank, .host = rank.host, .device = devices_of(rank)};
+  });
 }
 
 bool has_device(const Gpu& gpu, const GpuUuid& uuid) {
@@ -175,10 +177,9 @@ void find_unseen_hosts(TopView& view) {
     if (rank.state.empty())
       rank.state = is_done ? "ended" : "not seen";
   }
-  for (const auto& [host, seen] : is_seen) {
-    if (!seen)
-      view.unseen_hosts.push_back(host);
-  }
+  std::erase_if(is_seen, [](const auto& host) { return host.second; });
+  const auto unseen = std::views::keys(is_seen);
+  view.unseen_hosts.assign(unseen.begin(), unseen.end());
 }
 
 }  // namespace

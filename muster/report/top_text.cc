@@ -232,12 +232,9 @@ std::string top_table(const TopView& view) {
     return std::ranges::all_of(view.ranks, is_empty, column.cell);
   });
   const auto heads = mapped(columns, &TopColumn::head);
-  std::vector<std::vector<std::string>> rows;
-  for (const TopRank& rank : view.ranks) {
-    rows.emplace_back();
-    for (const TopColumn& column : columns)
-      rows.back().push_back(column.cell(rank));
-  }
+  const auto rows = mapped(view.ranks, [&](const TopRank& rank) {
+    return mapped(columns, [&](const TopColumn& column) { return column.cell(rank); });
+  });
   if (!rows.empty())
     text += format_table(heads, rows);
   if (!view.unseen_hosts.empty()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "muster/base/mapped.h"
@@ -192,12 +193,9 @@ bool RunHosts::tries_any() const {
 }
 
 std::vector<std::string> RunHosts::lost() const {
-  std::vector<std::string> lost;
-  for (const auto& host : remote_) {
-    if (host && !host->problem().empty())
-      lost.push_back(cat(host->name(), ": ", host->problem()));
-  }
-  return lost;
+  return mapped(remote_ | std::views::filter(
+                              [&](const auto& host) { return host && !host->problem().empty(); }),
+                [&](const auto& host) { return cat(host->name(), ": ", host->problem()); });
 }
 
 TaskHost& RunHosts::at(int host) {

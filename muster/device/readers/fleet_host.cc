@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
@@ -66,12 +68,13 @@ void add_cores(const FleetHost& wanted, Host& host) {
 
 // Returns the CPUs of a NUMA node as text.
 std::string cpus_of(const Host& host, int node) {
-  std::vector<int> cpus;
-  for (const CpuCore& core : host.cores) {
-    if (core.numa_node == node)
-      cpus.push_back(core.cpus.front());
-  }
-  return to_cpu_list(std::move(cpus));
+  const auto is_there = [&](const CpuCore& core) {
+    return core.numa_node == node;
+  };
+  const auto first_cpu = [](const CpuCore& core) {
+    return core.cpus.front();
+  };
+  return to_cpu_list(mapped(host.cores | std::views::filter(is_there), first_cpu));
 }
 
 // GPUs are near to the CPUs of their own node.

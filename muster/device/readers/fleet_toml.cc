@@ -7,10 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/toml_text.h"
 #include "muster/device/links.h"

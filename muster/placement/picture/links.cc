@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 
 // Links are taken kind by kind, the nearest first. GPUs that are all joined alike make one bar,
@@ -70,8 +71,8 @@ std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
 // Lines begin in the middle of a GPU's box until ports are chosen.
 LinkRun run_of(const Link& link, const std::vector<size_t>& members, const HostLayout& layout) {
   LinkRun run{.link = link};
-  for (const size_t member : members)
-    run.ports.push_back({member, layout.gpus[member].box.middle()});
+  run.ports = mapped(
+      members, [&](size_t member) { return LinkPort{member, layout.gpus[member].box.middle()}; });
   return run;
 }
 

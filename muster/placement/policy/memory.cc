@@ -35,8 +35,8 @@ class Fitting {
  public:
   Fitting(const PolicyInput& input, Sharing sharing)
       : input_(input), sharing_(sharing), num_ranks_(input.gpus.size(), 0) {
-    for (const UsableGpu& gpu : input.gpus)
-      free_.push_back(free_memory_bytes(input.host, gpu));
+    free_ = mapped(input.gpus,
+                   [&](const UsableGpu& gpu) { return free_memory_bytes(input.host, gpu); });
   }
 
   Fit fit(int num_ranks) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/base/version.h"
@@ -65,11 +67,9 @@ void limit_cores(const TaskMachine& machine, Host& host) {
 TaskMachines several_machines(const std::vector<TaskMachine>& specs, const RemoteHello& question) {
   if (std::ranges::count_if(specs, &TaskMachine::here) > 1)
     fail_usage("--hosts: expected this machine once, got it by two names; leave one of them out");
-  std::vector<RemoteHostOptions> options;
-  for (const TaskMachine& spec : specs) {
-    if (!spec.here)
-      options.push_back(remote_options(spec, question));
-  }
+  std::vector<RemoteHostOptions> options =
+      mapped(specs | std::views::filter([](const TaskMachine& spec) { return !spec.here; }),
+             [&](const TaskMachine& spec) { return remote_options(spec, question); });
   std::vector<std::unique_ptr<RemoteHost>> answered = connect_hosts(options);
   auto next = answered.begin();
   TaskMachines machines{.inventory = {.source = "these machines"}};

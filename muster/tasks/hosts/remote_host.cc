@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -335,8 +336,7 @@ void RemoteHost::start(const StartOrder& order) {
                     .cpus = threads_of(*pool_, *order.where),
                     .bound = order.where->bound,
                     .log = order.log};
-  for (const int gpu : order.where->gpus)
-    start.gpus.push_back(host.gpus[gpu].uuid.value);
+  start.gpus = mapped(order.where->gpus, [&](int gpu) { return host.gpus[gpu].uuid.value; });
   tasks_[order.id] = {.log_fd = order.log_fd};
   channel_->send(to_line(start));
 }
@@ -405,11 +405,9 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
   };
   while (!std::ranges::all_of(hosts, has_answered) && Clock::now() < until)
     loop.run_once(until);
-  std::vector<std::string> problems;
-  for (const auto& host : hosts) {
-    if (!host->inventory())
-      problems.push_back(why_no_answer(*host));
-  }
+  std::vector<std::string> problems =
+      mapped(hosts | std::views::filter([&](const auto& host) { return !host->inventory(); }),
+             [&](const auto& host) { return why_no_answer(*host); });
   if (!problems.empty())
     throw Error(ErrorCode::unavailable, join(problems, "\n"));
   return hosts;

@@ -12,7 +12,6 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/strict_json.h"

@@ -77,8 +77,7 @@ Task task_of(const FileJson& json) {
   Task task{.name = json.at("name"), .argv = json.at("argv")};
   task.environment = json.value("env", Environment());
   task.directory = json.value("dir", "");
-  for (const FileJson& need : json.at("needs"))
-    task.needs.push_back(need_of(need));
+  task.needs = mapped(json.at("needs"), need_of);
   task.on = json.value("on", "");
   task.ranks = json.value("ranks", 1);
   task.after = json.value("after", std::vector<std::string>());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <unordered_set>
 
@@ -23,8 +24,8 @@ ResultColumns result_columns(const std::vector<Task>& tasks,
   ResultColumns columns;
   std::set<std::string> parameters;
   for (const Task& task : tasks) {
-    for (const auto& [name, value] : task.parameters)
-      parameters.insert(name);
+    const auto names = std::views::keys(task.parameters);
+    parameters.insert(names.begin(), names.end());
   }
   columns.parameters.assign(parameters.begin(), parameters.end());
   std::unordered_set<std::string> seen;

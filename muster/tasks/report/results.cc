@@ -44,9 +44,7 @@ OrderedJson task_json(const Task& task, const TaskResult& result) {
   json["reason"] = result.reason;
   const auto printed = OrderedJson::parse(result.last_json, nullptr, false);
   json["result"] = printed.is_object() ? printed : OrderedJson(nullptr);
-  json["attempts"] = OrderedJson::array();
-  for (const TaskAttempt& attempt : result.attempts)
-    json["attempts"].push_back(attempt_json(attempt));
+  json["attempts"] = mapped(result.attempts, attempt_json);
   return json;
 }
 

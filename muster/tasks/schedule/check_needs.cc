@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -156,11 +158,11 @@ class NeedJudge {
     uint64_t most = 0;
     std::string where;
     for (const ReachableHost& host : reachable_.hosts) {
-      std::vector<uint64_t> sizes;
-      for (const ReachableGpu& gpu : host.gpus) {
-        if (is_model(gpu.model, need_))
-          sizes.push_back(gpu.memory_bytes);
-      }
+      std::vector<uint64_t> sizes =
+          mapped(host.gpus | std::views::filter([&](const ReachableGpu& gpu) {
+                   return is_model(gpu.model, need_);
+                 }),
+                 &ReachableGpu::memory_bytes);
       if (std::min(host.most, sizes.size()) < num_gpus_)
         continue;
       std::sort(sizes.rbegin(), sizes.rend());

@@ -461,11 +461,9 @@ std::vector<int> DevicePool::bind(const Allocation& where) const {
     if (has_cpu(where, cpu))
       nodes.insert(cpu.numa_node);
   }
-  std::vector<int> bound;
-  for (const PoolCpu& cpu : all) {
-    if (nodes.contains(cpu.numa_node))
-      bound.push_back(cpu.cpu);
-  }
+  std::vector<int> bound = mapped(
+      all | std::views::filter([&](const PoolCpu& cpu) { return nodes.contains(cpu.numa_node); }),
+      &PoolCpu::cpu);
   // All CPUs are no binding. Where a GPU's node is not known, or has no CPU of ours, nothing is
   // near.
   if (bound.size() == all.size() || nodes.contains(-1))

@@ -1,6 +1,7 @@
 #include "muster/tasks/schedule/explain.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,7 @@ class ScheduleExplainer {
   std::string explain_cpus(const TaskNeed& need, size_t task) const;
   std::string explain_host(int host, const TaskNeed& need, size_t task) const;
   std::string explain_reserved_cpus(int host, size_t task) const;
+  std::vector<std::string> names_running(const std::function<bool(const Allocation&)>& holds) const;
   std::vector<std::string> names_on_gpu(int host, int gpu) const;
   std::vector<std::string> names_on_cpus(int host) const;
 
@@ -79,24 +81,27 @@ class ScheduleExplainer {
   const std::vector<PoolHost>& hosts_;
 };
 
-// The tasks that have a part of the GPU.
-std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) const {
+// The running tasks whose devices are as `holds` asks.
+std::vector<std::string> ScheduleExplainer::names_running(
+    const std::function<bool(const Allocation&)>& holds) const {
   std::vector<std::string> names;
   for (const auto& [task, running] : schedule_.running_) {
-    if (running.where.host == host && has_gpu(running.where.gpus, gpu))
+    if (holds(running.where))
       names.push_back(name(task));
   }
   return names;
 }
 
+// The tasks that have a part of the GPU.
+std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) const {
+  return names_running(
+      [&](const Allocation& where) { return where.host == host && has_gpu(where.gpus, gpu); });
+}
+
 // The tasks that count CPUs of the host.
 std::vector<std::string> ScheduleExplainer::names_on_cpus(int host) const {
-  std::vector<std::string> names;
-  for (const auto& [task, running] : schedule_.running_) {
-    if (running.where.host == host && running.where.cpus > 0)
-      names.push_back(name(task));
-  }
-  return names;
+  return names_running(
+      [&](const Allocation& where) { return where.host == host && where.cpus > 0; });
 }
 
 // Each GPU of the pool gets a line.

@@ -169,12 +169,11 @@ class AfterResolver {
 
   // The names of the parameters that both templates have.
   static std::vector<std::string> shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
-    std::vector<std::string> shared;
-    for (const TaskParameter& parameter : a.each) {
-      if (std::ranges::find(b.each, parameter.name, &TaskParameter::name) != b.each.end())
-        shared.push_back(parameter.name);
-    }
-    return shared;
+    return mapped(a.each | std::views::filter([&](const TaskParameter& parameter) {
+                    return std::ranges::find(b.each, parameter.name, &TaskParameter::name) !=
+                           b.each.end();
+                  }),
+                  &TaskParameter::name);
   }
 
   // The task's values of these parameters, in their order.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/spec.h"
@@ -159,8 +160,9 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::s
     made_from.task.needs = default_needs(made_from.task.ranks);
   for (const std::string& text : options.sweeps)
     made_from.each.push_back(parse_sweep(text, made_from.each));
-  for (const std::string& word : options.command)
-    made_from.argv.push_back(filled_text("command: ", word, made_from.each));
+  made_from.argv = mapped(options.command, [&](const std::string& word) {
+    return filled_text("command: ", word, made_from.each);
+  });
   for (const auto& [name, value] : options.common.environment)
     made_from.environment.emplace_back(
         name, filled_text(cat("--env ", name, "=").c_str(), value, made_from.each));
