@@ -1,9 +1,8 @@
-// Whether a value is one of several: of a range, which std::ranges answers only from C++23 on, or of
-// those listed.
+// Whether a value is one of several: of a range, which std::ranges answers only from C++23 on, or
+// of those listed.
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 #include <iterator>
 
 namespace muster {

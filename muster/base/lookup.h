@@ -1,5 +1,5 @@
-// `lookup` reads a table of keys and values that stands in a source, `find_or` a map; `element_with`
-// and `element_where` look through any range. For every part.
+// `lookup` reads a table of keys and values that stands in a source, `find_or` a map;
+// `element_with` and `element_where` look through any range. For every part.
 #pragma once
 
 #include <algorithm>

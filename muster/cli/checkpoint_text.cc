@@ -274,8 +274,8 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
 
 std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::string text = cat(facts_text(view, shown), "\n", files_text(view));
-  text +=
-      sum_of<std::string>(shown, [&](const auto& tensors) { return cat("\n", tensors_text(tensors)); });
+  text += sum_of<std::string>(
+      shown, [&](const auto& tensors) { return cat("\n", tensors_text(tensors)); });
   return text;
 }
 

@@ -45,8 +45,8 @@ std::string plain(const std::string& text) {
 // Each line is escaped by itself.
 std::string lines_of(const std::string& text) {
   std::string result;
-  result +=
-      sum_of<std::string>(split(text, '\n'), [&](const std::string& line) { return plain(line) + "\n"; });
+  result += sum_of<std::string>(split(text, '\n'),
+                                [&](const std::string& line) { return plain(line) + "\n"; });
   return result;
 }
 
@@ -85,13 +85,14 @@ std::string manual_page(const CommandHelp& command) {
     page += "[FLAGS]";
   if (!command.commands.empty())
     page += " COMMAND";
-  page += sum_of<std::string>(command.arguments,
-                       [&](const FlagHelp& argument) { return " " + plain(argument.names.at(0)); });
+  page += sum_of<std::string>(command.arguments, [&](const FlagHelp& argument) {
+    return " " + plain(argument.names.at(0));
+  });
   page += "\n";
   if (!command.arguments.empty())
     page += ".SH ARGUMENTS\n";
   page += sum_of<std::string>(command.arguments,
-                       [&](const FlagHelp& argument) { return flag_text(argument); });
+                              [&](const FlagHelp& argument) { return flag_text(argument); });
   if (!command.commands.empty())
     page += ".SH COMMANDS\n";
   page += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {

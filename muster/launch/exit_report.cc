@@ -392,8 +392,9 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
   out += restart_text(context) + "\n";
   out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
   out += labelled("  cause     ", doubt_about(exits, first));
-  out += sum_of<std::string>(context.bad_gpus,
-                      [&](const BadGpu& gpu) { return labelled("  GPU       ", describe({gpu})); });
+  out += sum_of<std::string>(context.bad_gpus, [&](const BadGpu& gpu) {
+    return labelled("  GPU       ", describe({gpu}));
+  });
   out += who_left(first, context);
   out += consequences(exits, end.first, ended_well ? end.failed : end.first);
   out += labelled("  log       ", first.stderr_log);

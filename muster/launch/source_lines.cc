@@ -86,7 +86,8 @@ void take_answer(Frame& frame,
 void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   const bool has_all_symbols = !module.starts_with("/lib") && !module.starts_with("/usr/lib");
   std::string command = cat("timeout 5 addr2line -Cfe ", shell_quoted(module));
-  command += sum_of<std::string>(frames, [&](const Frame* frame) { return cat(" ", frame->offset); });
+  command +=
+      sum_of<std::string>(frames, [&](const Frame* frame) { return cat(" ", frame->offset); });
   std::vector<std::string> said;
   try {
     said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');

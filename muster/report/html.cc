@@ -169,7 +169,8 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
                ">");
   };
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr>";
-  html += sum_of<std::string>(shown, [&](const size_t i) { return cell("th", i, columns[i].name); });
+  html +=
+      sum_of<std::string>(shown, [&](const size_t i) { return cell("th", i, columns[i].name); });
   html += "</tr></thead>\n<tbody>\n";
   for (size_t r = 0; r < std::min(rows.size(), most_rows); ++r) {
     html += "<tr>";

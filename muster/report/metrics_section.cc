@@ -50,7 +50,7 @@ std::string metrics_section(const JobRun& run) {
   const std::string x_name = run.metrics.has_steps ? "step" : "line";
   std::string html = "<div class=\"charts\">\n";
   html += sum_of<std::string>(charts_of(run.metrics.series),
-                       [&](const auto& chart) { return line_chart(chart, x_name); });
+                              [&](const auto& chart) { return line_chart(chart, x_name); });
   html += cat("</div>\n<details><summary>All of them as numbers</summary>\n",
               numbers_table(run.metrics.series),
               "</details>\n");

@@ -55,8 +55,8 @@ std::string device_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return cat("CPU slot ", rank.device.cpu_slot);
   std::string text = cat("GPU ", rank.device.index.value);
-  text += sum_of<std::string>(rank.more_devices,
-                       [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
+  text += sum_of<std::string>(
+      rank.more_devices, [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
   return rank.device.model.empty() ? text : cat(text, " (", rank.device.model, ")");
 }
 

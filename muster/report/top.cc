@@ -83,8 +83,8 @@ std::string devices_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return rank.device.id();
   std::string text = cat("GPU ", rank.device.index.value);
-  text += sum_of<std::string>(rank.more_devices,
-                       [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
+  text += sum_of<std::string>(
+      rank.more_devices, [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
   return text;
 }
 

@@ -48,7 +48,7 @@ std::string shown(const SlurmPlan& plan,
     text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
     text += cat(shell_command(sbatch_argv(array, options, jobs)), "\n");
     text += sum_of<std::string>(split(trim(array.script), '\n'),
-                         [&](const std::string& line) { return cat("    ", line, "\n"); });
+                                [&](const std::string& line) { return cat("    ", line, "\n"); });
     jobs.push_back(cat("JOB", i));
   }
   return cat(text,

@@ -117,8 +117,8 @@ std::string task_file_path(const std::string& run_dir) {
 
 std::string to_text(const TaskFile& file) {
   std::string text = line_of({{"schema", kTasksSchema}, {"settings", file.settings}}, "settings");
-  text +=
-      sum_of<std::string>(file.tasks, [&](const Task& task) { return line_of(json_of(task), task.name); });
+  text += sum_of<std::string>(file.tasks,
+                              [&](const Task& task) { return line_of(json_of(task), task.name); });
   return text;
 }
 
