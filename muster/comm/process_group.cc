@@ -201,7 +201,7 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
 Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
   ProcessGroupCall call("all_gather", state_.get(), timeout_);
   at::Tensor to = call.moved(output, true).view(-1);
-  at::Tensor from = call.moved(input, false).view(-1);
+  at::Tensor from = call.apart(call.moved(input, false).view(-1), to);
   call.check_parts(output, input, "output", "input");
   state_->count(from);
   call.in_common([&] { return describe(input); });
@@ -217,7 +217,7 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output,
                                         Caller caller) {
   ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
   at::Tensor to = call.numbers(output, true, op).view(-1);
-  at::Tensor from = call.numbers(input, false, op).view(-1);
+  at::Tensor from = call.apart(call.numbers(input, false, op).view(-1), to);
   call.check_parts(input, output, "input", "output");
   state_->count(from);
   call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
@@ -236,7 +236,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
                                     Caller caller) {
   ProcessGroupCall call("all_to_all", state_.get(), timeout_);
   at::Tensor to = call.moved(output, true);
-  at::Tensor from = call.moved(input, false);
+  at::Tensor from = call.apart(call.moved(input, false), to);
   const auto check =
       [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
         if (are_splits_of(splits, tensor, state_->size))
@@ -286,6 +286,7 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
   if (state_->rank == root) {
     const at::Tensor to = call.moved(output, true);
     call.check_parts(output, input, "output", "input");
+    inputs[0] = call.apart(inputs[0], to);
     outputs.push_back(parts_of(to, state_->size));
   }
   inputs[0] = inputs[0].view(-1);
@@ -304,7 +305,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
   std::vector<at::Tensor> outputs{call.moved(output, true)};
   std::vector<std::vector<at::Tensor>> inputs;
   if (state_->rank == root) {
-    const at::Tensor from = call.moved(input, false);
+    const at::Tensor from = call.apart(call.moved(input, false), outputs[0]);
     state_->count(from);
     call.check_parts(input, output, "input", "output");
     inputs.push_back(parts_of(from, state_->size));

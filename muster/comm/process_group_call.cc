@@ -10,6 +10,8 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -30,6 +32,21 @@ namespace {
 
 // A backend waits so much longer than Work::wait(), where the latter has the clock.
 constexpr std::chrono::seconds kAfterOurs{30};
+
+// Where the elements of a plain tensor lie in its storage. Units: bytes.
+struct Extent {
+  int64_t begin;
+  int64_t size;
+};
+
+Extent extent_of(const at::Tensor& plain) {
+  return {.begin = plain.storage_offset() * plain.element_size(),
+          .size = plain.numel() * plain.element_size()};
+}
+
+bool overlap(const Extent& one, const Extent& other) {
+  return one.begin < other.begin + other.size && other.begin < one.begin + one.size;
+}
 
 }  // namespace
 
@@ -102,6 +119,19 @@ at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, Reduc
                   ")"));
 }
 
+// MPI takes no input that lies in its output.
+at::Tensor ProcessGroupCall::apart(const at::Tensor& input, const at::Tensor& output) const {
+  if (!input.storage().is_alias_of(output.storage()))
+    return input;
+  const Extent from = extent_of(input), to = extent_of(output);
+  const auto [part, whole] = std::minmax(
+      from, to, [](const Extent& one, const Extent& other) { return one.size < other.size; });
+  const bool are_part_and_whole = part.size * state_->size == whole.size;
+  const bool is_in_place = state_->options.backend != "mpi" && are_part_and_whole &&
+                           part.begin == whole.begin + state_->rank * part.size;
+  return is_in_place || !overlap(from, to) ? input : input.clone();
+}
+
 at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
   const bool by_backend = state_->can.copies_gpus || state_->can.on_gpus;
   if (!given.defined() || !given.is_cuda() || by_backend)
@@ -161,6 +191,8 @@ void ProcessGroupCall::check(const at::Tensor& tensor) {
     bad("a tensor", "an undefined one");
   if (tensor.layout() != at::kStrided)
     bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
+  if (tensor.is_quantized())  // its scale would stay each rank's own
+    bad("a tensor of plain numbers", cat("the quantized ", describe(tensor), "; send int_repr()"));
   const c10::Device device = state_->options.device;
   if (tensor.device() != device && !tensor.device().is_cpu())
     bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());

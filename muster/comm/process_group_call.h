@@ -35,6 +35,10 @@ class ProcessGroupCall {
   // invalid_argument for an operation that complex numbers do not have.
   at::Tensor moved(const at::Tensor& given, bool output);
   at::Tensor numbers(const at::Tensor& given, bool output, ReduceOp op);
+  // The input as a backend may read it while it writes the output: a copy where both share memory,
+  // unless the smaller one lies at this rank's place in the larger, which MPI alone does not
+  // take. Both are plain.
+  at::Tensor apart(const at::Tensor& input, const at::Tensor& output) const;
   // A message's tensor is on the host where Gloo sends it. (Gloo's collectives copy CUDA tensors
   // themselves.)
   at::Tensor host_tensor(const at::Tensor& given, bool output);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -143,9 +144,11 @@ void Work::wait() {
       state->record.end(/*failed=*/false);
     if (state->copies.empty())
       return;
-    const at::NoGradGuard no_grad;
-    for (const auto& copy : state->copies)
-      copy_plain(copy.original, copy.contiguous);
+    std::call_once(state->copied_back, [&] {
+      const at::NoGradGuard no_grad;
+      for (const auto& copy : state->copies)
+        copy_plain(copy.original, copy.contiguous);
+    });
   } catch (...) {
     state->record.end(/*failed=*/true);
     rethrow_translated(state->name());

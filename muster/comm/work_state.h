@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,8 @@ struct Work::State {
                 // only order streams, and the LateWatch has the timeout
   };
   Waiting waiting = Waiting::in_slices;
+
+  std::once_flag copied_back{};  // by the first wait() of this Work and its copies
 
   // The operation is a GPU's, and its caller waits for it all the same: it throws what is wrong.
   bool keeps_host_waiting() const { return on_gpu && waited && waiting == Waiting::in_slices; }

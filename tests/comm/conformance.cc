@@ -409,6 +409,63 @@ void bad_arguments(ProcessGroup& group) {
 }
 
 // A Work keeps what it needs: its group may be shut down, or let go, before it is waited for.
+// An output may lie over its input: at this rank's place in the whole, at another, or all over it.
+void outputs_over_inputs(ProcessGroup& group) {
+  const int size = group.size();
+  const auto whole = [&](int rank) {
+    return torch::arange(size * 2, torch::kFloat).add(100 * rank).to(group.device());
+  };
+  const auto of_all = [&](int place) {  // that part of every rank's whole
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < size; ++rank)
+      parts.push_back(whole(rank).narrow(0, 2 * place, 2));
+    return torch::cat(parts);
+  };
+  const int mine = group.rank();
+  auto exchanged = whole(mine);
+  group.all_to_all(exchanged, exchanged);
+  expect_equal(exchanged, of_all(mine), "all_to_all in place");
+  for (int place = 0; place < size; ++place) {
+    const auto part_of = [&](const at::Tensor& tensor) {
+      return tensor.narrow(0, 2 * place, 2);
+    };
+    auto scattered = whole(0);
+    group.scatter(part_of(scattered), scattered, 0);
+    expect_equal(part_of(scattered), whole(0).narrow(0, 2 * mine, 2), "scatter into its input");
+    auto gathered = whole(mine);
+    group.gather(gathered, part_of(gathered), 0);
+    if (mine == 0)
+      expect_equal(gathered, of_all(place), "gather of a part of its output");
+    auto gathered_by_all = whole(mine);
+    group.all_gather(gathered_by_all, part_of(gathered_by_all));
+    expect_equal(gathered_by_all, of_all(place), "all_gather of a part of its output");
+    auto reduced = whole(mine);
+    group.reduce_scatter(part_of(reduced), reduced);
+    expect_equal(
+        part_of(reduced), of_all(mine).view({size, 2}).sum(0), "reduce_scatter into its input");
+  }
+}
+
+// The first wait of copies of a Work brings the result. Later ones leave what was written since.
+void copies_of_works(ProcessGroup& group) {
+  auto strided = torch::ones({3, 2}, group.device()).t();
+  auto work = group.all_reduce_async(strided);
+  auto copy = work;
+  copy.wait();
+  expect_equal(strided, torch::full({2, 3}, group.size(), torch::kFloat), "of the first wait");
+  strided.fill_(-1);
+  work.wait();
+  expect_equal(strided, torch::full({2, 3}, -1, torch::kFloat), "of the second wait");
+}
+
+// Ranks may have quantized with scales of their own, which no call sends.
+void quantized_tensors(ProcessGroup& group) {
+  const auto quantized = torch::quantize_per_tensor(torch::ones({3}), 0.5, 0, torch::kQInt8);
+  expect_error(ErrorCode::invalid_argument, "the quantized QInt8 [3]", [&] {
+    group.broadcast(quantized, 0);
+  });
+}
+
 void works_outlive_their_groups(ProcessGroup& group) {
   std::vector<int> all(static_cast<size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
@@ -505,6 +562,9 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"Barriers", barriers},
       {"SubGroups", sub_groups},
       {"BadArguments", bad_arguments},
+      {"OutputsOverInputs", outputs_over_inputs},
+      {"CopiesOfWorks", copies_of_works},
+      {"QuantizedTensors", quantized_tensors},
       {"WorksOutliveTheirGroups", works_outlive_their_groups},
       {"OwnTimeLimits", own_time_limits},
   };
