@@ -136,6 +136,14 @@ std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& group
   return join(rates, ", ");
 }
 
+[[noreturn]] void refuse_archive(const char* call) {
+  throw Error(ErrorCode::failed_precondition,
+              cat(call,
+                  ": expected an optimizer with its whole state, got a ShardedOptimizer, of whose "
+                  "state each rank has a part; use gather_state() and divide_state() with a plain "
+                  "optimizer, or Checkpoints with pieces()"));
+}
+
 }  // namespace
 
 struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State> {
@@ -668,6 +676,14 @@ void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
     return;
   for (size_t g = 0; g < param_groups_.size(); ++g)
     param_groups_[g].set_options(plain.param_groups()[g].options().clone());
+}
+
+void ShardedOptimizerBase::save(torch::serialize::OutputArchive& /*archive*/) const {
+  refuse_archive("torch::save");
+}
+
+void ShardedOptimizerBase::load(torch::serialize::InputArchive& /*archive*/) {
+  refuse_archive("torch::load");
 }
 
 TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const {

@@ -77,6 +77,11 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   void gather_state(torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& plain);
 
+  // torch::save and torch::load would see none of the state, which lies in part(). Throws:
+  // failed_precondition.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
   // The parameters of part() by the model's names, for Checkpoints::add("optimizer", optimizer,
   // pieces). Throws: invalid_argument for a model that lacks any of them.
   TensorPieces pieces(const torch::nn::Module& model) const;

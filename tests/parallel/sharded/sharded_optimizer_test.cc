@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <sstream>
+#include <string>
+
 #include "muster/base/error.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
@@ -191,6 +195,29 @@ TEST(ShardedOptimizer, GathersMicroBatchesAndClipsByTheNormOfAll) {
 }
 
 // Each rank would update its part by its own gradients, and give the others the result.
+// LibTorch's archive would have been empty, and a training that loaded it would have begun anew.
+TEST(ShardedOptimizer, TorchSaveAndLoadAreRefused) {
+  using torch::optim::Adam;
+  run_ranks(2, [](ProcessGroup& group) {
+    auto net = sharded_mlp();
+    ShardedOptimizer<Adam> optimizer(net->parameters(), 0.1, group);
+    const auto is_refused = [](const std::string& call, const std::function<void()>& body) {
+      try {
+        body();
+        ADD_FAILURE() << call << " was taken";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr(call + ": expected an optimizer with its whole state"));
+      }
+    };
+    std::stringstream file;
+    is_refused("torch::save", [&] { torch::save(optimizer, file); });
+    Adam plain(net->parameters(), 0.1);
+    std::stringstream of_a_plain_one;
+    torch::save(plain, of_a_plain_one);
+    is_refused("torch::load", [&] { torch::load(optimizer, of_a_plain_one); });
+  });
+}
+
 TEST(ShardedOptimizer, GradientsOfNoSyncAreRefused) {
   using torch::optim::SGD;
   const auto is_refused = [](ShardedOptimizer<SGD>& optimizer) {
