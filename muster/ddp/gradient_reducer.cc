@@ -72,12 +72,24 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
   if (!accumulated)
     return;
   const auto& trained = model.trained().tensors;
-  for (const at::Tensor& tensor : before.tensors) {
+  std::vector<std::string> dropped;
+  for (size_t i = 0; i < before.tensors.size(); ++i) {
+    const at::Tensor& tensor = before.tensors[i];
     const bool is_trained = std::ranges::any_of(
         trained, [&](const at::Tensor& other) { return other.is_same(tensor); });
-    if (!is_trained)
-      tensor.mutable_grad().reset();
+    if (is_trained || !tensor.grad().defined())
+      continue;
+    tensor.mutable_grad().reset();
+    dropped.push_back(before.names[i]);
   }
+  if (!dropped.empty() && group.rank() == 0)
+    log(LogLevel::warn,
+        cat("DistributedDataParallel: expected parameters to stay trained between no_sync() and "
+            "the backward that averages, got '",
+            muster::join(dropped, "', '"),
+            "' frozen, whose gradients are dropped (rank ",
+            group.job_rank(),
+            "); freeze after a step"));
 }
 
 // Two Reducers cannot both have a gradient in their buckets: with another wrapped model that shares

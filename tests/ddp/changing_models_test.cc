@@ -150,6 +150,7 @@ TEST_P(ChangingModel, FrozenOnOneRankOnlyIsAnErrorOnBoth) {
 
 // The micro-batches of a layer that is frozen before they are reduced.
 TEST_P(ChangingModel, GradientsOfWhatWasFrozenAreNotAppliedLocally) {
+  ::testing::internal::CaptureStderr();
   run_ranks(
       2,
       [](ProcessGroup& group) {
@@ -168,6 +169,8 @@ TEST_P(ChangingModel, GradientsOfWhatWasFrozenAreNotAppliedLocally) {
         EXPECT_TRUE(same_everywhere(group, net[1]->parameters()));
       },
       over());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("got '0.weight', '0.bias' frozen, whose gradients are dropped (rank 0)"));
 }
 
 // A GAN: the discriminator is frozen whole while the generator trains through it.
