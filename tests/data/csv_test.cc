@@ -149,6 +149,29 @@ TEST_F(Csv, ClassesMayBeTexts) {
   }
 }
 
+TEST_F(Csv, FillsNoMissingLabels) {
+  const std::string text = "a,y\n,0\n3,\n";
+  EXPECT_THAT(refusal(text, {.format = {.missing = 0.0}}),
+              AllOf(HasSubstr("line 3, got nothing"), HasSubstr(".missing fills no labels")));
+  EXPECT_THAT(refusal(text, {.format = {.missing = 0.0}, .classes = false}), HasSubstr("line 3"));
+  EXPECT_EQ(read_csv_dataset(put("a,y\n,0\n3,1\n"), {.format = {.missing = 0.0}}).size(), 2);
+}
+
+TEST_F(Csv, RefusesAClassThatIsTwiceInTheList) {
+  EXPECT_THAT(refusal("a,y\n1,cat\n2,dog\n", {.class_names = {"cat", "cat", "dog"}}),
+              HasSubstr("expected each of .class_names once, got 'cat' twice"));
+}
+
+TEST_F(Csv, TakesNoIndexForAFeature) {
+  for (const std::string text :
+       {",a,y\n0,5,1\n1,6,0\n", "\"\",\"a\",\"y\"\n\"1\",5,1\n\"2\",6,0\n"}) {
+    EXPECT_THAT(refusal(text), HasSubstr("expected a name for column 0"));
+    EXPECT_THAT(refusal(text, {.label = "y"}), HasSubstr("index=False"));
+    EXPECT_EQ(read_csv_dataset(put(text), {.features = {"a"}, .label = "y"}).features().size(1), 1);
+    EXPECT_EQ(read_csv(put(text), {.features = {0, 1}}).size(1), 2) << "it was asked for";
+  }
+}
+
 // Tables that Python's csv module has written, with texts of every kind in the columns between.
 TEST_F(Csv, ReadsWhatPythonWrites) {
   const auto numbers = test::run_python("tests/data/csv_files.py", "'" + folder_.path() + "'");

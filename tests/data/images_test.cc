@@ -333,6 +333,24 @@ TEST_F(ImageFolders, SortsClassesAndPictures) {
   }
 }
 
+TEST_F(ImageFolders, SaysWhatItLeavesOut) {
+  put("cat/1.png", small_);
+  put("cat/2.webp", "RIFF");
+  put("dog/3.png", small_);
+  put("dog/4.BMP", "BM");
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(ImageFolder(folder_.path()).size(), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("leaves out 2 pictures"), HasSubstr("cat/2.webp' first")));
+}
+
+TEST_F(ImageFolders, RefusesAHiddenFolderAsAClass) {
+  put("cat/1.png", small_);
+  put(".ipynb_checkpoints/1.png", small_);
+  EXPECT_THAT(message_of([&] { ImageFolder(folder_.path()); }),
+              HasSubstr("got the hidden folder '.ipynb_checkpoints'"));
+}
+
 TEST_F(ImageFolders, GivesTheTransformTheSamplesOwnChance) {
   put("a/1.png", small_);
   const ImageFolder images(folder_.path(),

@@ -57,6 +57,42 @@ TEST(Tokens, GivesWindowsThatBeginAnywhere) {
   EXPECT_EQ(*begins.begin(), 1000000);
 }
 
+TEST(Tokens, RefusesNumbersThatAreWider) {
+  const test::TempFolder folder;
+  const auto refusal = [&](const std::string& bytes, TokenType type) {
+    test::put_file(folder / "a.bin", bytes);
+    return message_of([&] { TokenFile(folder / "a.bin", type, 8, {.vocabulary = 50257}); });
+  };
+  EXPECT_THAT(refusal(token_bytes<uint32_t>(1000), TokenType::uint16),
+              AllOf(HasSubstr("expected tokens of 2 bytes"),
+                    HasSubstr("got 0 for every second of the first 2000")));
+  EXPECT_THAT(refusal(token_bytes<int64_t>(9000), TokenType::uint16), HasSubstr("first 4096"));
+  EXPECT_THAT(refusal(token_bytes<int64_t>(1000), TokenType::uint32), HasSubstr("of 4 bytes"));
+}
+
+TEST(Tokens, TakesTokensThatAreOftenZero) {
+  const test::TempFolder folder;
+  std::string some_zeros;
+  for (int i = 0; i < 250; ++i)
+    some_zeros += token_bytes<uint16_t>(1, 7) + token_bytes<uint16_t>(2);
+  for (const std::string& bytes : {some_zeros, std::string(2000, '\0')}) {
+    test::put_file(folder / "a.bin", bytes);
+    EXPECT_EQ(TokenFile(folder / "a.bin", TokenType::uint16, 8).num_tokens(),
+              std::ssize(bytes) / 2);
+  }
+}
+
+TEST(Tokens, RefusesFilesThatHaveAHead) {
+  const test::TempFolder folder;
+  const auto refusal = [&](const std::string& head) {
+    test::put_file(folder / "a.bin", head + token_bytes<uint16_t>(600));
+    return message_of([&] { TokenFile(folder / "a.bin", TokenType::uint16, 8); });
+  };
+  EXPECT_THAT(refusal("\x93NUMPY"), HasSubstr("got a .npy file; write the tokens alone: array.to"));
+  EXPECT_THAT(refusal(token_bytes<int32_t>(1, 20240520)), HasSubstr("llm.c's head of 1024 bytes"));
+  EXPECT_THAT(refusal("PK\x03\x04"), HasSubstr("got an archive"));
+}
+
 TEST(Tokens, RefusesFilesThatDoNotFit) {
   const test::TempFolder folder;
   const auto refusal =

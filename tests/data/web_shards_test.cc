@@ -124,6 +124,17 @@ TEST_F(WebShardsTest, RefusesASampleThatHasAFileTwice) {
   }
 }
 
+TEST_F(WebShardsTest, RefusesLinksInThePlaceOfFiles) {
+  for (const char type : {'1', '2'}) {
+    test::put_file(folder_ / "a.tar",
+                   test::tar_entry("a.jpg", "j") + test::tar_entry("README", "", '2', "a.jpg") +
+                       test::tar_entry("b.jpg", "", type, "a.jpg") + test::tar_end());
+    WebSampleReader reader({folder_ / "a.tar"}, {}, {});
+    EXPECT_THAT(message_of([&] { reader.next(); }),
+                AllOf(HasSubstr("got the link 'b.jpg'"), HasSubstr("--hard-dereference")));
+  }
+}
+
 TEST_F(WebShardsTest, ReadsCompressedShards) {
   test::put_file(folder_ / "a.tar", test::gzip(tar_of({{"1.txt", "one"}, {"2.txt", "two"}})));
   WebSampleReader reader({folder_ / "a.tar"}, {}, {});
@@ -270,6 +281,10 @@ TEST_F(WebShardsTest, FindsShards) {
   put_shards(3, 1);
   EXPECT_EQ(shards_of(folder_ / "shard-{0..2}.tar").size(), 3U);
   EXPECT_EQ(shards_of(folder_.path()).size(), 3U);
+  for (const char* name : {"a.tar.gz", "b.tgz", "C.TAR"})
+    test::put_file(folder_ / name, "");
+  test::put_file(folder_ / "d.tar.part", "");  // what a download has not finished
+  EXPECT_EQ(shards_of(folder_.path()).size(), 6U);
   EXPECT_THAT(shards_of(folder_ / "shard-1.tar"), ElementsAre(folder_ / "shard-1.tar"));
   EXPECT_THAT(message_of([&] { shards_of(folder_ / "shard-{0..3}.tar"); }),
               HasSubstr("shard-3.tar"));

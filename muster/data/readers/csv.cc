@@ -20,14 +20,28 @@ namespace {
 
 constexpr double kMostWhole = 9007199254740992;  // 2^53: from there on a double skips some
 
+// pandas and R write the rows' numbers into a first column without a name. A table that is sorted
+// by class would be learnt from them.
+void check_no_index(const CsvText& text, const std::string& path) {
+  if (text.has_header() && text.columns() > 1 && text.name_of(0).empty())
+    throw Error(ErrorCode::invalid_argument,
+                cat("csv: expected a name for column 0 in '",
+                    path,
+                    "', got none, as pandas names its index; list the columns to read as "
+                    ".features, or write the table without it (index=False)"));
+}
+
 // The features are the columns asked for, or else all but the label.
 std::vector<int64_t> columns_asked(const CsvText& text,
                                    const CsvOptions& options,
-                                   std::optional<int64_t> label) {
+                                    std::optional<int64_t> label,
+                                    const std::string& path) {
   std::vector<int64_t> columns =
       mapped(options.features, [&](const CsvColumn& column) { return text.find(column); });
   if (!columns.empty())
     return columns;
+  if (label != 0)
+    check_no_index(text, path);
   for (int64_t column = 0; column < text.columns(); ++column)
     if (column != label)
       columns.push_back(column);
@@ -99,7 +113,7 @@ at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   const std::optional<int64_t> label =
       options.label ? std::optional(text.find(*options.label)) : std::nullopt;
-  const auto columns = columns_asked(text, options, label);
+  const auto columns = columns_asked(text, options, label, path);
   const auto values = text.values(columns);
   check_rows(values, path);
   const int64_t width = std::ssize(columns);
@@ -110,10 +124,9 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   const int64_t label = label_column(text, options);
-  auto columns = columns_asked(text, options, label);
+  const auto columns = columns_asked(text, options, label, path);
   const int64_t features = std::ssize(columns);
-  columns.push_back(label);
-  const auto values = text.values(columns, options.class_names);
+  const auto values = text.labelled_values(columns, label, options.class_names);
   check_rows(values, path);
   const int64_t width = features + 1;
   return {floats_of(values, width, 0, features),

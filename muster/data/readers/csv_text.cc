@@ -243,37 +243,59 @@ std::string CsvText::column_text(int64_t column) const {
   return cat("column ", column, has_header_ ? cat(" (", escaped(first_[column]), ")") : "");
 }
 
-// A missing field takes the value of CsvFormat::missing, and is refused without one.
-double CsvText::value_of(const Row& row, int64_t column) const {
+// A missing field takes the value `missing`, and is refused without one.
+double CsvText::value_of(const Row& row, int64_t column, std::optional<double> missing) const {
   const std::string field = row.fields[column].value();
-  if (is_missing_in_csv(field) && format_.missing)
-    return *format_.missing;
+  if (is_missing_in_csv(field) && missing)
+    return *missing;
   const auto value = csv_number(field);
   if (value && std::abs(*value) <= std::numeric_limits<float>::max())
     return *value;
   const bool is_too_large = value && std::isfinite(*value);
   std::string got = field.empty() ? "nothing" : cat("'", escaped(field), "'");
   if (is_missing_in_csv(field))
-    got += " (.missing gives such fields a value)";
+    got +=
+        format_.missing ? " (.missing fills no labels)" : " (.missing gives such fields a value)";
   refuse(row.line,
          cat(is_too_large ? "a number that a float can hold in " : "a number in ",
              column_text(column)),
          got);
 }
 
-// The last of the columns holds names of classes where there are classes; the others hold numbers.
-std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
-                                    const std::vector<std::string>& classes) const {
-  ClassNumbers numbers;
-  for (const std::string& name : classes)
-    numbers.emplace(name, numbers.size());
-  const size_t plain = columns.size() - (classes.empty() ? 0 : 1);
+std::vector<double> CsvText::values(const std::vector<int64_t>& columns) const {
   std::vector<double> found;
   for_each_row([&](const Row& row) {
-    for (size_t i = 0; i < plain; ++i)
-      found.push_back(value_of(row, columns[i]));
-    if (!classes.empty())
-      found.push_back(class_of(row, columns.back(), numbers));
+    for (const int64_t column : columns)
+      found.push_back(value_of(row, column, format_.missing));
+  });
+  return found;
+}
+
+namespace {
+
+CsvText::ClassNumbers numbers_of(const std::vector<std::string>& classes) {
+  CsvText::ClassNumbers numbers;
+  for (const std::string& name : classes)
+    if (!numbers.emplace(name, numbers.size()).second)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("csv: expected each of .class_names once, got '",
+                      escaped(name),
+                      "' twice; a label is its text's place in the list"));
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<double> CsvText::labelled_values(const std::vector<int64_t>& features,
+                                             int64_t label,
+                                             const std::vector<std::string>& classes) const {
+  const ClassNumbers numbers = numbers_of(classes);
+  std::vector<double> found;
+  for_each_row([&](const Row& row) {
+    for (const int64_t column : features)
+      found.push_back(value_of(row, column, format_.missing));
+    found.push_back(classes.empty() ? value_of(row, label, std::nullopt)
+                                    : class_of(row, label, numbers));
   });
   return found;
 }

@@ -33,6 +33,8 @@ bool is_missing_in_csv(std::string_view text);
 
 class CsvText {
  public:
+  using ClassNumbers = std::unordered_map<std::string, double>;
+
   // `text` and `name` (used in messages) must outlive this. `by_name`: columns will be asked for by
   // name. Throws: invalid_argument if the text is empty, or does not say whether it has a header.
   CsvText(std::string_view text,
@@ -42,15 +44,21 @@ class CsvText {
 
   int64_t columns() const { return std::ssize(first_); }
   bool has_header() const { return has_header_; }
+  // In the header; empty without one.
+  std::string name_of(int64_t column) const { return has_header_ ? first_[column] : ""; }
   // Throws: invalid_argument naming the known columns, if there is no such column, or several.
   int64_t find(const CsvColumn& column) const;
 
-  // The values of some columns, row by row; if there are `classes`, the last column has one of
-  // these texts, and its value is the class's number. Throws: invalid_argument naming line and
-  // column of a value that is not a number that a float can hold, or not a class; or the line that
-  // has more or fewer columns than the first.
-  std::vector<double> values(const std::vector<int64_t>& columns,
-                             const std::vector<std::string>& classes = {}) const;
+  // The values of some columns, row by row. Throws: invalid_argument naming line and column of a
+  // value that is not a number that a float can hold; or the line that has more or fewer columns
+  // than the first.
+  std::vector<double> values(const std::vector<int64_t>& columns) const;
+  // The same of the features and then the label, which CsvFormat::missing does not fill. If there
+  // are `classes`, it is one of these texts, and its value the class's number. Throws: also for a
+  // text that is no class, and for a class that is there twice.
+  std::vector<double> labelled_values(const std::vector<int64_t>& features,
+                                      int64_t label,
+                                      const std::vector<std::string>& classes) const;
 
   // The texts of one column, row by row. Throws: as values.
   std::vector<std::string> texts(int64_t column) const;
@@ -62,7 +70,6 @@ class CsvText {
     bool is_quoted = false;
     std::string value() const;
   };
-  using ClassNumbers = std::unordered_map<std::string, double>;
   struct Row {
     std::vector<Field> fields;
     int64_t line = 1;  // where it begins
@@ -73,7 +80,7 @@ class CsvText {
   Field take_quoted(size_t* from, int64_t line) const;
   void for_each_row(const std::function<void(const Row&)>& use) const;
   bool find_header() const;
-  double value_of(const Row& row, int64_t column) const;
+  double value_of(const Row& row, int64_t column, std::optional<double> missing) const;
   double class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const;
   [[noreturn]] void refuse_name(const std::string& wanted) const;
   std::string column_text(int64_t column) const;

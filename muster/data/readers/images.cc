@@ -7,12 +7,13 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-
+#include <array>
 #include <filesystem>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -29,13 +30,23 @@ bool is_picture(const fs::path& path) {
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
+// What torchvision's ImageFolder takes too, and no decoder here reads.
+bool is_of_other_kind(const fs::path& path) {
+  const std::string ending = lower_case(path.extension().string());
+  constexpr std::array kOthers = {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif"};
+  return std::ranges::find(kOthers, ending) != kOthers.end();
+}
+
 // Folder and name of each picture, sorted by folder first, which is torchvision's order.
-std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& folder) {
+std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& folder,
+                                                                std::vector<std::string>* others) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& entry :
        fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink)) {
     if (is_picture(entry.path()) && entry.is_regular_file())
       found.emplace_back(entry.path().parent_path().string(), entry.path().filename().string());
+    else if (is_of_other_kind(entry.path()))
+      others->push_back(entry.path().string());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -53,7 +64,7 @@ std::vector<std::string> folders_in(const std::string& path) {
 
 [[noreturn]] void refuse_folder(const std::string& path,
                                 const std::string& expected,
-                                const char* got) {
+                                const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
               cat("image folder: expected ",
                   expected,
@@ -62,6 +73,25 @@ std::vector<std::string> folders_in(const std::string& path) {
                   "', got ",
                   got,
                   "; give the folder whose sub-folders are the classes"));
+}
+
+// .ipynb_checkpoints, .Trash-1000: as a class it would move the numbers of all others.
+void check_not_hidden(const std::string& path, const std::vector<std::string>& classes) {
+  for (const std::string& name : classes)
+    if (name.starts_with('.'))
+      refuse_folder(path, "classes alone", cat("the hidden folder '", name, "'"));
+}
+
+void tell_of_others(const std::string& path, const std::vector<std::string>& others) {
+  if (!others.empty())
+    log(LogLevel::warn,
+        cat("image folder: leaves out ",
+            others.size(),
+            " pictures in '",
+            path,
+            "' that are neither JPEG nor PNG by their names, '",
+            others.front(),
+            "' first; convert them to train on them"));
 }
 
 // At most one byte more than allowed is read, so a huge file costs no memory.
@@ -95,9 +125,11 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
     : options_(options) {
   try {
     classes_ = folders_in(path);
+    check_not_hidden(path, classes_);
+    std::vector<std::string> others;
     int64_t label = 0;
     for (const std::string& name_of_class : classes_) {
-      const auto found = pictures_below(fs::path(path) / name_of_class);
+      const auto found = pictures_below(fs::path(path) / name_of_class, &others);
       if (found.empty())
         refuse_folder(
             path, cat("pictures (.jpg, .jpeg, .png) of the class '", name_of_class, "'"), "none");
@@ -105,6 +137,7 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
         files_.push_back({cat(folder, "/", name), label});
       ++label;
     }
+    tell_of_others(path, others);
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::io,
                 cat("image folder: expected a folder at '",

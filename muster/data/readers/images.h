@@ -67,11 +67,12 @@ struct ImageFolderOptions {
 };
 
 // path/<class>/…/<picture>.{jpg,jpeg,png}: classes in order of name, the images of a class in order
-// of folder and name. Source: torchvision.datasets.ImageFolder, index for index.
+// of folder and name. Source: torchvision.datasets.ImageFolder, index for index. Pictures of other
+// kinds (.webp, .bmp, .tif, …) are left out with a warning.
 class ImageFolder : public Dataset<ImageExample> {
  public:
-  // Throws: io if it is not a folder or cannot be read; invalid_argument if there is no class, or a
-  // class without images.
+  // Throws: io if it is not a folder or cannot be read; invalid_argument if there is no class, a
+  // class without images, or a hidden folder (.ipynb_checkpoints), which would be one.
   explicit ImageFolder(const std::string& path, const ImageFolderOptions& options = {});
 
   int64_t size() const override { return std::ssize(files_); }

@@ -85,7 +85,7 @@ TarReader::TarReader(std::string_view bytes, const std::string& name)
 
 TarReader::~TarReader() = default;
 
-// Folders, links and special files are passed over. A warning leaves an entry usable.
+// Folders and special files are passed over. A warning leaves an entry usable.
 std::optional<std::string> TarReader::next() {
   const ArchiveLibrary& lib = archive_->lib;
   archive_entry* entry = nullptr;
@@ -102,8 +102,8 @@ std::optional<std::string> TarReader::next() {
     entry_ = path == nullptr ? "" : path;
     check_room(entry);
     entry_size_ = std::max<la_int64_t>(0, lib.entry_size(entry));
-    const bool is_file =
-        lib.entry_filetype(entry) == AE_IFREG && lib.entry_hardlink(entry) == nullptr;
+    is_link_ = lib.entry_filetype(entry) == AE_IFLNK || lib.entry_hardlink(entry) != nullptr;
+    const bool is_file = lib.entry_filetype(entry) == AE_IFREG || is_link_;
     if (!entry_.empty() && is_file)
       return entry_;
   }

@@ -27,10 +27,13 @@ class TarReader {
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  // The next regular file's name, or nothing at the end. Cheap where nothing is read of those
-  // between: in a file that is not compressed they are sought over. Throws: invalid_argument when
-  // the archive is damaged or cut short; nothing can be read after that.
+  // The next name of a regular file or of a link to one, or nothing at the end. Cheap where nothing
+  // is read of those between: in a file that is not compressed they are sought over. Throws:
+  // invalid_argument when the archive is damaged or cut short; nothing can be read after that.
   std::optional<std::string> next();
+
+  // Whether next() has named a link, which has no content of its own.
+  bool is_link() const { return is_link_; }
 
   // The content of the file that next() has named. Throws: as next(); for more than `most` bytes.
   std::string read(uint64_t most);
@@ -49,6 +52,7 @@ class TarReader {
   int64_t file_size_ = 0;
   bool ended_ = false;
   std::string entry_;  // the file that was named last
+  bool is_link_ = false;
   uint64_t entry_size_ = 0;
   std::unique_ptr<Archive> archive_;
 };

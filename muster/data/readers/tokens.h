@@ -31,7 +31,8 @@ struct TokenFileOptions {
 class TokenFile : public Dataset<TokenWindow> {
  public:
   // Throws: io if the file cannot be read; invalid_argument if it is not a whole number of tokens
-  // or is shorter than one window, or if context is less than 1.
+  // or is shorter than one window, if it has a head (.npy, llm.c, archives) or every second token
+  // is 0, as where numbers are wider than `type`; and if context is less than 1.
   TokenFile(const std::string& path,
             TokenType type,
             int64_t context,
@@ -45,6 +46,8 @@ class TokenFile : public Dataset<TokenWindow> {
   at::Tensor tokens(int64_t begin, int64_t count) const;
 
  private:
+  void check_width() const;
+
   std::shared_ptr<const MappedFile> file_;
   TokenType type_;
   int64_t context_;

@@ -5,7 +5,7 @@
 #include "muster/data/readers/web_samples.h"
 
 #include <algorithm>
-
+#include <array>
 #include <exception>
 #include <filesystem>
 #include <numeric>
@@ -48,10 +48,24 @@ std::optional<WebName> web_name(const std::string& name) {
   return WebName{.key = name.substr(0, dot), .ending = lower_case(name.substr(dot + 1))};
 }
 
+// A link to a file would leave its sample without one, or leave it out.
+void check_no_link(const TarReader& tar, const std::string& name) {
+  if (!tar.is_link())
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("web shards: expected files, got the link '",
+          escaped(name),
+          "'; write the shard with what it links to: tar --dereference --hard-dereference"));
+}
+
 std::optional<WebName> next_web_name(TarReader& tar) {
-  while (const auto name = tar.next())
-    if (auto found = web_name(*name))
+  while (const auto name = tar.next()) {
+    if (auto found = web_name(*name)) {
+      check_no_link(tar, *name);
       return found;
+    }
+  }
   return std::nullopt;
 }
 
@@ -105,16 +119,24 @@ std::vector<std::string> expanded(const std::string& pattern) {
   return names;
 }
 
+// Of the compressions that TarReader reads.
+bool is_shard(const std::filesystem::path& path) {
+  const std::string name = lower_case(path.filename().string());
+  return std::ranges::any_of(
+      std::array{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tar.lz4"},
+      [&](const char* ending) { return name.ends_with(ending); });
+}
+
 // The names are sorted, since a folder lists them in any order and all ranks must agree.
 std::vector<std::string> tars_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".tar")
+    if (is_shard(entry.path()))
       names.push_back(entry.path().string());
   std::sort(names.begin(), names.end());
   if (names.empty())
     throw Error(ErrorCode::io,
-                cat("web shards: expected .tar files in the folder '",
+                cat("web shards: expected .tar files (or .tar.gz and the like) in the folder '",
                     folder,
                     "', got none; correct the folder"));
   return names;

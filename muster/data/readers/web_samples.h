@@ -39,7 +39,8 @@ struct WebShardsOptions {
   uint64_t max_sample_bytes = uint64_t{1} << 30;  // a larger sample is an error
 };
 
-// "train-{000..127}.tar" becomes 128 names; a folder becomes the names of its .tar files, sorted.
+// "train-{000..127}.tar" becomes 128 names; a folder becomes the names of its .tar files
+// (also .tar.gz, .tgz, .tar.zst, .tar.xz, .tar.bz2, .tar.lz4), sorted.
 // Throws: io if there is none, or one is missing; invalid_argument for braces of another form.
 std::vector<std::string> shards_of(const std::string& pattern);
 
