@@ -193,7 +193,7 @@ void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
 
 // An epoch without batches is refused only where it is whole: behind a restored position nothing
 // may be left of it.
-void LoaderCore::end_epoch(const EpochBatches& epoch) {
+void LoaderCore::check_not_empty(const EpochBatches& epoch) const {
   if (epoch.size == 0 && position_.consumed == 0) {
     throw Error(
         ErrorCode::failed_precondition,
@@ -203,6 +203,10 @@ void LoaderCore::end_epoch(const EpochBatches& epoch) {
             epoch.ranks,
             " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
   }
+}
+
+void LoaderCore::end_epoch(const EpochBatches& epoch) {
+  check_not_empty(epoch);
   position_.epoch = epoch.epoch + 1;
   position_.consumed = 0;
 }

@@ -317,8 +317,11 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
   if (!next.epoch)
     prefetch_.reset();
   core.shared()->bad.report();
-  if (until_step_ < 0)
+  if (until_step_ < 0) {
+    if (epoch_->size_of_all == 0 && c10::GradMode::is_enabled())
+      core.check_not_empty(*epoch_);  // a training of no steps
     return false;
+  }
   core.end_epoch(*epoch_);
   if (!next.epoch) {
     start();

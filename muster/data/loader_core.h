@@ -115,6 +115,8 @@ class LoaderCore {
   // An epoch has ended; moves to the start of the next. Throws: failed_precondition for a whole
   // epoch without batches, which would loop forever.
   void end_epoch(const EpochBatches& epoch);
+  // Throws: failed_precondition for a whole epoch without a batch of this rank.
+  void check_not_empty(const EpochBatches& epoch) const;
   // Records that a batch was handed out.
   void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
   void note_stall(std::chrono::nanoseconds stall);

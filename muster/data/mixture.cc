@@ -48,6 +48,8 @@ void check_mixture(const std::vector<int64_t>& sizes,
       refuse_mixture("a data set with samples where the weight is above 0",
                      cat("a size of ", sizes[i], " for data set ", i));
   }
+  if (std::isinf(std::accumulate(weights.begin(), weights.end(), 0.0)))
+    refuse_mixture("weights whose sum is finite", cat("[", join(weights, ", "), "]"));
   if (std::ranges::all_of(weights, [](double weight) { return weight == 0; }))
     refuse_mixture("a weight above 0", cat("[", join(weights, ", "), "]"));
 }

@@ -66,6 +66,13 @@ int64_t check_weights(const std::vector<double>& weights) {
     }
     possible += weights[i] > 0 ? 1 : 0;
   }
+  // Behind an infinite sum every draw would be the same sample.
+  if (std::isinf(std::accumulate(weights.begin(), weights.end(), 0.0))) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected weights whose sum is finite, got an infinite one of ",
+                    weights.size(),
+                    " weights; divide them by the largest"));
+  }
   if (possible == 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected a weight above 0, got ",

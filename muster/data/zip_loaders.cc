@@ -24,6 +24,20 @@ void check_accumulate(const std::vector<int64_t>& of_loaders) {
                   "out, and pass `last` to TrainStep::run yourself"));
 }
 
+void check_distinct(const std::vector<const void*>& loaders) {
+  for (size_t i = 0; i < loaders.size(); ++i) {
+    const auto again = std::find(loaders.begin(), loaders.begin() + i, loaders[i]);
+    if (again != loaders.begin() + i)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("zip loaders: expected loaders of their own, got one as loader ",
+                      again - loaders.begin(),
+                      " and ",
+                      i,
+                      ": each step would take two of its batches; make a second loader over the "
+                      "same data, with another seed"));
+  }
+}
+
 void tell_of_epochs(const std::vector<int64_t>& batches) {
   const bool are_equal = std::ranges::count(batches, batches.front()) == std::ssize(batches);
   if (are_equal && batches.front() > 0)

@@ -41,6 +41,8 @@ namespace zipping {
 // Throws: invalid_argument for loaders of more than one batch a step, since the last steps of their
 // epochs have fewer, and at different times.
 void check_accumulate(const std::vector<int64_t>& of_loaders);
+// Throws: invalid_argument for a loader that is there twice: each step would take two of its own.
+void check_distinct(const std::vector<const void*>& loaders);
 // Says, once, how the epochs of the first loader and of the others go together. 0: not known.
 void tell_of_epochs(const std::vector<int64_t>& batches);
 
@@ -60,8 +62,9 @@ class ZipLoaders {
  public:
   using Batches = std::tuple<const typename First::Batch&, const typename Others::Batch&...>;
 
-  // Throws: invalid_argument for a loader with accumulate above 1.
+  // Throws: invalid_argument for a loader with accumulate above 1, and for one that is there twice.
   explicit ZipLoaders(First& first, Others&... others) : loaders_(first, others...) {
+    zipping::check_distinct({&first, &others...});
     zipping::check_accumulate({first.accumulate(), others.accumulate()...});
   }
 

@@ -114,6 +114,11 @@ TEST(DataLoader, DropsAnIncompleteBatch) {
   EXPECT_THAT(sizes_of(loader), ElementsAre(3, 3));
   DataLoader none(counted(2), {.batch_size = 3, .drop_last = true});
   EXPECT_EQ(none.num_batches(), 0);
+  EXPECT_THAT(
+      message_of([&] { sizes_of(none); }),
+      HasSubstr("expected an epoch with at least 1 batch of this rank, got none of 2 samples"))
+      << "a training of no steps";
+  const torch::NoGradGuard no_grad;
   EXPECT_THAT(sizes_of(none), ElementsAre());
 }
 

@@ -65,6 +65,7 @@ TEST(Mixture, RefusesWeightsThatDoNotFit) {
   EXPECT_THAT(message_of([] { mixture({1, 2}, {NAN, 1}); }), HasSubstr("nan for data set 0"));
   EXPECT_THAT(message_of([] { mixture({1, 0}, {1, 1}); }), HasSubstr("a size of 0 for data set 1"));
   EXPECT_THAT(message_of([] { mixture({1, 2}, {0, 0}); }), HasSubstr("a weight above 0"));
+  EXPECT_THAT(message_of([] { mixture({1, 2}, {1e308, 1e308}); }), HasSubstr("sum is finite"));
   EXPECT_THAT(message_of([] { mixture({1}, {1}, -1); }), HasSubstr("got -1"));
 }
 

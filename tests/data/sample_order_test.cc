@@ -174,6 +174,7 @@ TEST(SampleOrder, BucketsHaveLikeLengths) {
 TEST(SampleOrder, RefusesWhatCannotBeDrawn) {
   EXPECT_THAT(message_of([] { weighted({1, -1}, 2); }), HasSubstr("got -1 for sample 1"));
   EXPECT_THAT(message_of([] { weighted({1, NAN}, 2); }), HasSubstr("for sample 1"));
+  EXPECT_THAT(message_of([] { weighted({1e308, 1e308}, 2); }), HasSubstr("sum is finite"));
   EXPECT_THAT(message_of([] { weighted({0, 0}, 2); }),
               HasSubstr("2 weights, none of them above 0"));
   EXPECT_THAT(message_of([] { weighted({1, 1, 0}, 3, false); }), HasSubstr("1 to 2 samples"));

@@ -140,6 +140,13 @@ TEST(ZipLoaders, RefusesStepsOfSeveralBatches) {
 }
 
 // A loop that forgets a weight is told of it, as in a loader's own loop.
+TEST(ZipLoaders, RefusesALoaderThatIsThereTwice) {
+  DataLoader one(test::numbered(4), {.batch_size = 2});
+  DataLoader other(test::numbered(4), {.batch_size = 2});
+  EXPECT_THAT(message_of([&] { ZipLoaders(one, other, one); }),
+              HasSubstr("got one as loader 0 and 2: each step would take two of its batches"));
+}
+
 TEST(ZipLoaders, WeightsAreChecked) {
   const auto sampler =
       std::make_shared<DistributedSampler>(5, SamplerOptions{.num_replicas = 2, .shares = {2, 1}});
