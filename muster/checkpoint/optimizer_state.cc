@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -485,6 +486,22 @@ void restore_optimizer(const torch::nn::Module& model,
     }
   };
   restore_optimizer(model, optimizer, snapshot.description, entries_of(snapshot.tensors), fetch);
+}
+
+std::vector<std::map<std::string, std::string>> options_of_groups(Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr)
+    return {};
+  return with_kind(optimizer, [&](auto kind) {
+    using Kind = decltype(kind);
+    std::vector<std::map<std::string, std::string>> groups(optimizer.param_groups().size());
+    for (size_t g = 0; g < groups.size(); ++g)
+      Kind::options(options_of_group<Kind>(optimizer, g), [&](const char* name, const auto& value) {
+        groups[g][name] = json(value).dump();
+      });
+    for (auto& options : groups)
+      options.erase("lr");
+    return groups;
+  });
 }
 
 }  // namespace muster

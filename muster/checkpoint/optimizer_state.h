@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,11 @@ void check_optimizer(const torch::nn::Module& model,
 void restore_optimizer(const torch::nn::Module& model,
                        torch::optim::Optimizer& optimizer,
                        OptimizerSnapshot snapshot);
+
+// The options of each group by name, as they are written, but for the learning rate. Empty for
+// LBFGS.
+std::vector<std::map<std::string, std::string>> options_of_groups(
+    torch::optim::Optimizer& optimizer);
 
 // Fills a piece's tensor with its saved elements, or replaces it by such a tensor.
 using FetchTensor = std::function<void(TensorPiece& piece)>;

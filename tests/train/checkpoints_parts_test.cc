@@ -189,6 +189,24 @@ TEST(CheckpointParts, ANewLearningRateIsTakenWhenAskedForAndSaidWhenNot) {
   });
 }
 
+TEST(CheckpointParts, OtherOptionsOfTheOptimizerAreSaid) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    save_program(group, folder.path());
+    Program changed;
+    dynamic_cast<torch::optim::SGDOptions&>(changed.optimizer.param_groups()[0].options())
+        .weight_decay(0.5);
+    const std::string said = said_at_resume(group, folder.path(), changed, true, false);
+    EXPECT_THAT(said,
+                HasSubstr("resume: 'optimizer' goes on with the checkpoint's weight_decay, 0.0; "
+                          "the program gave 0.5 (set it after restore() to take that)"));
+    EXPECT_THAT(said, Not(HasSubstr("momentum")));
+    Program same;
+    EXPECT_THAT(said_at_resume(group, folder.path(), same, true, false),
+                Not(HasSubstr("goes on with the checkpoint's")));
+  });
+}
+
 TEST(CheckpointParts, ANewLearningRateStaysWhenTrainingGoesBackToWhatItResumedFrom) {
   run_ranks(1, [](ProcessGroup& group) {
     const test::TempFolder folder;

@@ -15,6 +15,7 @@
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/best_metric.h"
+#include "muster/checkpoint/training/given_options.h"
 #include "muster/checkpoint/training/stores.h"
 #include "muster/trace/span.h"
 
@@ -185,6 +186,7 @@ bool Checkpoints::restore() {
 bool Checkpoints::load_saved() {
   const CheckpointsOptions& options = training_->options();
   const ProgramsRates programs(training_->learning_rates());
+  const GivenOptions given(training_->models().optimizers());
   auto loaded = load_of_this_launch();
   const bool may_begin_anew = !loaded;
   if (!loaded)
@@ -202,8 +204,10 @@ bool Checkpoints::load_saved() {
       new_rates_ = programs;
     take_new_rates();
     training_->apply_schedules();
-    if (group().rank() == 0)
+    if (group().rank() == 0) {
       programs.tell_differences();
+      given.tell_differences();
+    }
   }
   branch_->begun_by = training_of({.user = loaded->user});
   begin_branch(*loaded);

@@ -1,0 +1,43 @@
+// A checkpoint replaces an optimizer's options, as PyTorch's load_state_dict does. A person who has
+// changed one and resumes would otherwise not see that it is ignored.
+#include "muster/checkpoint/training/given_options.h"
+
+#include <set>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/optimizer_state.h"
+
+namespace muster {
+
+GivenOptions::GivenOptions(const std::vector<TrainedModels::NamedOptimizer>& optimizers)
+    : optimizers_(optimizers) {
+  for (const auto& [name, optimizer] : optimizers)
+    before_.push_back(options_of_groups(*optimizer));
+}
+
+// Groups that differ alike are one line.
+void GivenOptions::tell_differences() const {
+  for (size_t i = 0; i < optimizers_.size(); ++i) {
+    const auto now = options_of_groups(*optimizers_[i].second);
+    std::set<std::string> told;
+    for (size_t g = 0; g < now.size(); ++g) {
+      for (const auto& [name, value] : now[g]) {
+        const std::string& given = before_[i][g].at(name);
+        const std::string line = cat("resume: '",
+                                     optimizers_[i].first,
+                                     "' goes on with the checkpoint's ",
+                                     name,
+                                     ", ",
+                                     value,
+                                     "; the program gave ",
+                                     given,
+                                     " (set it after restore() to take that)");
+        if (given != value && told.insert(line).second)
+          log(LogLevel::info, line);
+      }
+    }
+  }
+}
+
+}  // namespace muster
