@@ -144,7 +144,8 @@ double Mean::count() const {
   return sums()[1].item<double>();
 }
 
-Accuracy::Accuracy(const AccuracyOptions& options) : SumMetric({2}), options_(options) {
+// The sums: hits, labels that count, and those of them that are no class.
+Accuracy::Accuracy(const AccuracyOptions& options) : SumMetric({3}), options_(options) {
   if (options.top < 1)
     refuse_addition("accuracy", cat("top of 1 or more, got ", options.top, "; 1 is the default"));
 }
@@ -153,7 +154,21 @@ void Accuracy::add(const at::Tensor& logits, const at::Tensor& labels) {
   const at::NoGradGuard no_grad;
   const at::Tensor hits = label_hits("accuracy", logits, labels, options_.top);
   const at::Tensor counts = counted(labels, options_.ignore_index);
-  add_sums(pair_of(hits.logical_and(counts).sum(), counts.sum()).to(at::kDouble));
+  const at::Tensor outside = labels.lt(0).logical_or(labels.ge(logits.size(-1)));
+  add_sums(
+      at::stack({hits.logical_and(counts).sum(), counts.sum(), outside.logical_and(counts).sum()})
+          .to(at::kDouble));
+}
+
+void Accuracy::reduce(ProcessGroup& group) {
+  SumMetric::reduce(group);
+  const auto outside = sums()[2].item<double>();
+  if (outside > 0)
+    refuse_addition("accuracy",
+                    cat("labels that are classes, from 0 on, got ",
+                        outside,
+                        " others on all ranks; number the classes from 0, or give the "
+                        "ignore_index"));
 }
 
 double Accuracy::value() const {
@@ -222,6 +237,12 @@ at::Tensor label_hits(const std::string& owner,
                         k,
                         "; move the classes to the end, as by logits.movedim(1, -1)"));
   }
+  if (logits.size(-1) < 2)
+    refuse_addition(owner,
+                    cat("logits of 2 classes or more, got [",
+                        join(logits.sizes(), ", "),
+                        "], of which the one class is always the likeliest; with one logit for two "
+                        "classes take Mean, and add (logits.squeeze(-1) > 0).eq(labels)"));
   if (k == 1)
     return logits.argmax(-1).eq(labels);
   return std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);

@@ -92,8 +92,10 @@ class Accuracy : public SumMetric {
   explicit Accuracy(const AccuracyOptions& options = {});
 
   // Shapes: logits […, classes], labels […]. Throws: invalid_argument for others, and for fewer
-  // classes than `top`.
+  // classes than `top` or 2.
   void add(const at::Tensor& logits, const at::Tensor& labels);
+  // Throws: also invalid_argument, on every rank, if labels were no class.
+  void reduce(ProcessGroup& group) override;
 
   double value() const;  // NaN without labels
   double count() const;  // of labels that are not ignored
@@ -124,8 +126,8 @@ class ConfusionMatrix : public SumMetric {
 };
 
 // Whether each label is among the k likeliest classes. Shapes: logits […, classes], labels […].
-// Throws: invalid_argument in the name of `owner` for others, and for a k that is not from 1 to the
-// classes.
+// Throws: invalid_argument in the name of `owner` for others, for a k that is not from 1 to the
+// classes, and for less than 2 classes.
 at::Tensor label_hits(const std::string& owner,
                       const at::Tensor& logits,
                       const at::Tensor& labels,
