@@ -121,18 +121,23 @@ bool has_scale(const TensorEntries& entries, const std::string& name) {
                              [&](const std::string& scale) { return entries.contains(scale); });
 }
 
-// Refuses whole numbers and scaled fp8 for a tensor of fractions: converted as they are, they would
-// be other weights.
-void check_not_quantized(const std::string& name,
-                         const at::Tensor& tensor,
-                         const FoundWeight& weight,
-                         const TensorEntries& entries,
-                         const std::string& path) {
+// Refuses whole numbers, scaled fp8 and complex numbers for a tensor of fractions: converted as
+// they are, they would be other weights.
+void check_can_be_fractions(const std::string& name,
+                            const at::Tensor& tensor,
+                            const FoundWeight& weight,
+                            const TensorEntries& entries,
+                            const std::string& path) {
   if (!at::isFloatingType(tensor.scalar_type()))
     return;
   for (const std::string& part : weight.parts) {
     const TensorEntry& kind = entries.at(part);
     const at::ScalarType type = scalar_type_of(kind);
+    if (at::isComplexType(type))
+      refuse_weights(cat("real numbers for '", name, "'"),
+                     path,
+                     cat(to_string(kind), " '", part, "', of which only the real parts would stay"),
+                     "take the tensor's parts by .make");
     const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
     const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, part);
     if (is_whole || is_scaled)
@@ -226,7 +231,7 @@ LoadedWeights compare_with(const ModelTensors& tensors,
       continue;
     }
     check_shape(name, tensor, weight->second, path);
-    check_not_quantized(name, tensor, weight->second, entries, path);
+    check_can_be_fractions(name, tensor, weight->second, entries, path);
     result.loaded.push_back(name);
     left.erase(weight);
   }

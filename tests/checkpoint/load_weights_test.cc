@@ -208,6 +208,12 @@ TEST_F(LoadWeights, AreMadeOfOthersWhereAsked) {
               HasSubstr("expected 'nothing', for which .make asks"));
 }
 
+TEST_F(LoadWeights, ComplexNumbersDoNotLoseTheirImaginaryParts) {
+  put("complex.safetensors", {{"weight", weight_.to(torch::kComplexFloat)}, {"bias", bias_}});
+  EXPECT_THAT(refusal(folder_ / "complex.safetensors", {}),
+              HasSubstr("C64[2, 3] 'weight', of which only the real parts would stay"));
+}
+
 TEST_F(LoadWeights, QuantizedNumbersAreRefusedWithoutTheirScale) {
   const auto int8 = torch::full({2, 3}, 100, torch::kChar);
   put("int8.safetensors",
