@@ -34,13 +34,14 @@ class SampleMeans {
 // Returns the mean of `score(model, batch)` over the dataset, the same on every rank; a score has
 // one value per sample, or is their mean.
 //
-// `loader` must visit this rank's part, repeat no sample and leave out none but those that skip_bad
-// skips: ctx.loader(data, {…}, {.shuffle = false, .pad = false}), or ctx.loader(stream, {…}). Ranks
-// may have different numbers of batches, also none. `model` is a DistributedDataParallel, a
-// FullyShardedModule, a module holder, or a pointer to a module. `ctx` is a muster::Context or a
-// ProcessGroup, over whose ranks the loader divides the samples. Collective: yes. Throws:
-// invalid_argument, on every rank, if more or fewer samples were counted than the dataset has;
-// failed_precondition if a rank has no example at all of a stream, and a FullyShardedModule.
+// `loader` keeps its place in a training. It must visit this rank's part, repeat no sample and
+// leave out none but those that skip_bad skips: ctx.loader(data, {…}, {.shuffle = false, .pad =
+// false}), or ctx.loader(stream, {…}). Ranks may have different numbers of batches, also none.
+// `model` is a DistributedDataParallel, a FullyShardedModule, a module holder, or a pointer to a
+// module. `ctx` is a muster::Context or a ProcessGroup, over whose ranks the loader divides the
+// samples. Collective: yes. Throws: invalid_argument, on every rank, if more or fewer samples were
+// counted than the dataset has; failed_precondition if a rank has no example at all of a stream,
+// and a FullyShardedModule.
 template <class Context, class Model, class Loader, class Score>
 double evaluate(Context& ctx, Model& model, Loader& loader, const Score& score) {
   ProcessGroup& group = evaluation::group_of(ctx);

@@ -77,6 +77,18 @@ std::optional<Batch> batch_instead(Loader& loader) {
   return std::nullopt;
 }
 
+// Goes through a loader, which may be the training's too: its place in the training stays.
+template <class Loader, class Pass>
+void without_moving(Loader& loader, const Pass& pass) {
+  if constexpr (requires { loader.restore(loader.position()); }) {
+    const auto place = loader.position();
+    pass();
+    loader.restore(place);
+  } else {
+    pass();
+  }
+}
+
 // Calls `body(batch, counts)` for each batch of this rank. A model that runs together on all ranks
 // runs as often on each: ranks that have no more batches repeat their last, which does not count.
 template <class Model, class Loader, class Body>
@@ -117,10 +129,10 @@ void for_each_sample_once(ProcessGroup& group, Model& model, Loader& loader, con
   };
   if constexpr (HasDataset<Loader>) {
     const int64_t bad_before = loader.stats().bad_samples;
-    for_each_batch(group, model, loader, count_and_call);
+    without_moving(loader, [&] { for_each_batch(group, model, loader, count_and_call); });
     samples.check(group, loader.dataset().size(), loader.stats().bad_samples - bad_before);
   } else {
-    for_each_batch(group, model, loader, count_and_call);
+    without_moving(loader, [&] { for_each_batch(group, model, loader, count_and_call); });
   }
 }
 

@@ -94,15 +94,16 @@ void predict_rows(ProcessGroup& group,
                                .skipped_before = std::ssize(loader.bad_samples()),
                                .may_skip = may_skip,
                                .write = write});
+  const auto predict_batch = [&](const auto& batch, bool counts) {
+    auto output = forward(model, batch);
+    if (counts) {
+      exchange.give({batch.sample_indices, tensors_of(output)});
+    } else {
+      exchange.give({});
+    }
+  };
   exchange.run([&] {
-    for_each_batch(group, model, loader, [&](const auto& batch, bool counts) {
-      auto output = forward(model, batch);
-      if (counts) {
-        exchange.give({batch.sample_indices, tensors_of(output)});
-      } else {
-        exchange.give({});
-      }
-    });
+    without_moving(loader, [&] { for_each_batch(group, model, loader, predict_batch); });
   });
 }
 

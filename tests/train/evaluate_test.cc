@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -40,6 +42,30 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheRanks) {
       EXPECT_DOUBLE_EQ(mean, 5);
     });
   }
+}
+
+// An evaluation between two epochs of a training is none of its epochs.
+TEST(Evaluate, TheTrainingsLoaderKeepsItsPlace) {
+  const TensorDataset data(torch::arange(8).to(torch::kFloat).unsqueeze(1), torch::arange(8));
+  run_ranks(2, [&](ProcessGroup& group) {
+    const auto orders_of = [&](bool evaluates) {
+      DistributedSampler sampler(8, {.num_replicas = 2, .rank = group.rank()});
+      DataLoader loader(data, sampler, {.batch_size = 2});
+      RankContext ctx{group};
+      torch::nn::Identity net;
+      std::vector<int64_t> order;
+      while (loader.epoch() < 3) {
+        for (const auto& batch : loader)
+          for (const int64_t index : batch.sample_indices)
+            order.push_back(index);
+        if (evaluates)
+          evaluate(ctx, net, loader, [](auto&, const auto& batch) { return batch.features; });
+      }
+      EXPECT_EQ(loader.position().step, 6);
+      return order;
+    };
+    EXPECT_EQ(orders_of(true), orders_of(false));
+  });
 }
 
 TEST(Evaluate, AllRanksHaveRankZerosBuffersAndModulesTheirModes) {
