@@ -107,7 +107,7 @@ void log_backend(const std::string& backend, const InitOptions& options, size_t 
             backend,
             ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
   } else if (!told.exchange(true)) {
-    log(LogLevel::info, cat("process group: ", ranks, " ranks over ", backend));
+    log(LogLevel::info, cat("process group: ", plural(ranks, "rank"), " over ", backend));
   }
 }
 

@@ -88,7 +88,7 @@ class Plan(Sequence[RankPlan]):
         return _abi.ask_text("muster_plan_table", self.to_json()).rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"<muster.Plan of {len(self)} ranks, policy {self.policy}>\n{self}"
+        return f"<muster.Plan of {len(self)} rank{'' if len(self) == 1 else 's'}, policy {self.policy}>\n{self}"
 
 
 def plan(n: Union[None, int, str] = None, *,

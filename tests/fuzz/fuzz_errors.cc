@@ -30,7 +30,7 @@ void check_error(const std::string& text) {
   exits[0].facts = error->facts;
   exits[0].last_lines = {text};
   failure_card(exits, {.run_id = "fuzz", .run_dir = "/folder"});
-  if (!is_json(failure_json(exits, {.run_id = "fuzz"})))
+  if (!is_json(failure_json(exits, {.run_id = "fuzz", .run_dir = {}})))
     std::abort();
 }
 

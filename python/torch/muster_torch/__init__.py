@@ -41,7 +41,7 @@ def _choose(asked, hosts):
 def _say_once(rank, size, backend):
     global _said
     if rank == 0 and not _said:
-        print(f"[rank 0] info: process group: {size} ranks over {backend}", file=sys.stderr)
+        print(f"[rank 0] info: process group: {size} rank{'' if size == 1 else 's'} over {backend}", file=sys.stderr)
     _said = True
 
 
