@@ -52,7 +52,8 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
       {Theirs::BOR, shm::Op::bor},
       {Theirs::BXOR, shm::Op::bxor},
   };
-  const std::optional<shm::Op> found = lookup(kOps, static_cast<Theirs>(op), std::nullopt);
+  const Theirs theirs = op;
+  const std::optional<shm::Op> found = lookup(kOps, theirs, std::nullopt);
   if (found)
     return *found;
   throw Error(ErrorCode::invalid_argument,

@@ -34,8 +34,8 @@ void check_no_index(const CsvText& text, const std::string& path) {
 // The features are the columns asked for, or else all but the label.
 std::vector<int64_t> columns_asked(const CsvText& text,
                                    const CsvOptions& options,
-                                    std::optional<int64_t> label,
-                                    const std::string& path) {
+                                   std::optional<int64_t> label,
+                                   const std::string& path) {
   std::vector<int64_t> columns =
       mapped(options.features, [&](const CsvColumn& column) { return text.find(column); });
   if (!columns.empty())
