@@ -23,39 +23,28 @@ void check_order(const TaskOrder& order) {
 
 }  // namespace
 
+// In this namespace, where nlohmann::json looks for it.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskOrder,
+                                   kind,
+                                   name,
+                                   number,
+                                   tasks,
+                                   place,
+                                   rank_places,
+                                   device,
+                                   uuid,
+                                   result_fd,
+                                   stop_fd,
+                                   plan_fd,
+                                   lease,
+                                   parent)
+
 std::string order_to_json(const TaskOrder& order) {
-  const nlohmann::json json = {{"kind", order.kind},
-                               {"name", order.name},
-                               {"number", order.number},
-                               {"tasks", order.tasks},
-                               {"place", order.place},
-                               {"rank_places", order.rank_places},
-                               {"device", order.device},
-                               {"uuid", order.uuid},
-                               {"result_fd", order.result_fd},
-                               {"stop_fd", order.stop_fd},
-                               {"plan_fd", order.plan_fd},
-                               {"lease", order.lease},
-                               {"parent", order.parent}};
-  return json.dump();
+  return nlohmann::json(order).dump();
 }
 
 TaskOrder order_from_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  TaskOrder order;
-  order.kind = TaskOrder::Kind(json.at("kind").get<int>());
-  json.at("name").get_to(order.name);
-  json.at("number").get_to(order.number);
-  json.at("tasks").get_to(order.tasks);
-  json.at("place").get_to(order.place);
-  json.at("rank_places").get_to(order.rank_places);
-  json.at("device").get_to(order.device);
-  json.at("uuid").get_to(order.uuid);
-  json.at("result_fd").get_to(order.result_fd);
-  json.at("stop_fd").get_to(order.stop_fd);
-  json.at("plan_fd").get_to(order.plan_fd);
-  json.at("lease").get_to(order.lease);
-  json.at("parent").get_to(order.parent);
+  const auto order = nlohmann::json::parse(text).get<TaskOrder>();
   check_order(order);
   return order;
 }

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 
 #include "muster/shm/welcome.h"
 #include "tests/fuzz/fuzz_targets.h"
+#include "tests/support/send_descriptor.h"
 
 namespace muster {
 
@@ -21,18 +21,7 @@ void send_text(int to, const std::string& text, off_t memory_bytes) {
   if (!memory.valid() || ::ftruncate(memory.get(), memory_bytes) != 0)
     std::abort();
   std::string bytes = text;
-  iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  *header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  const int fd = memory.get();
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  (void)!::sendmsg(to, &message, MSG_NOSIGNAL);
+  send_descriptor(to, bytes.data(), bytes.size(), memory.get());
 }
 
 // What is taken lies within the memory, in whole pages.

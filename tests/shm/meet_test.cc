@@ -17,6 +17,7 @@
 #include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 #include "tests/shm/ranks.h"
+#include "tests/support/send_descriptor.h"
 
 namespace muster::shm {
 namespace {
@@ -240,18 +241,7 @@ void answer_one(int listener, const Answer& answer) {
   const Fd memory(::memfd_create("page", MFD_CLOEXEC));
   (void)!::ftruncate(memory.get(), answer.memory_bytes);
   uint64_t welcome[] = {kMagic, 2, answer.stage_bytes, answer.arena_bytes};
-  iovec data{.iov_base = welcome, .iov_len = answer.told};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  *header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  const int fd = memory.get();
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  ::sendmsg(caller.get(), &message, MSG_NOSIGNAL);
+  send_descriptor(caller.get(), welcome, answer.told, memory.get());
 }
 
 // What rank 1 says of such a rank 0.
