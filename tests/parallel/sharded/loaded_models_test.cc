@@ -188,5 +188,24 @@ TEST(LoadedShards, OtherValuesOnOtherRanksAreAnErrorOnAll) {
     EXPECT_THAT(message_of(failure), HasSubstr("load the same file"));
 }
 
+// LibTorch's archive takes the memory that is there, and asks nobody.
+TEST(LoadedShards, AFileThatWasSavedWithoutWholeParametersIsRefused) {
+  run_ranks(2, [](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp();
+    const auto model = sharded.wrap(net);
+    const auto loaded_after_save = [&] {
+      std::stringstream stream;
+      torch::save(net, stream);
+      auto other = sharded_mlp();
+      torch::load(other, stream);
+      return other;
+    };
+    EXPECT_ANY_THROW(loaded_after_save());
+    const auto whole = sharded.whole_parameters();
+    EXPECT_TRUE(torch::equal(loaded_after_save()->parameters()[0], net->parameters()[0]));
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing
