@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -36,7 +37,13 @@ std::optional<int64_t> rank_with_other_weights(const std::vector<RankStep>& step
 ReplicaWatch::ReplicaWatch(const ProcessGroup& group, const DdpOptions& options)
     : group_(group),
       watches_weights_(options.check_steps && group.size() > 1 && !options.hook),
-      watches_gradients_(options.check_steps && group.size() > 1) {}
+      watches_gradients_(options.check_steps && group.size() > 1),
+      watches_outside_(options.check_steps && group.size() > 1) {}
+
+void ReplicaWatch::look_outside(const std::function<bool(const at::Tensor&)>& is_known) {
+  if (watches_outside_)
+    outside_.look(is_known);
+}
 
 void ReplicaWatch::take_gradient(const at::Tensor& gradient) {
   if (watches_gradients_ && gradient.defined())
@@ -44,7 +51,7 @@ void ReplicaWatch::take_gradient(const at::Tensor& gradient) {
 }
 
 StepSamples ReplicaWatch::take(const TrainedParameters& trained, int64_t backwards) {
-  StepSamples samples{.gradient = std::exchange(gradient_, {})};
+  StepSamples samples{.gradient = std::exchange(gradient_, {}), .outside = outside_.sample()};
   if (watches_weights_)
     samples.weights = sample_of(trained.tensors[sampled_parameter(backwards, trained)]);
   return samples;
@@ -57,6 +64,8 @@ void ReplicaWatch::judge(const std::vector<RankStep>& steps, const TrainedParame
     judge_weights(steps, trained);
   if (watches_gradients_)
     judge_gradients(steps);
+  if (watches_outside_)
+    judge_outside(steps);
 }
 
 void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
@@ -86,6 +95,13 @@ void ReplicaWatch::judge_gradients(const std::vector<RankStep>& steps) {
   if (const auto twins = same_samples_.judge(gradients))
     warn(same_samples_warning(*twins, group_.job_rank()));
   watches_gradients_ = !same_samples_.is_decided();
+}
+
+void ReplicaWatch::judge_outside(const std::vector<RankStep>& steps) {
+  const auto samples = mapped(steps, [](const RankStep& step) { return step.samples.outside; });
+  if (outside_.judge(samples))
+    warn(cat(outside_leaves_warning(outside_, group_.job_rank()),
+             "; check_steps = false is for ranks that are to train apart"));
 }
 
 void ReplicaWatch::warn(const std::string& text) const {

@@ -1,17 +1,20 @@
 // Warns of ranks that train otherwise than data parallelism means, by samples that travel with the
 // step check. Weights that differ: a learning rate of each rank's own, a weight that one rank has
 // written to, a step taken twice. Gradients that are equal before their average: the ranks train on
-// the same samples. ReplicaCheck compares every bit of the weights, where asked.
+// the same samples. Trained tensors outside of the wrapped models that come to differ. ReplicaCheck
+// compares every bit of the weights, where asked.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
 #include "muster/ddp/options.h"
+#include "muster/ddp/outside_leaves.h"
 #include "muster/ddp/same_samples.h"
 #include "muster/ddp/step_check.h"
 #include "muster/ddp/trained_parameters.h"
@@ -23,6 +26,9 @@ class ReplicaWatch {
  public:
   ReplicaWatch(const ProcessGroup& group, const DdpOptions& options);
 
+  // A backward that will be averaged runs, and has called this from a hook. `is_known` leaves
+  // belong to a wrapped model.
+  void look_outside(const std::function<bool(const at::Tensor&)>& is_known);
   // This rank's gradient of the last parameter has arrived, and is not averaged yet.
   void take_gradient(const at::Tensor& gradient);
   // What this rank says of its next step. Each backward samples another parameter's weights.
@@ -34,13 +40,16 @@ class ReplicaWatch {
  private:
   void judge_weights(const std::vector<RankStep>& steps, const TrainedParameters& trained);
   void judge_gradients(const std::vector<RankStep>& steps);
+  void judge_outside(const std::vector<RankStep>& steps);
   void warn(const std::string& text) const;
 
   ProcessGroup group_;
   bool watches_weights_;
   bool watches_gradients_;
+  bool watches_outside_;
   ValueSample gradient_;
   SameSamples same_samples_;
+  OutsideLeaves outside_;
 };
 
 }  // namespace muster

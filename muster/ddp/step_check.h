@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/comm/process_group.h"
+#include "muster/ddp/outside_leaves.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -22,6 +23,7 @@ namespace muster {
 struct StepSamples {
   ValueSample weights = {};   // of the parameter whose turn it is
   ValueSample gradient = {};  // before the average
+  LeavesSample outside = {};  // of the wrapped models
 };
 
 // What a rank says of a step.

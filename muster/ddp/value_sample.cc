@@ -28,12 +28,18 @@ at::Tensor values_in_memory(const at::Tensor& tensor) {
   return flat.slice(0, 0, flat.numel(), distance);
 }
 
+// A sharded model frees the memory of a parameter while it is not needed.
+bool can_be_sampled(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.is_non_overlapping_and_dense() && tensor.numel() > 0 && !tensor.is_conj() &&
+         !tensor.is_neg() && tensor.storage().nbytes() >= tensor.nbytes();
+}
+
 }  // namespace
 
 ValueSample sample_of(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
-  if (!plain.is_cpu() || plain.layout() != at::kStrided || !plain.is_non_overlapping_and_dense() ||
-      plain.numel() == 0 || plain.is_conj() || plain.is_neg())
+  if (!can_be_sampled(plain))
     return {};
   const at::Tensor values = values_in_memory(plain).to(at::kDouble).contiguous();
   const auto* const data = values.const_data_ptr<double>();

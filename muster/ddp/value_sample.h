@@ -19,7 +19,8 @@ struct ValueSample {
 };
 
 // Samples values over the whole tensor; none of one that is not on the CPU, since that would wait
-// for its device, nor of one that is sparse or does not fill its memory. Blocking: no.
+// for its device, nor of one that is sparse, does not fill its memory, or has none now.
+// Blocking: no.
 ValueSample sample_of(const at::Tensor& tensor);
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 #include "muster/ddp/value_sample.h"
 #include "tests/ddp/small_models.h"
 #include "tests/support/ranks.h"
+#include "tests/support/times.h"
 
 namespace muster::testing {
 namespace {
@@ -50,13 +51,6 @@ std::string printed_by(const Plan& plan) {
     }
   });
   return ::testing::internal::GetCapturedStderr();
-}
-
-size_t times(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++count;
-  return count;
 }
 
 constexpr const char* kDrift = "expected equal weights on every rank, got others on rank 1 in '";

@@ -38,6 +38,8 @@ void FullyShardedSet::begin_backward() {
   guard_memory(true);
   ++graphs;
   adds = false;
+  if (reduces)
+    outside.look();
   makes_graph = at::GradMode::is_enabled();
   if (makes_graph)
     kept_are_done = false;
@@ -86,6 +88,8 @@ void FullyShardedSet::after_graph() {
     unit->forget_backward();
   }
   finish_reduction();
+  if (reduces)
+    outside.compare(group);
   for (const auto& unit : units)
     unit->release();
   kept_are_done = !makes_graph;

@@ -16,6 +16,7 @@
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
+#include "muster/parallel/sharded/outside_watch.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 #include "muster/parallel/sharded/unreduced_gradients.h"
@@ -65,6 +66,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   bool kept_are_done = false;             // the next forward frees what was kept for a backward
   ShardedTraffic traffic;
   SameSamplesWarning same_samples{"fully sharded"};
+  OutsideWatch outside;
 };
 
 // The places of parameters before they get memory of their own, and whether a parameter lies in

@@ -13,6 +13,7 @@
 #include "tests/parallel/sharded/fully_sharded_models.h"
 #include "tests/parallel/sharded/models.h"
 #include "tests/support/ranks.h"
+#include "tests/support/times.h"
 
 namespace muster::testing {
 namespace {
@@ -70,13 +71,6 @@ std::string printed_by(const Training& train, const PartOf& part, int64_t steps)
   ::testing::internal::CaptureStderr();
   run_ranks(kRanks, [&](ProcessGroup& group) { train(group, part, steps); });
   return ::testing::internal::GetCapturedStderr();
-}
-
-size_t times(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++count;
-  return count;
 }
 
 class SameSamplesOfShards : public ::testing::TestWithParam<Training> {};

@@ -1,0 +1,23 @@
+// Whether a trained tensor that no sharded model has comes to differ between ranks. The ranks
+// exchange samples at the end of the first backwards. On CPUs only. Used by FullyShardedSet.
+#pragma once
+
+#include "muster/comm/process_group.h"
+#include "muster/ddp/outside_leaves.h"
+
+namespace muster {
+
+class OutsideWatch {
+ public:
+  // A backward that is to be reduced has begun. Call it from one of its hooks.
+  void look();
+  // The backward has ended. The first rank warns, once. Collective: yes, in the first backwards.
+  // Blocking: then.
+  void compare(ProcessGroup& group);
+
+ private:
+  OutsideLeaves leaves_;
+  int compared_ = 0;  // it counts alike on all ranks
+};
+
+}  // namespace muster

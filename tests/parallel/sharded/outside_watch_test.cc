@@ -1,0 +1,88 @@
+// A tensor that a program trains beside a fully sharded model: ranks are told when it comes apart.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "tests/parallel/sharded/fully_sharded_models.h"
+#include "tests/parallel/sharded/models.h"
+#include "tests/support/ranks.h"
+#include "tests/support/times.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using torch::optim::SGD;
+
+constexpr int kRanks = 3;
+constexpr const char* kOutside = "expected every trained tensor of a backward to be a parameter";
+
+using BeforeStep = std::function<void(ProcessGroup& group, const at::Tensor& scale)>;
+
+const BeforeStep nothing = [](ProcessGroup&, const at::Tensor&) {
+};
+
+// What ranks print that train the model and the scale of its outputs.
+std::string printed_by(const BeforeStep& before_step) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(kRanks, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto model = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), sharded);
+    const at::Tensor scale = torch::ones({1}).requires_grad_();
+    SGD optimizer(sharded.parameters(), 0.01);
+    SGD optimizer_of_scale({scale}, 0.01);
+    for (int64_t step = 0; step < 6; ++step) {
+      optimizer.zero_grad();
+      optimizer_of_scale.zero_grad();
+      const ShardedBatch batch = mlp_batch(step).of(group.rank(), group.size());
+      sharded_loss(model->forward(batch.x) * scale, batch.y).backward();
+      before_step(group, scale);
+      optimizer.step();
+      optimizer_of_scale.step();
+    }
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(OutsideWatch, AScaleThatRanksTrainApartIsSaidOnce) {
+  const std::string printed = printed_by(nothing);
+  EXPECT_EQ(times(printed, kOutside), 1U) << printed;
+  EXPECT_THAT(printed, HasSubstr("fully sharded: expected every trained tensor"));
+  EXPECT_THAT(printed, HasSubstr("got a tensor of shape [1] outside of all"));
+}
+
+TEST(OutsideWatch, OneThatIsAveragedByHandIsNot) {
+  const std::string printed = printed_by([](ProcessGroup& group, const at::Tensor& scale) {
+    group.all_reduce(scale.mutable_grad(), ReduceOp::avg);
+  });
+  EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
+}
+
+TEST(OutsideWatch, TwoShardedModelsOfOneBackwardKnowEachOther) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(kRanks, [&](ProcessGroup& group) {
+    FullySharded first_sharded(group), second_sharded(group);
+    auto first = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), first_sharded);
+    auto second = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), second_sharded);
+    SGD one(first_sharded.parameters(), 0.01);
+    SGD other(second_sharded.parameters(), 0.01);
+    for (int64_t step = 0; step < 6; ++step) {
+      one.zero_grad();
+      other.zero_grad();
+      const ShardedBatch batch = mlp_batch(step).of(group.rank(), group.size());
+      const at::Tensor output = first->forward(batch.x) + second->forward(batch.x);
+      sharded_loss(output, batch.y).backward();
+      one.step();
+      other.step();
+    }
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr(kOutside)));
+}
+
+}  // namespace
+}  // namespace muster::testing
