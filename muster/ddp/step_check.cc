@@ -2,15 +2,12 @@
 // every reduced backward the ranks exchange the counts: a difference is an error on all of them.
 #include "muster/ddp/step_check.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/rows.h"
 
 namespace muster {
 
@@ -62,14 +59,8 @@ void StepCheck::count_skipped() {
 }
 
 std::vector<RankStep> StepCheck::exchange(const RankStep& mine) {
-  constexpr int64_t kBytes = sizeof(RankStep);
-  static_assert(std::is_trivially_copyable_v<RankStep>);
-  const at::Tensor row = at::empty({1, kBytes}, at::kByte);
-  std::memcpy(row.mutable_data_ptr(), &mine, kBytes);
-  const at::Tensor all = at::empty({group_.size(), kBytes}, at::kByte);
-  meet("at the end of a backward", [&] { group_.all_gather(all, row); });
-  std::vector<RankStep> steps(all.size(0));
-  std::memcpy(steps.data(), all.const_data_ptr(), all.nbytes());
+  std::vector<RankStep> steps;
+  meet("at the end of a backward", [&] { steps = all_gather_rows(group_, mine); });
   return steps;
 }
 

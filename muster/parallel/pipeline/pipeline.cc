@@ -25,6 +25,7 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
 #include "muster/ddp/renormalized.h"
+#include "muster/parallel/pipeline/batch_agreement.h"
 #include "muster/parallel/pipeline/checks.h"
 #include "muster/parallel/pipeline/failure.h"
 #include "muster/parallel/pipeline/gradients.h"
@@ -38,9 +39,6 @@ namespace muster {
 namespace {
 
 using RunKind = PipelineAction::Kind;
-
-// So many batches of the ranks are compared: to read a batch's values costs time.
-constexpr int kComparedBatches = 2;
 
 // The schedule of an evaluation: the forwards alone, in the same order.
 PipelineSchedule forwards_of(PipelineSchedule schedule) {
@@ -88,15 +86,8 @@ struct Pipeline::State {
   void follow_parameters(bool trains);
   void follow_gradients();
   void warn_of_local_step();
-  void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
-  void check_same_reduce(const at::Tensor& by_rank) const;
-  void check_same_batch(const at::Tensor& marks);
-  std::string problem_of_batch(const at::Tensor& batch,
-                               const char* name,
-                               std::optional<TensorForm>& known);
   at::Tensor mean_loss(const at::Tensor& sum, bool share);
 
-  bool is_first() const { return group.rank() == 0; }
   bool is_last() const { return group.rank() == schedule.rank_of(schedule.stages - 1); }
   int chunk_of(int stage) const { return stage / schedule.ranks; }
   at::Tensor compute(int stage, const at::Tensor& x, int micro_batch);
@@ -114,13 +105,12 @@ struct Pipeline::State {
   std::optional<StageAverage> shared_average;  // of parameters that several of its stages have
   std::optional<ProcessGroup> replicas;
   std::deque<TiedWeight> tied;
-  std::optional<TensorForm> input_form, target_form;
-  std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
+  BatchAgreement agreement;
+  BatchForms training_forms, evaluation_forms;
   int64_t steps = 0;
   bool has_other_tied = false;  // on some rank, as after torch::load
   bool adds_up = false;         // gradients of steps before are not reduced yet
   LocalGradients local;         // the optimizer's step that must not follow those
-  int compared = 0;             // batches
   PipelineStats stats;
 
   // These belong to the step under way.
@@ -140,7 +130,8 @@ Pipeline::State::State(std::vector<PipelineStage> of_rank,
       stages(std::move(of_rank)),
       messages(group, schedule),
       forwards(forwards_of(schedule)),
-      failure(group) {
+      failure(group),
+      agreement(group, schedule) {
   for (int chunk = 0; chunk < std::ssize(stages); ++chunk) {
     const int stage = chunk * schedule.ranks + group.rank();
     runners.emplace_back([this, stage](const at::Tensor& x, int i) { return compute(stage, x, i); },
@@ -175,142 +166,6 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
                   " (rank ",
                   group.job_rank(),
                   "); cut the model elsewhere"));
-}
-
-// Returns what is wrong with a batch on the rank that gives it, or nothing.
-std::string Pipeline::State::problem_of_batch(const at::Tensor& batch,
-                                              const char* name,
-                                              std::optional<TensorForm>& known) {
-  const std::string where = cat(" (rank ", group.job_rank(), ")");
-  if (!batch.defined() || batch.dim() == 0)
-    return cat("expected ",
-               name,
-               " of [batch, …], got ",
-               batch.defined() ? "a scalar" : "none",
-               where,
-               "; give it on this rank");
-  if (batch.size(0) == 0 || batch.size(0) % schedule.micro_batches != 0)
-    return cat("expected ",
-               name,
-               " rows that ",
-               schedule.micro_batches,
-               " micro-batches divide, got ",
-               batch.size(0),
-               where,
-               "; take another batch size or drop the last rows");
-  if (!known)
-    known = form_of(batch);
-  if (form_of(batch) != *known)
-    return cat("expected ",
-               name,
-               " like the first step's, ",
-               to_text(*known),
-               ", got ",
-               to_text(form_of(batch)),
-               " in step ",
-               steps,
-               ", from micro-batch 0 on",
-               where,
-               "; keep the shape, by padding for instance");
-  return {};
-}
-
-// The ranks tell each other whether anything is wrong, and the rows of the input and the target.
-void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& target) {
-  std::string problem;
-  int64_t input_rows = -1;
-  int64_t target_rows = -1;
-  if (is_first()) {
-    problem = problem_of_batch(input, "an input", input_form);
-    if (problem.empty())
-      input_rows = input.size(0);
-  }
-  if (is_last() && problem.empty()) {
-    problem = problem_of_batch(target, "a target", target_form);
-    if (problem.empty())
-      target_rows = target.size(0);
-  }
-  const bool compares = compared < kComparedBatches;
-  const BatchMark mark =
-      compares && (is_first() || is_last()) ? mark_of_batch(input, target) : BatchMark();
-  constexpr int64_t kWords = 8;
-  const at::Tensor mine = at::empty({kWords}, at::kLong);
-  const at::Tensor all = at::empty({kWords * group.size()}, at::kLong);
-  auto* const words = mine.data_ptr<int64_t>();
-  words[0] = !problem.empty();
-  words[1] = input_rows;
-  words[2] = target_rows;
-  words[3] = of_step.reduce;
-  words[4] = std::ranges::any_of(tied, &TiedWeight::has_other_memory);
-  words[5] = mark.forms;
-  words[6] = mark.input;
-  words[7] = mark.target;
-  group.all_gather(all, mine);
-  const at::Tensor highest = std::get<0>(all.view({group.size(), kWords}).max(0));
-  const auto* const seen = highest.const_data_ptr<int64_t>();
-  if (seen[0] != 0)
-    refuse_on_all_stages(group, problem);
-  check_same_reduce(all.view({group.size(), kWords}).select(1, 3));
-  if (seen[1] == seen[2]) {
-    has_other_tied = seen[4] != 0;
-    if (compares)
-      check_same_batch(all.view({group.size(), kWords}).narrow(1, 5, 3));
-    return;
-  }
-  throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected as many rows of input and target, got ",
-                  seen[1],
-                  " (rank ",
-                  group.job_rank(0),
-                  ") and ",
-                  seen[2],
-                  " (rank ",
-                  group.job_rank(schedule.rank_of(schedule.stages - 1)),
-                  "); let both ranks read the same batch"));
-}
-
-// Every rank has the same words, so all throw or none.
-void Pipeline::State::check_same_reduce(const at::Tensor& by_rank) const {
-  const int64_t reducing = by_rank.sum().item<int64_t>();
-  if (reducing == 0 || reducing == group.size())
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected .reduce alike on every rank, got true on ",
-                  reducing,
-                  " of ",
-                  group.size(),
-                  " in step ",
-                  steps,
-                  " (rank ",
-                  group.job_rank(),
-                  "); give true in the last of the steps that add up, on all ranks"));
-}
-
-// The first stage's rank reads the input, and the last stage's the target: of another batch, where
-// their loaders share the data out over all ranks instead of over the replicas. A program may mean
-// to give a rank what it does not read, so it is no error.
-void Pipeline::State::check_same_batch(const at::Tensor& marks) {
-  ++compared;
-  const int last = schedule.rank_of(schedule.stages - 1);
-  const auto mark_of = [&](int rank) {
-    const auto* const words = marks[rank].const_data_ptr<int64_t>();
-    return BatchMark{.forms = words[0], .input = words[1], .target = words[2]};
-  };
-  if (!are_other_batches(mark_of(0), mark_of(last)))
-    return;
-  compared = kComparedBatches;
-  if (!is_first())
-    return;
-  log(LogLevel::warn,
-      cat("pipeline: expected the first stage's rank and the last stage's to read the same batch, "
-          "got another input and another target on rank ",
-          group.job_rank(last),
-          " in step ",
-          steps,
-          " (rank ",
-          group.job_rank(),
-          "), so targets may not belong to their inputs; give all ranks of a pipeline one sampler: "
-          "{.num_replicas = mesh.size(\"dp\"), .rank = mesh.rank(\"dp\")}"));
 }
 
 // The output of the last stage stays here as a part of the loss; any other becomes a message.
@@ -524,7 +379,13 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                                            bool trains,
                                            const PipelineStepOptions& given) {
   of_step = given;
-  agree_on_batch(input, target);
+  has_other_tied =
+      agreement.agree({.input = input,
+                       .target = target,
+                       .step = steps,
+                       .reduces = given.reduce,
+                       .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory)},
+                      trains ? training_forms : evaluation_forms);
   try {
     const at::AutoGradMode mode(trains);
     return run(of_run, by, input, target, trains);
@@ -552,22 +413,14 @@ at::Tensor Pipeline::step(const at::Tensor& input,
   return loss;
 }
 
-// All ranks call it together. Training's forms and statistics are put back also after an error.
+// All ranks call it together. Training's statistics are put back also after an error.
 at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target) {
   State& state = *state_;
   if (!state.evaluation)
     state.evaluation.emplace(state.messages.channels(), state.forwards);
-  // Another batch size than training's has other activations too.
-  const auto swap_forms = [&state] {
-    std::swap(state.input_form, state.evaluation_input_form);
-    std::swap(state.target_form, state.evaluation_target_form);
-  };
   const PipelineStats training_stats = state.stats;
-  swap_forms();
-  const std::unique_ptr<void, std::function<void(void*)>> back(&state, [&](void*) {
-    swap_forms();
-    state.stats = training_stats;
-  });
+  const std::unique_ptr<void, std::function<void(void*)>> back(
+      &state, [&](void*) { state.stats = training_stats; });
   return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
 }
 

@@ -1,0 +1,61 @@
+// Before a step all ranks of a pipeline agree on its batch, since one that throws alone would leave
+// the others waiting for its messages.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/pipeline/messages.h"
+#include "muster/parallel/pipeline/schedule.h"
+
+namespace muster {
+
+// What this rank was given for a step.
+struct PipelineBatch {
+  at::Tensor input, target;
+  int64_t step = 0;
+  bool reduces = false;         // the gradients over the replicas, at the step's end
+  bool has_other_tied = false;  // a tied weight has other memory, as after torch::load
+};
+
+// The forms of the first batch, which all later ones must have. An evaluation has its own.
+struct BatchForms {
+  std::optional<TensorForm> input, target;
+};
+
+class BatchAgreement {
+ public:
+  BatchAgreement(ProcessGroup group, const PipelineSchedule& schedule)
+      : group_(std::move(group)), schedule_(schedule) {}
+
+  // Returns whether a tied weight has other memory on some rank. Collective: yes. Blocking: yes.
+  // Throws: invalid_argument, on every rank, if the batch is none of this pipeline on one of them,
+  // or the ranks reduce and do not.
+  bool agree(const PipelineBatch& batch, BatchForms& known);
+
+ private:
+  struct Row;  // what a rank tells the others
+
+  int last() const { return schedule_.rank_of(schedule_.stages - 1); }
+  bool is_first() const { return group_.rank() == 0; }
+  bool is_last() const { return group_.rank() == last(); }
+  std::string problem_of(const at::Tensor& batch,
+                         const char* name,
+                         int64_t step,
+                         std::optional<TensorForm>& known) const;
+  void check_same_reduce(const std::vector<Row>& rows, int64_t step) const;
+  void check_as_many(const std::vector<Row>& rows) const;
+  void warn_of_other_batches(const std::vector<Row>& rows, int64_t step);
+
+  ProcessGroup group_;
+  const PipelineSchedule& schedule_;
+  int compared_ = 0;  // batches
+};
+
+}  // namespace muster
