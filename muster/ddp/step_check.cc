@@ -38,9 +38,9 @@ std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
   // Many forwards and no backward: those whose outputs are gone will not be reached any more.
   constexpr size_t kMany = 64;
   if (forwards_.size() >= kMany) {
-    skipped_ += static_cast<int64_t>(std::erase_if(forwards_, [](const auto& forward) {
+    skipped_ += std::erase_if(forwards_, [](const auto& forward) {
       return forward->visible && forward.use_count() == 1 && !forward->reached;
-    }));
+    });
   }
   return forwards_.emplace_back(std::make_shared<Forward>());
 }

@@ -11,7 +11,8 @@ import stat
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1] / "support")]
+import time_limit
 from hosts import HostsCase, main, missing, wait_for
 
 MUSTER = FAKE_NVML = ""
@@ -267,15 +268,23 @@ class RecipesTest(SlurmCase):
         for fold in range(2):
             self.assertEqual((self.folder / f"fold-{fold}.csv").read_text().count(",done,"), 2)
 
-    def test_a_job_that_has_stopped_is_requeued_and_resumes(self):
-        self.put("train", "#!/bin/sh\nif [ -e saved-$RANK ]; then echo rank $RANK resumes; exit 0; fi\n"
-                          "trap 'touch saved-$RANK; exit 75' TERM\nwhile :; do sleep 0.05; done\n")
-        # In place of hours; and without the end of the job, which this Slurm does not say.
-        script = self.recipe("A job that takes longer than its time limit", changed=[("--timeout slurm", "--timeout 3s"), ("--open-mode=append", "")])
+    def limited_job(self, seconds):
+        """A job that trains before its time limit, in place of one of hours. This Slurm does not say when a job ends."""
+        for mark in [*self.folder.glob("up-*"), *self.folder.glob("saved-*")]:
+            mark.unlink()
+        limit = ("--timeout slurm", f"--timeout {seconds}s")
+        script = self.recipe("A job that takes longer than its time limit", changed=[limit, ("--open-mode=append", "")])
         self.put("job.sh", script.replace("#!/bin/bash\n", "#!/bin/bash\n#SBATCH --output=out --open-mode=append\n"))
         code, out, err = self.run_here("sbatch", "--parsable", "job.sh")
         self.assertEqual(code, 0, err)
-        job = out.strip()
+        trains = lambda: len(list(self.folder.glob("up-*"))) == 4
+        wait_for(lambda: trains() or self.run_here("squeue", "-h")[1].strip() == "", 100)
+        return out.strip() if trains() else None
+
+    def test_a_job_that_has_stopped_is_requeued_and_resumes(self):
+        self.put("train", "#!/bin/sh\nif [ -e saved-$RANK ]; then echo rank $RANK resumes; exit 0; fi\n"
+                          "trap 'touch saved-$RANK up-$RANK; exit 75' TERM\ntouch up-$RANK\nwhile :; do sleep 0.05; done\n")
+        job = time_limit.after(self.limited_job)
         wait_for(lambda: re.search(r"JobState=PENDING .*Restarts=1 ", self.run_here("scontrol", "show", "job", job)[1], re.DOTALL), 60)
         # Slurm itself waits two minutes; and a slurmd refuses a start in the second in which the last one has ended.
         wait_for(lambda: self.run_here("scontrol", "update", f"JobId={job}", "StartTime=now+2")[0] == 0, 30)

@@ -11,7 +11,8 @@ import importlib
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))  # its hosts.py
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "cluster"), str(TESTS / "support")]  # their hosts.py and time_limit.py
 import page
 import table
 

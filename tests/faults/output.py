@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import time
 
+import time_limit
 from agents import two_agents
 from hosts import cmdline, wait_for
 from page import told
@@ -76,15 +77,29 @@ def stopped_reader(place):
     return "it got all when it went on; a signal and a time limit ended the job, a death its ranks"
 
 
+def has_written(job):
+    """Whether the job writes a byte before it ends; no more of it is read."""
+    return len(job.stdout.read(1)) == 1
+
+
+def limited_job(place, *arguments):
+    """A job that has written a byte before its time limit."""
+    def begin(limit):
+        job = place.start("run", "-q", "--timeout", str(limit), *arguments, bufsize=0)
+        return job if has_written(job) else None
+
+    return time_limit.after(begin)
+
+
 def ends_without_a_reader(place, write):
     """Jobs of whose output a byte is read, and no more: a signal and a time limit end them, a death ends their ranks."""
     stopped = place.start("run", "-q", "-n", "1", *sh(write), bufsize=0)
-    limited = place.start("run", "-q", "-n", "1", "--timeout", "5", *sh(write), bufsize=0)
     dies = f"[ $RANK = 1 ] || {{ {write}; }}; until [ -e dies ]; do sleep 0.02; done; kill -9 $$"
     failed = place.start("run", "-q", "-n", "2", *sh(dies), bufsize=0)
-    late = place.start("run", "-q", "-n", "2", "--timeout", "5", *sh(dies), bufsize=0)
-    for job in (stopped, limited, failed, late):
-        expect(len(job.stdout.read(1)) == 1, "nothing was written")
+    for job in (stopped, failed):
+        expect(has_written(job), "nothing was written")
+    limited = limited_job(place, "-n", "1", *sh(write))
+    late = limited_job(place, "-n", "2", *sh(dies))
     stopped.terminate()
     (place.folder / "dies").touch()
     for job, codes in ((stopped, (143,)), (limited, (124,)), (late, (137, 124))):  # the limit may come first
@@ -100,17 +115,21 @@ def ends_without_a_reader(place, write):
 
 def hosts_end_without_readers(place, write):
     """One host does not wait for who reads the output of another."""
-    dies = f"[ $RANK = 1 ] || {{ {write}; }}; until [ -e ends ]; do sleep 0.02; done; exit 3"
-    for script, flags, code in ((write, ["--timeout", "5"], 124), (dies, [], 3)):
+    def begin(script, *flags):
         agents = two_agents(place, f"echo up; {script}", first=flags, second=flags)
-        for agent in agents:
-            expect(len(agent.stdout.read(1)) == 1, "nothing was written")
-        (place.folder / "ends").touch()
+        have_written = [has_written(agent) for agent in agents]
+        return agents if all(have_written) else None
+
+    dies = f"[ $RANK = 1 ] || {{ {write}; }}; until [ -e ends ]; do sleep 0.02; done; exit 3"
+    limited = time_limit.after(lambda limit: begin(write, "--timeout", str(limit)))
+    failed = begin(dies)
+    expect(failed, "nothing was written")
+    (place.folder / "ends").touch()
+    for agents, code in ((limited, 124), (failed, 3)):
         for agent in agents:
             said = agent.stderr.read().decode()
             place.hear(said)
             expect(agent.wait(timeout=30) == code, f"exit code {agent.returncode}, not {code}: {said}")
-        (place.folder / "ends").unlink()
 
 
 def ranks_of(pid):

@@ -28,6 +28,8 @@ struct Plan {
 void be_stopped(muster::Context& ctx, int signal) {
   ctx.stop_requested();
   ::kill(::getppid(), signal);
+  std::printf("rank %d waits\n", ctx.rank());
+  std::fflush(stdout);
   while (!ctx.stop_requested())
     ::usleep(1000);
 }

@@ -5,8 +5,12 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import time_limit
 
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
 
@@ -45,7 +49,11 @@ class Resume(unittest.TestCase):
     def test_a_time_limit_saves_first(self):
         with tempfile.TemporaryDirectory(prefix="muster-limit-probe-") as folder:
             # Rank 1 waits for a signal that only the time limit sends.
-            stopped = self.start(folder, "--stop-at", "5", "0", flags=("--run-dir", f"{folder}/run", "--timeout", "4"))
+            def begin(limit):
+                done = self.start(folder, "--stop-at", "5", "0", flags=("--run-dir", f"{folder}/run", "--timeout", str(limit)))
+                return done if "rank 1 waits" in done.stdout else None
+
+            stopped = time_limit.after(begin)
             self.assertEqual(stopped.returncode, 75, stopped.stdout + stopped.stderr)
             self.assertIn("stopped after step 5, which is saved", stopped.stderr)
 
