@@ -1,5 +1,5 @@
 // `lookup` reads a table of keys and values that stands in a source, `find_or` a map;
-// `element_with` and `element_where` look through any range. For every part.
+// `element_with`, `element_where` and `index_with` look through any range. For every part.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <ranges>
 #include <type_traits>
 #include <utility>
@@ -36,6 +37,15 @@ template <class Range, class Predicate>
 auto element_where(Range& range, Predicate predicate) {
   const auto found = std::ranges::find_if(range, predicate);
   return found == std::ranges::end(range) ? nullptr : std::to_address(found);
+}
+
+// The place of the first element whose `projection` is `value`, or nothing.
+template <class Range, class Value, class Projection = std::identity>
+std::optional<int> index_with(const Range& range, const Value& value, Projection projection = {}) {
+  const auto found = std::ranges::find(range, value, projection);
+  if (found == std::ranges::end(range))
+    return std::nullopt;
+  return static_cast<int>(found - std::ranges::begin(range));
 }
 
 // The first element whose `projection` is `value`, or nullptr.

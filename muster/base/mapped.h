@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <iterator>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -81,6 +82,19 @@ auto mapped_some(Range&& range, Function function) {
       results.push_back(*std::move(result));
   }
   return results;
+}
+
+// What a function says of each element, each answer once, in the order of their firsts.
+template <class Range, class Function = std::identity>
+auto distinct(Range&& range, Function function = {}) {
+  auto all = mapped(std::forward<Range>(range), std::move(function));
+  decltype(all) once;
+  std::set<typename decltype(all)::value_type> seen;
+  for (auto& each : all) {
+    if (seen.insert(each).second)
+      once.push_back(std::move(each));
+  }
+  return once;
 }
 
 // Adds the elements of `more` at the end of the list.

@@ -118,12 +118,7 @@ std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& n
     return fixed;
   };
   const std::vector<int> mine = fixed_coordinates(rank);
-  std::vector<int> group;
-  for (int other = 0; other < num_ranks(); ++other) {
-    if (fixed_coordinates(other) == mine)
-      group.push_back(other);
-  }
-  return group;
+  return filtered_indices(num_ranks(), [&](int other) { return fixed_coordinates(other) == mine; });
 }
 
 // A group is taken when its first rank comes, so that it is taken once.

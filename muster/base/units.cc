@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -38,11 +39,8 @@ constexpr Unit kDurationUnits[] = {
 // Nothing for a name that is no unit. The empty name is one of sizes.
 template <size_t N>
 std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
-  for (const Unit& unit : units) {
-    if (unit.name == name)
-      return unit.factor;
-  }
-  return std::nullopt;
+  const Unit* const unit = element_with(units, name, &Unit::name);
+  return unit != nullptr ? std::optional(unit->factor) : std::nullopt;
 }
 
 // Takes a non-negative number from the front of `text`; nothing, and takes nothing, without one.

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_models.h"
@@ -131,10 +132,8 @@ bool is_positive(const std::string& text) {
 // Throws: invalid_argument for an unknown kind, or for a cap of buckets that is no size.
 void check_kinds(const DdpBenchOptions& options) {
   std::vector<std::string> known = ddp_kind_names(false);
-  for (const std::string& name : ddp_kind_names(true)) {
-    if (std::ranges::find(known, name) == known.end())
-      known.push_back(name);
-  }
+  append_all(known, ddp_kind_names(true));
+  known = distinct(known);
   for (const std::string& kind : options.kinds) {
     // A kind is a backend, and may have a cap of buckets behind a colon.
     const size_t colon = kind.find(':');

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "muster/base/clock.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_models.h"
 #include "muster/comm/init.h"
@@ -114,11 +115,8 @@ std::vector<std::string> kinds_of(const DdpBenchOptions& options, bool by_nccl) 
   if (options.kinds.empty())
     return ddp_kind_names(by_nccl);
   std::vector<std::string> kinds = {kNoCommunication};
-  for (const std::string& kind : options.kinds) {
-    if (std::ranges::find(kinds, kind) == kinds.end())
-      kinds.push_back(kind);
-  }
-  return kinds;
+  append_all(kinds, options.kinds);
+  return distinct(kinds);
 }
 
 // Takes a tensor [round, kind] apart.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/bench/collectives_bench.h"
@@ -52,12 +53,7 @@ std::string words(
 
 // Returns each backend once, in the order of the rows.
 std::vector<std::string> backends_of(const std::vector<CollectiveTime>& times) {
-  std::vector<std::string> names;
-  for (const CollectiveTime& time : times) {
-    if (std::ranges::find(names, time.backend) == names.end())
-      names.push_back(time.backend);
-  }
-  return names;
+  return distinct(times, &CollectiveTime::backend);
 }
 
 // The axes of the picture. The time axis begins and ends at a power of ten.

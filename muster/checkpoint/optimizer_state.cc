@@ -183,12 +183,7 @@ json parse_description(const std::string& description) {
 
 // Returns each name once: a tied parameter may be there twice.
 std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
-  std::vector<std::string> names;
-  std::set<std::string> seen;
-  for (const TensorPiece* piece : pieces)
-    if (seen.insert(piece->name).second)
-      names.push_back(piece->name);
-  return names;
+  return distinct(pieces, &TensorPiece::name);
 }
 
 // Returns the parameters of LBFGS, which looks at all of them at once, so that no rank may have

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <set>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -21,11 +22,11 @@ namespace {
 std::vector<std::string> files_of_kind(const std::string& path,
                                        const Manifest& manifest,
                                        const std::string& kind) {
-  std::vector<std::string> files;
-  for (const WrittenFile& file : manifest.files)
-    if (file.name == kind + ".safetensors" || file.name.starts_with(kind + "-"))
-      files.push_back(cat(path, "/", file.name));
-  return files;
+  const auto is_of_kind = [&](const std::string& name) {
+    return name == kind + ".safetensors" || name.starts_with(kind + "-");
+  };
+  return mapped(filtered(mapped(manifest.files, &WrittenFile::name), is_of_kind),
+                [&](const std::string& name) { return cat(path, "/", name); });
 }
 
 }  // namespace

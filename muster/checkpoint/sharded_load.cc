@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/peers.h"
@@ -122,11 +123,9 @@ TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& sav
   for (const TensorPiece& piece : pieces)
     if (saved.contains(piece.name))
       there.insert(piece.tensor.unsafeGetTensorImpl());
-  TensorPieces found;
-  for (const TensorPiece& piece : pieces)
-    if (saved.contains(piece.name) || !there.contains(piece.tensor.unsafeGetTensorImpl()))
-      found.push_back(piece);
-  return found;
+  return filtered(pieces, [&](const TensorPiece& piece) {
+    return saved.contains(piece.name) || !there.contains(piece.tensor.unsafeGetTensorImpl());
+  });
 }
 
 // Returns those parts in pieces that were saved. A new part of the program is not among them, and

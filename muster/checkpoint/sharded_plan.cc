@@ -205,11 +205,7 @@ TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& pl
 
 // Rank 0's own pieces are among the shared ones.
 TensorPieces own_of(const TensorPieces& pieces, int rank) {
-  TensorPieces own;
-  for (const TensorPiece& piece : pieces)
-    if (piece.is_own && rank > 0)
-      own.push_back(piece);
-  return own;
+  return rank == 0 ? TensorPieces() : filtered(pieces, &TensorPiece::is_own);
 }
 
 }  // namespace

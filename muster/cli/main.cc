@@ -18,6 +18,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -153,11 +154,8 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
 
 // Returns the names that a person types: agents are started by muster itself.
 std::vector<std::string_view> command_names() {
-  std::vector<std::string_view> names;
-  for (const Command& command : kCommands) {
-    if (std::string_view(command.name) != "agent")
-      names.emplace_back(command.name);
-  }
+  auto names = muster::mapped_to<std::vector<std::string_view>>(kCommands, &Command::name);
+  std::erase(names, "agent");
   return names;
 }
 

@@ -213,14 +213,10 @@ void Agreement::tell(int64_t sequence,
 }
 
 std::vector<int> Agreement::absent(int64_t sequence) {
-  std::vector<int> missing;
   if (sequence < common_)
-    return missing;
-  for (int other = 0; other < size_; ++other) {
-    if (other != rank_ && !published_by(other, sequence))
-      missing.push_back(other);
-  }
-  return missing;
+    return {};
+  return filtered_indices(
+      size_, [&](int other) { return other != rank_ && !published_by(other, sequence); });
 }
 
 }  // namespace muster

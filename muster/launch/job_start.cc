@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/named_file.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -97,13 +98,10 @@ JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts&
   for (const RankPlan& rank : plan.ranks) {
     if (rank.host_index != job.host_index && !plan.simulated)
       continue;
-    std::vector<DeviceAssignment> devices = {rank.device};
-    devices.insert(devices.end(), rank.more_devices.begin(), rank.more_devices.end());
-    for (const DeviceAssignment& device : devices) {
-      if (std::ranges::find(note.devices, device.id()) == note.devices.end())
-        note.devices.push_back(device.id());
-    }
+    note.devices.push_back(rank.device.id());
+    append_mapped(note.devices, rank.more_devices, &DeviceAssignment::id);
   }
+  note.devices = distinct(note.devices);
   return note;
 }
 

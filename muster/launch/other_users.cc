@@ -68,11 +68,7 @@ std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuU
   for (const Gpu& gpu : host.gpus) {
     if (!is_wanted(gpu, wanted))
       continue;
-    std::vector<std::string> others;
-    for (const GpuProcess& process : gpu.processes) {
-      if (auto other = describe_other(process))
-        others.push_back(std::move(*other));
-    }
+    const std::vector<std::string> others = mapped_some(gpu.processes, describe_other);
     if (!others.empty())
       lines.push_back(cat("GPU ",
                           gpu.index.value,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -68,11 +69,11 @@ void Successors::give_up(int slot) {
 }
 
 bool Successors::follow(const std::vector<ChildExit>& failed) {
-  RankFailures failures{.failed = {}, .left = {}, .some_have_ended = some_have_ended_};
-  for (const ChildExit& end : failed) {
-    if (!have_followed(end))
-      failures.failed.push_back(starts_.explained(end));
-  }
+  const auto are_new = filtered(failed, [&](const ChildExit& end) { return !have_followed(end); });
+  RankFailures failures{
+      .failed = mapped(are_new, [&](const ChildExit& end) { return starts_.explained(end); }),
+      .left = {},
+      .some_have_ended = some_have_ended_};
   if (failures.failed.empty())
     return true;  // a generation has begun since they ended
   for (const int slot : running_)

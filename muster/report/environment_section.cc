@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -14,15 +15,7 @@ namespace {
 
 // Returns each host of the plan once, in the order of its ranks.
 std::string hosts_of(const JobRun& run) {
-  std::vector<std::string> hosts;
-  if (run.plan) {
-    std::set<std::string> seen;
-    for (const RankPlan& rank : run.plan->ranks) {
-      if (seen.insert(rank.host).second)
-        hosts.push_back(rank.host);
-    }
-  }
-  return join_first(hosts, ", ", 16);
+  return run.plan ? join_first(distinct(run.plan->ranks, &RankPlan::host), ", ", 16) : "";
 }
 
 // One line for the machine that the launcher has recorded: its cores, its GPUs, its driver.

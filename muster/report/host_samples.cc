@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_registry.h"
 #include "muster/report/top_rows.h"
@@ -30,11 +31,9 @@ constexpr size_t kMostBytes = size_t{16} << 20;
 
 // Returns a sampler of the job that this process launches; nullptr if it launches none.
 std::unique_ptr<TopSampler> own_sampler() {
-  for (const JobNote& job : running_jobs()) {
-    if (job.pid == ::getpid())
-      return std::make_unique<TopSampler>(job.run_dir, job);
-  }
-  return nullptr;
+  const std::vector<JobNote> jobs = running_jobs();
+  const JobNote* const own = element_with(jobs, ::getpid(), &JobNote::pid);
+  return own != nullptr ? std::make_unique<TopSampler>(own->run_dir, *own) : nullptr;
 }
 
 }  // namespace

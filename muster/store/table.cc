@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/hex.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/store.h"
@@ -81,12 +82,9 @@ size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) c
 // A few names are enough for a message.
 std::string Table::describe_missing(const std::vector<std::string>& keys) const {
   constexpr size_t kNamed = 8;
-  std::vector<std::string> missing;
-  for (const auto& key : keys) {
-    if (!values_.contains(key))
-      missing.push_back(quote(key));
-  }
-  return join_first(std::move(missing), ", ", kNamed);
+  const auto missing =
+      filtered(keys, [&](const std::string& key) { return !values_.contains(key); });
+  return join_first(mapped(missing, quote), ", ", kNamed);
 }
 
 void check_limits(std::string_view operation, const std::string& key, const std::string& value) {

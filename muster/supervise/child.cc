@@ -25,6 +25,7 @@
 #include <string_view>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/mapped.h"
 #include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 
@@ -270,11 +271,8 @@ std::string program_of(const ChildOptions& options) {
 
 // "NAME=value" for each variable, as exec wants them.
 std::vector<std::string> entries_of(const std::map<std::string, std::string>& environment) {
-  std::vector<std::string> entries;
-  entries.reserve(environment.size());
-  for (const auto& [name, value] : environment)
-    entries.push_back(cat(name, "=", value));
-  return entries;
+  return mapped(environment,
+                [](const auto& variable) { return cat(variable.first, "=", variable.second); });
 }
 
 // nohup is meant for the children too, although they get every other signal's default back.

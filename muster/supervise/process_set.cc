@@ -334,12 +334,9 @@ bool ProcessSet::on_timeout() {
 }
 
 std::vector<ProcessSet::Member*> ProcessSet::running() const {
-  std::vector<Member*> found;
-  for (const auto& member : members_) {
-    if (!member->exit)
-      found.push_back(member.get());
-  }
-  return found;
+  auto members = mapped(members_, [](const auto& member) { return member.get(); });
+  std::erase_if(members, [](const Member* member) { return member->exit.has_value(); });
+  return members;
 }
 
 // With nobody running, the set goes on for those who will be spawned, and for failures that may be

@@ -29,11 +29,7 @@ namespace {
 
 // The pool's number of the host; nothing: it has none of that name.
 std::optional<int> host_named(const DevicePool& pool, const std::string& name) {
-  for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
-    if (pool.hosts()[h].name == name)
-      return h;
-  }
-  return std::nullopt;
+  return index_with(pool.hosts(), name, &PoolHost::name);
 }
 
 // The devices that a running task has by the journal, as the pool counts them; nothing when they

@@ -98,15 +98,12 @@ Scores scores_for(const TasksRun& run, const Inventory& inventory) {
   const auto chooses_by_score = [](const Selection& selection) {
     return selection.has({SelectionItem::Kind::fastest});
   };
-  std::set<std::string> texts;
-  for (const Task& task : run.file.tasks) {
-    if (!task.on.empty())
-      texts.insert(task.on);
-  }
-  bool any = run.settings.gpus && chooses_by_score(*run.settings.gpus);
-  for (const std::string& on : texts)
-    any = any || chooses_by_score(Selection(on));
-  return any ? remembered_scores(inventory) : Scores();
+  auto texts = mapped_to<std::set<std::string>>(run.file.tasks, &Task::on);
+  texts.erase("");
+  const bool by_score =
+      (run.settings.gpus && chooses_by_score(*run.settings.gpus)) ||
+      std::ranges::any_of(texts, [&](const auto& on) { return chooses_by_score(Selection(on)); });
+  return by_score ? remembered_scores(inventory) : Scores();
 }
 
 // The schedule of the run's tasks on the machines. Throws: invalid_argument for needs that can
@@ -135,10 +132,9 @@ TaskSchedule schedule_of(const TasksOptions& options,
                    .slots = machines.slots};
   pool.numa_binding = settings.numa_binding.value_or(pool.numa_binding);
   ScheduleOptions limits{.max_running = settings.max_running};
-  for (size_t i = 0; i < run.before.results.size(); ++i) {
-    if (run.before.results[i].state == TaskState::done)
-      limits.done.push_back(i);
-  }
+  limits.done = filtered_indices(run.before.results.size(), [&](size_t i) {
+    return run.before.results[i].state == TaskState::done;
+  });
   return {run.file.tasks, DevicePool(inventory, pool), std::move(limits)};
 }
 

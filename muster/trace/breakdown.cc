@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <ranges>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -134,10 +135,11 @@ std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
                                       std::optional<int64_t> now_ns,
                                       int64_t least_steps) {
   Breakdown found;
-  for (const ActivityView& view : views) {
-    if (view.steps >= least_steps)
-      found.ranks.push_back(times_of(view, now_ns));
-  }
+  const auto has_steps = [&](const ActivityView& view) {
+    return view.steps >= least_steps;
+  };
+  found.ranks = mapped(views | std::views::filter(has_steps),
+                       [&](const ActivityView& view) { return times_of(view, now_ns); });
   double all = sum_of<double>(found.ranks, [&](const RankTimes& rank) { return rank.all(); });
   if (all <= 0)
     return std::nullopt;

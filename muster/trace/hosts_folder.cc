@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -93,12 +94,11 @@ void write_host_sample(const std::string& run_dir, size_t host, const std::strin
 
 // An agent that has ended leaves an old sample, which says nothing of now.
 std::vector<std::string> fresh_host_samples(const std::string& run_dir) {
-  std::vector<std::string> files;
-  for (const fs::path& file : paths_in(hosts_folder(run_dir))) {
-    if (file.extension() == ".sample" && is_younger_than(file, kFresh))
-      files.push_back(file.string());
-  }
-  return files;
+  const auto is_fresh_sample = [](const fs::path& file) {
+    return file.extension() == ".sample" && is_younger_than(file, kFresh);
+  };
+  return mapped(filtered(paths_in(hosts_folder(run_dir)), is_fresh_sample),
+                [](const fs::path& file) { return file.string(); });
 }
 
 std::string to_text(const LateRequest& request) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -133,20 +134,18 @@ std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
 
 // The main thread comes first, and the others stay in their order.
 void read_threads(const std::string& bytes, ActivityView& view) {
-  for (size_t i = 0; i < kActivityThreads; ++i) {
-    if (auto thread = thread_view(record_at<ActivityThread>(bytes, place_of_thread(i))))
-      view.threads.push_back(std::move(*thread));
-  }
+  view.threads = mapped_some(std::views::iota(size_t{0}, kActivityThreads), [&](size_t i) {
+    return thread_view(record_at<ActivityThread>(bytes, place_of_thread(i)));
+  });
   std::ranges::stable_partition(
       view.threads, [&](const ThreadView& thread) { return thread.thread == view.main_thread; });
 }
 
 // The ring begins anywhere, so the calls are sorted by their numbers.
 void read_calls(const std::string& bytes, ActivityView& view) {
-  for (size_t i = 0; i < kActivityCalls; ++i) {
-    if (auto call = call_view(record_at<ActivityCall>(bytes, place_of_call(i)), i))
-      view.calls.push_back(std::move(*call));
-  }
+  view.calls = mapped_some(std::views::iota(size_t{0}, kActivityCalls), [&](size_t i) {
+    return call_view(record_at<ActivityCall>(bytes, place_of_call(i)), i);
+  });
   std::ranges::sort(view.calls, {}, &CallView::number);
 }
 
@@ -282,10 +281,8 @@ std::vector<ActivityFile> activity_files(const std::string& run_dir, std::option
           rank,
           ActivityFile{.attempt = *attempt, .rank = rank, .path = (folder / cat(rank)).string()});
   }
-  std::vector<ActivityFile> by_rank;
-  for (auto& [rank, file] : files)
-    by_rank.push_back(std::move(file));
-  return by_rank;
+  const auto by_rank = std::views::values(files);
+  return {by_rank.begin(), by_rank.end()};
 }
 
 }  // namespace muster

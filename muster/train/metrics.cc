@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <ranges>
 #include <string>
 #include <system_error>
 
@@ -58,10 +59,8 @@ std::string share_name(size_t category) {
 }
 
 bool is_time_share(const std::string& name) {
-  for (size_t i = 0; i < std::tuple_size_v<CategorySeconds>; ++i)
-    if (name == share_name(i))
-      return true;
-  return false;
+  return std::ranges::any_of(std::views::iota(size_t{0}, std::tuple_size_v<CategorySeconds>),
+                             [&](size_t i) { return name == share_name(i); });
 }
 
 // Throws: invalid_argument for a count that is none.
@@ -267,10 +266,10 @@ void Metrics::fetch() {
 // Returns "max grad_norm, mean loss", in the order of names: ranks may have met them in another
 // one.
 std::string Metrics::signature() const {
-  std::vector<std::string> names;
-  for (const auto& [name, entry] : entries_)
-    names.push_back(cat(name_of(entry.kind), " ", name));
-  return join(names, ", ");
+  return join(
+      mapped(entries_,
+             [](const auto& item) { return cat(name_of(item.second.kind), " ", item.first); }),
+      ", ");
 }
 
 // Returns what this rank tells the others: the signature, a zero byte, two numbers for each entry,

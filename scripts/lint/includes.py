@@ -69,8 +69,9 @@ C_NAMES = {
     "cerrno": re.compile(r"\berrno\b"),
     "cstdint": re.compile(r"(?<![\w:])u?int(?:8|16|32|64)_t\b|\buintptr_t\b"),
     "cstring": re.compile(r"\bstd::(?:mem(?:cpy|cmp|set|move|chr)|str(?:len|cmp|ncmp|chr|error))\b"),
+    "ranges": re.compile(r"\bstd::views::\w"),
 }
-STANDARD_NAME = re.compile(r"\bstd::(?:ranges::|views::)?(\w+)")
+STANDARD_NAME = re.compile(r"\bstd::(?:ranges::)?(\w+)")
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 INCLUDE = re.compile(r'^#include <(\w+)>$', re.MULTILINE)
 

@@ -25,7 +25,7 @@ using Model = DistributedDataParallel<Sequential>;
 constexpr int kSteps = 6;
 constexpr const char* kOutside = "expected every trained tensor of a backward to be a parameter";
 
-std::string printed_by(const std::function<void(ProcessGroup&)>& program) {
+std::string printed_by_two(const std::function<void(ProcessGroup&)>& program) {
   ::testing::internal::CaptureStderr();
   run_ranks(2, program);
   return ::testing::internal::GetCapturedStderr();
@@ -60,13 +60,13 @@ struct ScaledProgram {
 };
 
 TEST(OutsideLeaves, TheScaleOfALossIsSaidOnce) {
-  const auto printed = printed_by(ScaledProgram());
+  const auto printed = printed_by_two(ScaledProgram());
   EXPECT_EQ(times(printed, kOutside), 1U) << printed;
   EXPECT_THAT(printed, HasSubstr("got a tensor of shape [1] outside of all"));
 }
 
 TEST(OutsideLeaves, ABareModelBeforeAWrappedOneIsSaid) {
-  const auto printed = printed_by([](ProcessGroup& group) {
+  const auto printed = printed_by_two([](ProcessGroup& group) {
     Sequential encoder = two_layers();
     Model head(Sequential(torch::nn::Linear(2, 1)), group);
     std::vector<at::Tensor> parameters = head.parameters();
@@ -83,7 +83,7 @@ TEST(OutsideLeaves, ABareModelBeforeAWrappedOneIsSaid) {
 }
 
 TEST(OutsideLeaves, ATensorOfEverySecondBackwardIsSaid) {
-  const auto printed = printed_by([](ProcessGroup& group) {
+  const auto printed = printed_by_two([](ProcessGroup& group) {
     Model model(two_layers(), group);
     const at::Tensor scale = torch::ones({1}).requires_grad_();
     SGD optimizer(with(model.parameters(), scale), 0.01);
@@ -99,26 +99,26 @@ TEST(OutsideLeaves, ATensorOfEverySecondBackwardIsSaid) {
 
 TEST(OutsideLeaves, OneThatIsAveragedByHandIsNot) {
   const auto printed =
-      printed_by(ScaledProgram{.before_step = [](ProcessGroup& group, const at::Tensor& scale) {
+      printed_by_two(ScaledProgram{.before_step = [](ProcessGroup& group, const at::Tensor& scale) {
         group.all_reduce(scale.mutable_grad(), ReduceOp::avg);
       }});
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
 
 TEST(OutsideLeaves, OnesThatDifferFromTheBeginningAreNot) {
-  const auto printed = printed_by(ScaledProgram{.scale = [](int rank) {
+  const auto printed = printed_by_two(ScaledProgram{.scale = [](int rank) {
     return torch::full({1}, 1 + rank).to(torch::kFloat).requires_grad_();
   }});
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
 
 TEST(OutsideLeaves, NothingIsSaidWithoutTheChecks) {
-  EXPECT_THAT(printed_by(ScaledProgram{.options = {.check_steps = false}}),
+  EXPECT_THAT(printed_by_two(ScaledProgram{.options = {.check_steps = false}}),
               Not(HasSubstr(kOutside)));
 }
 
 TEST(OutsideLeaves, InputsWithGradientsAreNone) {
-  const auto printed = printed_by([](ProcessGroup& group) {
+  const auto printed = printed_by_two([](ProcessGroup& group) {
     Model model(two_layers(), group);
     SGD optimizer(model.parameters(), 0.01);
     for (int step = 0; step < kSteps; ++step) {
@@ -133,7 +133,7 @@ TEST(OutsideLeaves, InputsWithGradientsAreNone) {
 
 // One backward runs through both: each knows the other's parameters.
 TEST(OutsideLeaves, ThoseOfAnotherWrappedModelAreNone) {
-  const auto printed = printed_by([](ProcessGroup& group) {
+  const auto printed = printed_by_two([](ProcessGroup& group) {
     Model encoder(two_layers(), group);
     Model head(Sequential(torch::nn::Linear(2, 1)), group);
     SGD first(encoder.parameters(), 0.01);
@@ -150,7 +150,7 @@ TEST(OutsideLeaves, ThoseOfAnotherWrappedModelAreNone) {
 }
 
 TEST(OutsideLeaves, IgnoredParametersAreNone) {
-  const auto printed = printed_by([](ProcessGroup& group) {
+  const auto printed = printed_by_two([](ProcessGroup& group) {
     Model model(two_layers(), group, {.ignored_parameters = {"1.bias"}});
     SGD optimizer(model.module()->parameters(), 0.01);
     for (int step = 0; step < kSteps; ++step) {

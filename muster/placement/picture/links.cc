@@ -118,10 +118,9 @@ void add_remainders(std::vector<LinkRun>& runs,
   while (!exact.pairs.empty()) {
     const std::vector<size_t> members = component_of(exact.pairs);
     std::set<Pair> inside;
-    for (const Pair& pair : exact.pairs) {
-      if (std::ranges::binary_search(members, pair.first))
-        inside.insert(pair);
-    }
+    std::ranges::copy_if(exact.pairs, std::inserter(inside, inside.end()), [&](const Pair& pair) {
+      return std::ranges::binary_search(members, pair.first);
+    });
     erase_inside(exact.pairs, members);
     if (inside.size() >= kFewestBarred && all_in(near, members)) {
       runs.push_back(run_of(exact.link, members, layout));

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/mesh_order.h"
 #include "muster/placement/policy/order_improver.h"
@@ -83,12 +84,8 @@ class RowPacker {
   }
 
   Order fast_neighbours(size_t device) const {
-    Order found;
-    for (size_t other = 0; other < bandwidth_.size(); ++other) {
-      if (is_free_[other] && is_fast(device, other))
-        found.push_back(other);
-    }
-    return found;
+    return filtered_indices(
+        bandwidth_.size(), [&](size_t other) { return is_free_[other] && is_fast(device, other); });
   }
 
   // Whether `clique` could be made one of `size` with some of `candidates`, each of which is joined

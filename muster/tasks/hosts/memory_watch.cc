@@ -6,7 +6,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/device/probe.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -53,12 +55,8 @@ std::vector<int> MemoryWatch::gpus_without(const std::set<int>& taken) const {
   std::set<size_t> positions;
   for (const int gpu : taken)
     positions.insert(gpus[gpu].device.position);
-  std::vector<int> free;
-  for (int g = 0; g < std::ssize(gpus); ++g) {
-    if (!positions.contains(gpus[g].device.position))
-      free.push_back(g);
-  }
-  return free;
+  return filtered_indices(int_size(gpus),
+                          [&](int g) { return !positions.contains(gpus[g].device.position); });
 }
 
 // The host may have changed since the pool was made: a GPU that is not where it was is passed over.

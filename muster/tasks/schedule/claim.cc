@@ -1,7 +1,10 @@
 #include "muster/tasks/schedule/claim.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
+
+#include "muster/device/numbers.h"
 
 // A claim is reckoned as if every task of the run had ended: what other jobs and programs have of a
 // GPU stays theirs, and all else will be free one day.
@@ -83,11 +86,9 @@ bool has_free_gpu(const DevicePool& pool, const Reserved& reserved) {
 }
 
 bool has_free_cpu(const DevicePool& pool, const Reserved& reserved) {
-  for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
-    if (pool.hosts()[h].cpus_left > reserved_cpus(reserved, h))
-      return true;
-  }
-  return false;
+  return std::ranges::any_of(std::views::iota(0, int_size(pool.hosts())), [&](int h) {
+    return pool.hosts()[h].cpus_left > reserved_cpus(reserved, h);
+  });
 }
 
 bool in_the_way(const DevicePool& pool,

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -168,11 +169,7 @@ std::string describe(const TaskNeed& need) {
 }
 
 std::optional<int> PoolHost::find_gpu(const std::string& uuid) const {
-  for (int g = 0; g < std::ssize(gpus); ++g) {
-    if (gpus[g].uuid.value == uuid)
-      return g;
-  }
-  return std::nullopt;
+  return index_with(gpus, uuid, [](const PoolGpu& gpu) { return gpu.uuid.value; });
 }
 
 DevicePool::DevicePool(Inventory inventory, const PoolOptions& options)
@@ -348,10 +345,9 @@ std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
     return std::nullopt;
   std::vector<int> fitting;
   if (need.gpus > 0) {
-    for (int g = 0; g < std::ssize(mine.gpus); ++g) {
-      if (!is_reserved(reserved, host, g) && has_room(need, allowed, host, g))
-        fitting.push_back(g);
-    }
+    fitting = filtered_indices(int_size(mine.gpus), [&](int g) {
+      return !is_reserved(reserved, host, g) && has_room(need, allowed, host, g);
+    });
   }
   auto gpus = choose_gpus(need, host, fitting);
   if (!gpus)
@@ -501,10 +497,9 @@ void DevicePool::give_back(const Allocation& allocation) {
   }
   if (allocation.own_cpus.empty())
     return;
-  for (const PoolCpu& cpu : cpus_by_node(inventory_.hosts[allocation.host])) {
-    if (has_cpu(allocation, cpu))
-      host.free_cpus.push_back(cpu);
-  }
+  append_all(host.free_cpus,
+             filtered(cpus_by_node(inventory_.hosts[allocation.host]),
+                      [&](const PoolCpu& cpu) { return has_cpu(allocation, cpu); }));
   std::ranges::sort(
       host.free_cpus, {}, [](const PoolCpu& cpu) { return std::pair(cpu.numa_node, cpu.cpu); });
 }

@@ -93,9 +93,9 @@ class AfterResolver {
   // The tasks whose names fit, looked up once for each pattern.
   const Positions& fitting(const std::string& pattern) {
     const auto [found, is_new] = globs_.try_emplace(pattern);
-    for (size_t i = 0; is_new && i < tasks_.size(); ++i) {
-      if (fits_glob(pattern, tasks_[i].name))
-        found->second.push_back(i);
+    if (is_new) {
+      found->second = filtered_indices(
+          tasks_.size(), [&](size_t i) { return fits_glob(pattern, tasks_[i].name); });
     }
     return found->second;
   }

@@ -28,7 +28,7 @@ const BeforeStep nothing = [](ProcessGroup&, const at::Tensor&) {
 };
 
 // What ranks print that train the model and the scale of its outputs.
-std::string printed_by(const BeforeStep& before_step) {
+std::string printed_beside_a_scale(const BeforeStep& before_step) {
   ::testing::internal::CaptureStderr();
   run_ranks(kRanks, [&](ProcessGroup& group) {
     FullySharded sharded(group);
@@ -50,16 +50,17 @@ std::string printed_by(const BeforeStep& before_step) {
 }
 
 TEST(OutsideWatch, AScaleThatRanksTrainApartIsSaidOnce) {
-  const std::string printed = printed_by(nothing);
+  const std::string printed = printed_beside_a_scale(nothing);
   EXPECT_EQ(times(printed, kOutside), 1U) << printed;
   EXPECT_THAT(printed, HasSubstr("fully sharded: expected every trained tensor"));
   EXPECT_THAT(printed, HasSubstr("got a tensor of shape [1] outside of all"));
 }
 
 TEST(OutsideWatch, OneThatIsAveragedByHandIsNot) {
-  const std::string printed = printed_by([](ProcessGroup& group, const at::Tensor& scale) {
-    group.all_reduce(scale.mutable_grad(), ReduceOp::avg);
-  });
+  const std::string printed =
+      printed_beside_a_scale([](ProcessGroup& group, const at::Tensor& scale) {
+        group.all_reduce(scale.mutable_grad(), ReduceOp::avg);
+      });
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
 
