@@ -66,7 +66,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   bool kept_are_done = false;             // the next forward frees what was kept for a backward
   ShardedTraffic traffic;
   SameSamplesWarning same_samples{"fully sharded"};
-  OutsideWatch outside;
+  OutsideWatch outside{"fully sharded"};
 };
 
 // The places of parameters before they get memory of their own, and whether a parameter lies in

@@ -1,5 +1,6 @@
 // Whether a trained tensor that no sharded model has comes to differ between ranks. The ranks
-// exchange samples at the end of the first backwards. On CPUs only. Used by FullyShardedSet.
+// exchange samples at the end of the first backwards. On CPUs only. Used by FullyShardedSet and
+// ShardedOptimizer.
 #pragma once
 
 #include "muster/comm/process_group.h"
@@ -9,6 +10,9 @@ namespace muster {
 
 class OutsideWatch {
  public:
+  // `subject` begins the warning.
+  explicit OutsideWatch(const char* subject) : subject_(subject) {}
+
   // A backward that is to be reduced has begun. Call it from one of its hooks.
   void look();
   // The backward has ended. The first rank warns, once. Collective: yes, in the first backwards.
@@ -16,6 +20,7 @@ class OutsideWatch {
   void compare(ProcessGroup& group);
 
  private:
+  const char* subject_;
   OutsideLeaves leaves_;
   int compared_ = 0;  // it counts alike on all ranks
 };

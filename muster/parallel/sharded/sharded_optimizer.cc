@@ -27,6 +27,7 @@
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
+#include "muster/parallel/sharded/outside_watch.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 #include "muster/parallel/tensor_bytes.h"
@@ -194,6 +195,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   std::deque<size_t> under_way;
   ShardedTraffic traffic;
   SameSamplesWarning same_samples{"ShardedOptimizer"};
+  OutsideWatch outside{"ShardedOptimizer"};
 };
 
 using ShardsState = ShardedOptimizerBase::State;
@@ -335,6 +337,7 @@ void ShardsState::begin_backward() {
   next = 0;
   kept_local = false;
   reducing = true;
+  outside.look();
 }
 
 // The end of a backward: buckets that are not complete are reduced as they are.
@@ -344,6 +347,8 @@ void ShardsState::after_graph() {
     start_next();
   while (reducing && !under_way.empty())
     finish_oldest();
+  if (reducing)
+    outside.compare(group);
   graph.reset();
   for (ShardBucket& bucket : buckets)
     bucket.stand_ins->put();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/sharded_optimizer.h"
 #include "tests/parallel/sharded/fully_sharded_models.h"
 #include "tests/parallel/sharded/models.h"
 #include "tests/support/ranks.h"
@@ -27,42 +28,66 @@ using BeforeStep = std::function<void(ProcessGroup& group, const at::Tensor& sca
 const BeforeStep nothing = [](ProcessGroup&, const at::Tensor&) {
 };
 
-// What ranks print that train the model and the scale of its outputs.
-std::string printed_beside_a_scale(const BeforeStep& before_step) {
+// Trains a model and the scale of its outputs.
+template <class Model, class Optimizer>
+void train_beside_a_scale(Model& model,
+                          Optimizer& optimizer,
+                          ProcessGroup& group,
+                          const BeforeStep& before_step) {
+  const at::Tensor scale = torch::ones({1}).requires_grad_();
+  SGD optimizer_of_scale({scale}, 0.01);
+  for (int64_t step = 0; step < 6; ++step) {
+    optimizer.zero_grad();
+    optimizer_of_scale.zero_grad();
+    const ShardedBatch batch = mlp_batch(step).of(group.rank(), group.size());
+    sharded_loss(model->forward(batch.x) * scale, batch.y).backward();
+    before_step(group, scale);
+    optimizer.step();
+    optimizer_of_scale.step();
+  }
+}
+
+using Training = std::function<void(ProcessGroup& group, const BeforeStep& before_step)>;
+
+void scale_beside_fully_sharded(ProcessGroup& group, const BeforeStep& before_step) {
+  FullySharded sharded(group);
+  auto model = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), sharded);
+  SGD optimizer(sharded.parameters(), 0.01);
+  train_beside_a_scale(model, optimizer, group, before_step);
+}
+
+void scale_beside_sharded_gradients(ProcessGroup& group, const BeforeStep& before_step) {
+  auto model = sharded_mlp();
+  ShardedOptimizer<SGD> optimizer(model->parameters(), 0.01, group, {.gradients = true});
+  train_beside_a_scale(model, optimizer, group, before_step);
+}
+
+std::string printed_by_ranks(const Training& train, const BeforeStep& before_step) {
   ::testing::internal::CaptureStderr();
-  run_ranks(kRanks, [&](ProcessGroup& group) {
-    FullySharded sharded(group);
-    auto model = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), sharded);
-    const at::Tensor scale = torch::ones({1}).requires_grad_();
-    SGD optimizer(sharded.parameters(), 0.01);
-    SGD optimizer_of_scale({scale}, 0.01);
-    for (int64_t step = 0; step < 6; ++step) {
-      optimizer.zero_grad();
-      optimizer_of_scale.zero_grad();
-      const ShardedBatch batch = mlp_batch(step).of(group.rank(), group.size());
-      sharded_loss(model->forward(batch.x) * scale, batch.y).backward();
-      before_step(group, scale);
-      optimizer.step();
-      optimizer_of_scale.step();
-    }
-  });
+  run_ranks(kRanks, [&](ProcessGroup& group) { train(group, before_step); });
   return ::testing::internal::GetCapturedStderr();
 }
 
-TEST(OutsideWatch, AScaleThatRanksTrainApartIsSaidOnce) {
-  const std::string printed = printed_beside_a_scale(nothing);
+class OutsideWatchOf : public ::testing::TestWithParam<Training> {};
+
+TEST_P(OutsideWatchOf, AScaleThatRanksTrainApartIsSaidOnce) {
+  const std::string printed = printed_by_ranks(GetParam(), nothing);
   EXPECT_EQ(times(printed, kOutside), 1U) << printed;
-  EXPECT_THAT(printed, HasSubstr("fully sharded: expected every trained tensor"));
   EXPECT_THAT(printed, HasSubstr("got a tensor of shape [1] outside of all"));
 }
 
-TEST(OutsideWatch, OneThatIsAveragedByHandIsNot) {
+TEST_P(OutsideWatchOf, OneThatIsAveragedByHandIsNot) {
   const std::string printed =
-      printed_beside_a_scale([](ProcessGroup& group, const at::Tensor& scale) {
+      printed_by_ranks(GetParam(), [](ProcessGroup& group, const at::Tensor& scale) {
         group.all_reduce(scale.mutable_grad(), ReduceOp::avg);
       });
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways,
+                         OutsideWatchOf,
+                         ::testing::Values(scale_beside_fully_sharded,
+                                           scale_beside_sharded_gradients));
 
 TEST(OutsideWatch, TwoShardedModelsOfOneBackwardKnowEachOther) {
   ::testing::internal::CaptureStderr();
