@@ -121,6 +121,9 @@ int ProcessGroup::job_rank(int rank) const {
 int ProcessGroup::job_rank() const {
   return state_->name();
 }
+std::vector<int> ProcessGroup::job_ranks() const {
+  return mapped_indices(size(), [this](int rank) { return job_rank(rank); });
+}
 int ProcessGroup::parent_rank(int rank) const {
   return state_->parent_ranks.at(rank);
 }

@@ -192,6 +192,7 @@ class ProcessGroup {
   // The number of `rank` of this group, or of this rank, in the job: the one that messages use.
   int job_rank(int rank) const;
   int job_rank() const;
+  std::vector<int> job_ranks() const;  // of all its ranks
 
   // Leaves the group cleanly: waits until every rank has called it, then closes the connections.
   // Later calls are errors. Without it the destructor closes at once (right only after a failure).

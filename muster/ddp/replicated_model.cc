@@ -17,6 +17,7 @@
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/model_description.h"
 #include "muster/ddp/reducer_setup.h"
+#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -74,6 +75,9 @@ void ReplicatedModel::gather() {
 }
 
 void ReplicatedModel::take() {
+  std::vector<at::Tensor> all;
+  model_->for_each_parameter([&](const at::Tensor& tensor) { all.push_back(tensor); });
+  optim::refuse_other_parts("DistributedDataParallel", all, group_.job_ranks(), group_.job_rank());
   if (!options_.init_sync)
     return;
   check_same_model(descriptions_);

@@ -2,8 +2,13 @@
 // still lives there, or the address is another tensor's by now.
 #include "muster/optim/parts.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+
+#include "muster/base/contains.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster::optim {
 
@@ -11,13 +16,14 @@ namespace {
 
 class MarkedTensors {
  public:
-  void mark(const std::vector<at::Tensor>& tensors) {
+  void mark(const std::vector<at::Tensor>& tensors, const std::vector<int>& ranks = {}) {
     const std::lock_guard lock(mutex_);
     std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
     for (const at::Tensor& tensor : tensors) {
       const c10::weak_intrusive_ptr<c10::TensorImpl> weak(tensor.getIntrusivePtr());
       const auto mark = marks_.try_emplace(tensor.unsafeGetTensorImpl(), Mark{weak}).first;
       ++mark->second.count;
+      mark->second.ranks = ranks;
     }
   }
 
@@ -36,10 +42,18 @@ class MarkedTensors {
     return found != marks_.end() && !found->second.tensor.expired();
   }
 
+  std::vector<int> ranks_of(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    const auto found = marks_.find(tensor.unsafeGetTensorImpl());
+    const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
+    return is_marked ? found->second.ranks : std::vector<int>();
+  }
+
  private:
   struct Mark {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
     int count = 0;
+    std::vector<int> ranks = {};
   };
 
   std::mutex mutex_;
@@ -47,7 +61,7 @@ class MarkedTensors {
 };
 
 struct AllMarks {
-  MarkedTensors flat_parts, divided_gradients, layer_parts;
+  MarkedTensors flat_parts, divided_gradients, layer_parts, stage_parameters;
 };
 
 // They are never destroyed: a program may have a model or an optimizer that lives until its end.
@@ -78,12 +92,49 @@ bool has_divided_gradient(const at::Tensor& parameter) {
   return marks().divided_gradients.has(parameter);
 }
 
-void mark_layer_parts(const std::vector<at::Tensor>& parameters) {
-  marks().layer_parts.mark(parameters);
+void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks) {
+  marks().layer_parts.mark(parameters, ranks);
 }
 
 bool is_layer_part(const at::Tensor& parameter) {
   return marks().layer_parts.has(parameter);
+}
+
+// Rank 0's part would replace the others', and with it the layer.
+void refuse_other_parts(const std::string& owner,
+                        const std::vector<at::Tensor>& parameters,
+                        const std::vector<int>& ranks,
+                        int rank) {
+  for (const at::Tensor& parameter : parameters) {
+    for (const int other : marks().layer_parts.ranks_of(parameter)) {
+      if (other == rank || !contains(ranks, other))
+        continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat(owner,
+                      ": expected ranks with the same part of each divided layer, got other parts "
+                      "of one of [",
+                      join(parameter.sizes(), ", "),
+                      "] on ranks ",
+                      std::min(rank, other),
+                      " and ",
+                      std::max(rank, other),
+                      " (rank ",
+                      rank,
+                      "); give it the group of the replicas, such as mesh.group(\"dp\")"));
+    }
+  }
+}
+
+void mark_stage_parameters(const std::vector<at::Tensor>& parameters) {
+  marks().stage_parameters.mark(parameters);
+}
+
+void unmark_stage_parameters(const std::vector<at::Tensor>& parameters) {
+  marks().stage_parameters.unmark(parameters);
+}
+
+bool is_stage_parameter(const at::Tensor& parameter) {
+  return marks().stage_parameters.has(parameter);
 }
 
 }  // namespace muster::optim

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 namespace muster::optim {
@@ -20,7 +21,19 @@ void unmark_divided_gradients(const std::vector<at::Tensor>& parameters);
 bool has_divided_gradient(const at::Tensor& parameter);
 
 // Parts of divided layers (tensor parallelism), whose gradients are whole for what the rank has.
-void mark_layer_parts(const std::vector<at::Tensor>& parameters);
+// `ranks` of the job have the other parts, and this one.
+void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks);
 bool is_layer_part(const at::Tensor& parameter);
+// Throws: invalid_argument, in the name of `owner`, where `ranks`, which are about to get the same
+// parameters, have other parts of one layer. `rank` is this one.
+void refuse_other_parts(const std::string& owner,
+                        const std::vector<at::Tensor>& parameters,
+                        const std::vector<int>& ranks,
+                        int rank);
+
+// Whole parameters of a pipeline's stages, whose other stages lie on other ranks.
+void mark_stage_parameters(const std::vector<at::Tensor>& parameters);
+void unmark_stage_parameters(const std::vector<at::Tensor>& parameters);
+bool is_stage_parameter(const at::Tensor& parameter);
 
 }  // namespace muster::optim

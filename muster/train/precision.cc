@@ -162,6 +162,16 @@ void Precision::require_scaled(const std::vector<at::Tensor>& parameters) const 
               "precision.scale since the last update; call precision.scale(loss).backward()");
 }
 
+namespace {
+
+// Sharded gradients, parts of divided layers, and a pipeline's stages.
+bool is_seen_by_this_rank_alone(const at::Tensor& parameter) {
+  return optim::has_divided_gradient(parameter) || optim::is_layer_part(parameter) ||
+         optim::is_stage_parameter(parameter);
+}
+
+}  // namespace
+
 // Ranks take the step together or not at all, so they agree on what was found.
 void Precision::unscale(const std::vector<at::Tensor>& parameters,
                         const std::optional<ProcessGroup>& group) {
@@ -172,12 +182,11 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
   if (fresh.empty())
     return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
-  if (!ranks && std::ranges::any_of(fresh, optim::has_divided_gradient)) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        "precision: expected the group of sharded gradients, got none, so that ranks would "
-        "disagree "
-        "about infinities in their parts; set PrecisionOptions::group, or pass it to unscale");
+  if (!ranks && std::ranges::any_of(fresh, is_seen_by_this_rank_alone)) {
+    throw Error(ErrorCode::failed_precondition,
+                "precision: expected the group of the ranks that share the model out, got none, so "
+                "that ranks would disagree about infinities in their parts; set "
+                "PrecisionOptions::group, or pass it to unscale");
   }
   const auto gradients = gradient_values(fresh);
   const bool has_half = std::ranges::any_of(

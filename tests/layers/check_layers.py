@@ -27,7 +27,7 @@ MAY_USE = {
     "shm": ["base"],
     "comm": ["store", "shm", "trace"],
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
-    "ddp": ["comm"],
+    "ddp": ["comm", "optim"],
     "data": ["base", "trace"],
     "checkpoint files": ["base"],  # muster/checkpoint/files, see PARTS
     "checkpoint": ["comm", "checkpoint files"],

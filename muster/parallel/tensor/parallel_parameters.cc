@@ -40,6 +40,25 @@ at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters,
                        : at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
+// Norms of the same gradients have no variance over the ranks. A parameter between two divided
+// layers would have: each rank's gradient of it is that of its own part.
+void require_alike(double sum, double sum_of_squares, const ProcessGroup& group) {
+  constexpr double kRoundings = 1e-3;
+  const double mean = sum / group.size();
+  const double variance = sum_of_squares / group.size() - mean * mean;
+  if (!(variance > kRoundings * kRoundings * mean * mean))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("parallel_grad_norm: expected gradients of undivided parameters that are alike "
+                  "on all ranks, got norms that differ by ",
+                  std::sqrt(variance) / mean,
+                  " of their mean (rank ",
+                  group.job_rank(),
+                  "); where a parameter lies between two divided layers, use "
+                  "copy_to_group(parameter, group) in forward, and give all ranks the same "
+                  "samples"));
+}
+
 // A model without parameters has a norm of type float.
 at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   const auto& some = a.empty() ? b : a;
@@ -88,9 +107,11 @@ at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
     group.all_reduce(own, ReduceOp::max);
     return at::maximum(own, common).to(type);
   }
-  at::Tensor sum = own.pow(norm_type);
-  group.all_reduce(sum);
-  return (sum + common.pow(norm_type)).pow(1 / norm_type).to(type);
+  at::Tensor sums = at::stack({own.pow(norm_type), common, common.square()});
+  group.all_reduce(sums);
+  if (sums.is_cpu())
+    require_alike(sums[1].item<double>(), sums[2].item<double>(), group);
+  return (sums[0] + common.pow(norm_type)).pow(1 / norm_type).to(type);
 }
 
 // It exchanges nothing: each rank tells its own pieces.

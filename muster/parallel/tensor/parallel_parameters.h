@@ -26,7 +26,8 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model);
 // The norm of all gradients as one vector, as in the undivided model: all ranks' parts count, and
 // replicated gradients count once. A scalar on the group's device, the same on every rank;
 // `norm_type` may be infinity. Collective: yes. Throws: invalid_argument for a norm_type that is
-// not positive.
+// not positive; failed_precondition, on every rank, for replicated gradients that are not alike, on
+// CPUs and with a finite norm_type.
 at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
                               const std::vector<at::Tensor>& replicated,
                               ProcessGroup group,

@@ -109,7 +109,8 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
                             own_outputs(whole->bias, stacks, rows),
                             whole->bias.defined() && whole->bias.requires_grad());
   if (group_.size() > 1)
-    optim::mark_layer_parts(bias.defined() ? std::vector{weight, bias} : std::vector{weight});
+    optim::mark_layer_parts(bias.defined() ? std::vector{weight, bias} : std::vector{weight},
+                            group_.job_ranks());
 }
 
 // A whole layer's outputs would pass for this rank's.
@@ -139,6 +140,8 @@ void ColumnParallelLinearImpl::load(torch::serialize::InputArchive& archive) {
 // All ranks call it together where the tokens are sharded, since it gathers them.
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
   require_own_parts();
+  if (!options_.sequence_dim)
+    same_input_.require("column_parallel", x, group_);
   const at::Tensor input = options_.sequence_dim
                                ? gather_sequence(x, group_, *options_.sequence_dim)
                                : copy_to_group(x, group_);
@@ -195,7 +198,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
                             whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
                             whole->bias.defined() && whole->bias.requires_grad());
   if (group_.size() > 1)
-    optim::mark_layer_parts({weight});
+    optim::mark_layer_parts({weight}, group_.job_ranks());
 }
 
 // Whole weights on each rank would be summed as parts.

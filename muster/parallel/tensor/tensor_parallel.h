@@ -26,6 +26,7 @@
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/tensor/group_functions.h"
+#include "muster/parallel/tensor/same_input.h"
 
 namespace muster {
 
@@ -65,9 +66,10 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
                            ColumnOptions options = {});
 
   // Shapes: x [..., inputs], the same values on every rank, or this rank's part; returns [..., own
-  // outputs]. Collective: in backward; with a sequence_dim also in forward. Throws:
-  // invalid_argument, as all calls below, for parameters that are not this rank's part, as after
-  // torch::load of an undivided layer.
+  // outputs]. Collective: in backward, and in the first forwards that it follows; with a
+  // sequence_dim in all. Throws: invalid_argument, on every rank, for other values on one rank than
+  // on another, on CPUs in these first forwards; as all calls below, for parameters that are not
+  // this rank's part, as after torch::load of an undivided layer.
   at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return parameters(); }
@@ -85,6 +87,7 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   mutable ProcessGroup group_;
   ColumnOptions options_;
   int64_t outputs_;
+  SameInput same_input_;
 };
 TORCH_MODULE(ColumnParallelLinear);
 

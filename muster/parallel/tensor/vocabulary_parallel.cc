@@ -175,7 +175,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
   const at::Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
   weight = register_parameter("weight", own, whole->weight.requires_grad());
   if (group_.size() > 1)
-    optim::mark_layer_parts({weight});
+    optim::mark_layer_parts({weight}, group_.job_ranks());
   // Only the rank that has the padding token's row keeps its index.
   int64_t padding = whole->options.padding_idx().value_or(-1);
   if (whole->options.padding_idx() && padding < 0)
@@ -209,6 +209,7 @@ void ParallelEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
   require_own_part();
   expect_ids("ParallelEmbedding", "tokens", tokens, vocabulary_, group_);
+  same_input_.require("parallel_embedding", tokens, group_);
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
   const at::Tensor part =
       at::embedding(weight, own.index, padding_).masked_fill(own.foreign.unsqueeze(-1), 0);

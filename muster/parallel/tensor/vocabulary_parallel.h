@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/tensor/same_input.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
 
 namespace muster {
@@ -56,6 +57,7 @@ class ParallelEmbeddingImpl : public torch::nn::Module, public DividedLayer {
   mutable ProcessGroup group_;
   EmbeddingOptions options_;
   int64_t vocabulary_;
+  SameInput same_input_;
   int64_t padding_ = -1;  // in this rank's rows
 };
 TORCH_MODULE(ParallelEmbedding);

@@ -6,8 +6,10 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/parallel/tensor/sequence_parallel.h"
+#include "muster/parallel/tensor/vocabulary_parallel.h"
 #include "muster/train/clip.h"
 #include "muster/train/step.h"
 #include "tests/parallel/tensor/models.h"
@@ -231,6 +233,90 @@ TEST_P(TensorParallelTest, ANormOfPartsAloneIsRefused) {
         refuses([&] { TrainStep(model, optimizer, {.precision = &half, .unreduced = true}); }),
         divided);
     TrainStep(model, optimizer, {.precision = &half, .group = group, .unreduced = true});
+  });
+}
+
+std::string tensor_refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+// Each rank's samples, or its dropout masks, would go through a part of the layer.
+TEST_P(TensorParallelTest, OtherInputsOfRanksAreRefused) {
+  torch::nn::Embedding tokens(10, 6);
+  run([&](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    ColumnParallelLinear up = column_parallel(whole.up, group);
+    ParallelEmbedding token = parallel_embedding(tokens, group);
+    const at::Tensor x = tensor_numbers({16, 6}, 40 + group.rank(), at::kFloat);
+    const at::Tensor ids = torch::arange(8) % (2 + group.rank());
+    for (const auto& said : {tensor_refusal([&] { up(x); }), tensor_refusal([&] { token(ids); })}) {
+      if (group.size() == 1)
+        EXPECT_EQ(said, "");
+      else
+        EXPECT_THAT(said, HasSubstr("got other values on rank 1 than on rank 0"));
+    }
+    // The roundings of ranks may differ.
+    const at::Tensor common = tensor_numbers({16, 6}, 40, at::kFloat);
+    up(common * (1 + 1e-4 * group.rank()));
+  });
+}
+
+// A parameter between the two layers sees one rank's part of them.
+TEST_P(TensorParallelTest, ParametersBetweenDividedLayersAreFound) {
+  run([](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    torch::nn::Sequential model(column_parallel(whole.up, group), row_parallel(whole.down, group));
+    const at::Tensor scale = torch::full({1}, 2.0).requires_grad_();
+    const at::Tensor x = tensor_numbers({16, 6}, 40, at::kFloat);
+    const auto norm_with = [&](const at::Tensor& factor) {
+      model->zero_grad();
+      scale.mutable_grad().reset();
+      const at::Tensor middle = model->ptr(0)->as<ColumnParallelLinear>()->forward(x);
+      model->ptr(1)->as<RowParallelLinear>()->forward(middle * factor).square().sum().backward();
+      const ParallelParameters all = parallel_parameters(*model);
+      std::vector<at::Tensor> replicated = all.replicated;
+      replicated.push_back(scale);
+      return parallel_grad_norm(all.divided, replicated, group);
+    };
+    const std::string said = tensor_refusal([&] { norm_with(scale); });
+    if (group.size() == 1)
+      EXPECT_EQ(said, "");
+    else
+      EXPECT_THAT(said, HasSubstr("use copy_to_group(parameter, group) in forward"));
+    norm_with(copy_to_group(scale, group));
+  });
+}
+
+// Rank 0's parts would replace the others', and with them the layers.
+TEST_P(TensorParallelTest, DistributedDataParallelOverTheirOwnRanksIsRefused) {
+  run([](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    torch::nn::Sequential model(column_parallel(whole.up, group), row_parallel(whole.down, group));
+    const auto before = model->parameters()[0].clone();
+    const std::string said = tensor_refusal(
+        [&] { DistributedDataParallel<torch::nn::Sequential> wrapped(model, group); });
+    if (group.size() == 1)
+      EXPECT_EQ(said, "");
+    else
+      EXPECT_THAT(said, HasSubstr("expected ranks with the same part of each divided layer"));
+    EXPECT_TRUE(model->parameters()[0].equal(before));
+  });
+}
+
+// Ranks would skip other steps.
+TEST_P(TensorParallelTest, ALossScaleWithoutAGroupIsRefused) {
+  run([](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    ColumnParallelLinear up = column_parallel(whole.up, group);
+    Precision half(at::kCPU, "fp16");
+    half.scale(up(torch::ones({2, 6})).sum()).backward();
+    const std::string said = tensor_refusal([&] { half.unscale(up->parameters()); });
+    EXPECT_EQ(said.find("that share the model out") != std::string::npos, group.size() > 1) << said;
   });
 }
 

@@ -1,0 +1,60 @@
+// Ranks that read other samples do so from the first step on, so the first forwards tell.
+#include "muster/parallel/tensor/same_input.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/ddp/value_sample.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t kComparedForwards = 2;
+
+// Between processors that round differently, deep models may differ by more than a weight does.
+constexpr double kRoundings = 0.01;
+
+bool are_other_values(const double* one, const double* other) {
+  const bool is_taken = one[1] >= 0 && other[1] >= 0;
+  return is_taken && std::abs(one[0] - other[0]) > kRoundings * std::max(one[1], other[1]);
+}
+
+}  // namespace
+
+// It exchanges two numbers a rank.
+void SameInput::require(const char* layer, const at::Tensor& input, ProcessGroup& group) {
+  if (group.size() == 1 || compared_ == kComparedForwards || !input.is_cpu() ||
+      !at::GradMode::is_enabled())
+    return;
+  ++compared_;
+  const at::NoGradGuard no_grad;
+  const ValueSample sample = sample_of(input.detach().contiguous());
+  const at::Tensor mine = at::tensor({sample.sum, sample.size}, at::kDouble);
+  const at::Tensor all = at::empty({2 * group.size()}, at::kDouble);
+  group.all_gather(all, mine);
+  const auto* const samples = all.const_data_ptr<double>();
+  for (int rank = 1; rank < group.size(); ++rank) {
+    if (!are_other_values(samples, samples + size_t{2} * rank))
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat(layer,
+                    ": expected the same input on every rank of its group, got other values on "
+                    "rank ",
+                    group.job_rank(rank),
+                    " than on rank ",
+                    group.job_rank(0),
+                    " (rank ",
+                    group.job_rank(),
+                    "); give these ranks the same samples, ctx.sampler(order, "
+                    "mesh.group(\"dp\")), and the same dropout masks, or set sequence_dim where "
+                    "each has its own tokens"));
+  }
+}
+
+}  // namespace muster
