@@ -17,12 +17,21 @@ namespace {
 // So many batches of the ranks are compared: to read a batch's values costs time.
 constexpr int kComparedBatches = 2;
 
+template <class Row>
+int64_t joined_bits(const std::vector<Row>& rows, int64_t Row::* bits) {
+  int64_t joined = 0;
+  for (const Row& row : rows)
+    joined |= row.*bits;
+  return joined;
+}
+
 }  // namespace
 
 struct BatchAgreement::Row {
   bool has_problem = false;
   bool reduces = false;
   bool has_other_tied = false;
+  int64_t tied_trained = 0, tied_frozen = 0;
   int64_t inputs = -1, targets = -1;  // rows of the batch, on the rank that reads them
   BatchMark mark = {};
 };
@@ -66,9 +75,12 @@ std::string BatchAgreement::problem_of(const at::Tensor& batch,
   return {};
 }
 
-bool BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known) {
+AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known) {
   std::string problem;
-  Row mine{.reduces = batch.reduces, .has_other_tied = batch.has_other_tied};
+  Row mine{.reduces = batch.reduces,
+           .has_other_tied = batch.has_other_tied,
+           .tied_trained = batch.tied_trained,
+           .tied_frozen = batch.tied_frozen};
   if (is_first()) {
     problem = problem_of(batch.input, "an input", batch.step, known.input);
     if (problem.empty())
@@ -90,7 +102,9 @@ bool BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known) {
   check_as_many(rows);
   if (compares)
     warn_of_other_batches(rows, batch.step);
-  return std::ranges::any_of(rows, &Row::has_other_tied);
+  return {
+      .has_other_tied = std::ranges::any_of(rows, &Row::has_other_tied),
+      .tied_apart = joined_bits(rows, &Row::tied_trained) & joined_bits(rows, &Row::tied_frozen)};
 }
 
 // Every rank has the same rows, so all throw or none.

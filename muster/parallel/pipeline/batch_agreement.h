@@ -22,6 +22,14 @@ struct PipelineBatch {
   int64_t step = 0;
   bool reduces = false;         // the gradients over the replicas, at the step's end
   bool has_other_tied = false;  // a tied weight has other memory, as after torch::load
+  int64_t tied_trained = 0;     // a bit for each tied weight that this rank has and trains
+  int64_t tied_frozen = 0;      // or has frozen
+};
+
+// What the ranks found together.
+struct AgreedBatch {
+  bool has_other_tied = false;  // on some rank
+  int64_t tied_apart = 0;       // a bit for each that some ranks train and others have frozen
 };
 
 // The forms of the first batch, which all later ones must have. An evaluation has its own.
@@ -34,10 +42,9 @@ class BatchAgreement {
   BatchAgreement(ProcessGroup group, const PipelineSchedule& schedule)
       : group_(std::move(group)), schedule_(schedule) {}
 
-  // Returns whether a tied weight has other memory on some rank. Collective: yes. Blocking: yes.
-  // Throws: invalid_argument, on every rank, if the batch is none of this pipeline on one of them,
-  // or the ranks reduce and do not.
-  bool agree(const PipelineBatch& batch, BatchForms& known);
+  // Collective: yes. Blocking: yes. Throws: invalid_argument, on every rank, if the batch is none
+  // of this pipeline on one of them, or some ranks reduce and others do not.
+  AgreedBatch agree(const PipelineBatch& batch, BatchForms& known);
 
  private:
   struct Row;  // what a rank tells the others

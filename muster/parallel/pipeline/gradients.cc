@@ -4,9 +4,8 @@
 // already.
 #include "muster/parallel/pipeline/gradients.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -31,23 +30,8 @@ std::string form_of_tied(const at::Tensor& parameter) {
 
 }  // namespace
 
-ParameterMemory::ParameterMemory(std::vector<at::Tensor> parameters)
-    : parameters_(std::move(parameters)) {
-  remember();
-}
-
-// A weak pointer holds no memory, and no other storage gets its address.
-void ParameterMemory::remember() {
-  known_.clear();
-  for (const at::Tensor& parameter : parameters_)
-    known_.emplace_back(parameter.storage().getWeakStorageImpl());
-}
-
-bool ParameterMemory::is_other() const {
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].storage().unsafeGetStorageImpl() != known_[i]._unsafe_get_target())
-      return true;
-  return false;
+bool may_have_gradient(const at::Tensor& parameter) {
+  return parameter.requires_grad() || parameter.grad().defined();
 }
 
 // All replicas construct it together. They start from rank 0's values, so that equal gradients keep
@@ -56,7 +40,7 @@ StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGro
     : replicas_(std::move(replicas)), memory_(parameters) {
   take_first();
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.requires_grad())
+    if (!may_have_gradient(parameter))
       continue;
     // A flat buffer has one type, so parameters of each type have a bucket.
     auto bucket = std::ranges::find_if(buckets_, [&](const Bucket& other) {
@@ -76,31 +60,60 @@ void StageAverage::take_first() {
   memory_.remember();
 }
 
-// A parameter without a gradient counts as zeros: another replica may have one.
+namespace {
+
+// The gradient as one row, or zeros where there is none.
+at::Tensor flat_gradient(const at::Tensor& parameter, const ProcessGroup& replicas) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined())
+    return at::zeros({parameter.numel()}, parameter.options());
+  if (gradient.layout() == at::kStrided)
+    return gradient.reshape({-1});
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected dense gradients where replicas average them, got a sparse "
+                  "one of ",
+                  to_text(form_of(parameter)),
+                  " (rank ",
+                  replicas.job_rank(),
+                  "); make the embedding without .sparse(true)"));
+}
+
+}  // namespace
+
+// Behind the gradients stands for each whether there was one: replicas may use other parts of a
+// stage, and what none has used must not be stepped on, as in one process.
 void StageAverage::start() {
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
-    std::vector<at::Tensor> gradients;
-    for (at::Tensor& parameter : bucket.parameters) {
-      if (!parameter.grad().defined())
-        parameter.mutable_grad() = at::zeros_like(parameter);
-      gradients.push_back(parameter.grad().reshape({-1}));
-    }
-    bucket.flat = at::cat(gradients);
+    std::vector<at::Tensor> parts = mapped(bucket.parameters, [&](const at::Tensor& parameter) {
+      return flat_gradient(parameter, replicas_);
+    });
+    const auto are_there = mapped(bucket.parameters, [](const at::Tensor& parameter) {
+      return parameter.grad().defined() ? 1.0 : 0.0;
+    });
+    parts.push_back(at::tensor(are_there, at::kDouble).to(parts[0].options()));
+    bucket.flat = at::cat(parts);
     bucket.work = replicas_.all_reduce_async(bucket.flat, ReduceOp::avg);
   }
 }
 
-// It waits for the collectives that start() has begun, and puts the means into the gradients.
+// It waits for the collectives that start() has begun, and puts the means into the gradients. Only
+// a rank that lacks a gradient waits for the device, to learn whether another has it.
 void StageAverage::finish() {
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
     bucket.work->wait();
+    const int64_t count = std::ssize(bucket.parameters);
+    const at::Tensor are_there = bucket.flat.narrow(0, bucket.flat.numel() - count, count);
     int64_t at = 0;
-    for (const at::Tensor& parameter : bucket.parameters) {
-      const at::Tensor part = bucket.flat.narrow(0, at, parameter.numel());
-      parameter.grad().copy_(part.view(parameter.sizes()));
+    for (int64_t i = 0; i < count; ++i) {
+      const at::Tensor& parameter = bucket.parameters[i];
+      const at::Tensor part = bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes());
       at += parameter.numel();
+      if (parameter.grad().defined())
+        parameter.grad().copy_(part);
+      else if (are_there[i].ne(0).item<bool>())
+        parameter.mutable_grad() = at::empty_like(parameter).copy_(part);
     }
     bucket.flat.reset();
     bucket.work.reset();

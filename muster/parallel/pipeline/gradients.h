@@ -3,30 +3,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/StorageImpl.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/parameter_memory.h"
 
 namespace muster {
 
-// Where parameters have their values. torch::load, vector_to_parameters and others give them other
-// memory, and with it other values.
-class ParameterMemory {
- public:
-  explicit ParameterMemory(std::vector<at::Tensor> parameters);
-  bool is_other() const;  // than it was when this was made or last remembered
-  void remember();
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
-
- private:
-  std::vector<at::Tensor> parameters_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known_;
-};
+// Whether a step may average the parameter: it is trained, or was until its gradients were there.
+bool may_have_gradient(const at::Tensor& parameter);
 
 // One stage's gradients, in one message per tensor type.
 class StageAverage {
@@ -34,8 +22,10 @@ class StageAverage {
   StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas);
   bool has_other_memory() const { return memory_.is_other(); }
   void take_first();  // all parameters become the first replica's. Collective: over the replicas
-  void start();       // returns at once; missing gradients count as zeros
-  void finish();      // Blocking: until the averages are in grad()
+  // Returns at once. Missing gradients count as zeros, but one that no replica has stays missing.
+  // Throws: invalid_argument for a sparse gradient.
+  void start();
+  void finish();  // Blocking: until the averages are in grad()
 
  private:
   struct Bucket {

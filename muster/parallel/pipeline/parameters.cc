@@ -40,12 +40,23 @@ std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters,
   });
 }
 
+// A sparse gradient is coalesced in place and stands by its values: repeated rows would count
+// twice.
+at::Tensor gradient_values_of(const at::Tensor& parameter) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.is_sparse())
+    return gradient;
+  gradient = gradient.coalesce();
+  return gradient._values();
+}
+
 // As a double: squares of a large model may not fit into a float.
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device device) {
   at::Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
   for (const at::Tensor& parameter : parameters)
     if (parameter.grad().defined())
-      sum += at::linalg_vector_norm(parameter.grad(), 2, {}, false, at::kDouble).square();
+      sum +=
+          at::linalg_vector_norm(gradient_values_of(parameter), 2, {}, false, at::kDouble).square();
   return sum;
 }
 
@@ -192,7 +203,7 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const at::Tensor& parameter : all)
     if (parameter.grad().defined())
-      parameter.mutable_grad().mul_(factor.to(parameter.scalar_type()));
+      gradient_values_of(parameter).mul_(factor.to(parameter.scalar_type()));
   return norm.to(all.empty() ? at::kFloat : all[0].scalar_type());
 }
 

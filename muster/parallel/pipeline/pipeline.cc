@@ -6,14 +6,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <deque>
-#include <map>
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,15 +23,17 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/job_ranks.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
-#include "muster/ddp/renormalized.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/batch_agreement.h"
 #include "muster/parallel/pipeline/checks.h"
 #include "muster/parallel/pipeline/failure.h"
 #include "muster/parallel/pipeline/gradients.h"
 #include "muster/parallel/pipeline/messages.h"
 #include "muster/parallel/pipeline/parameters.h"
+#include "muster/parallel/pipeline/replicas.h"
 #include "muster/parallel/pipeline/simulation.h"
 #include "muster/parallel/pipeline/stage.h"
 
@@ -46,6 +49,57 @@ PipelineSchedule forwards_of(PipelineSchedule schedule) {
     std::erase_if(actions,
                   [](const PipelineAction& action) { return action.kind != RunKind::forward; });
   return schedule;
+}
+
+// A parameter that several stages share comes once, so an optimizer steps it once.
+std::vector<at::Tensor> parameters_of(const std::vector<PipelineStage>& stages) {
+  std::set<const void*> seen;
+  const auto all = concatenated(
+      stages, [](const PipelineStage& stage) { return distinct_parameters(*stage.module); });
+  return filtered(all, [&](const at::Tensor& parameter) {
+    return seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+}
+
+// Keeps the stages in evaluation mode. Afterwards every module has the mode that it had: one of
+// them may be in another than its stage. Parents come first, as train() sets all inside.
+class StagesInEvaluation {
+ public:
+  explicit StagesInEvaluation(const std::vector<PipelineStage>& stages) {
+    for (const PipelineStage& stage : stages) {
+      for (const auto& module : stage.module->modules())
+        modes_.emplace_back(module, module->is_training());
+      stage.module->eval();
+    }
+  }
+  ~StagesInEvaluation() {
+    for (const auto& [module, was_training] : modes_)
+      module->train(was_training);
+  }
+  StagesInEvaluation(const StagesInEvaluation&) = delete;
+  StagesInEvaluation& operator=(const StagesInEvaluation&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+// Which tied weights, by their numbers, `holds` says it of: a bit for each.
+int64_t bits_of(const std::deque<TiedWeight>& tied,
+                const std::function<bool(const at::Tensor&)>& holds) {
+  constexpr size_t kBits = 62;
+  int64_t bits = 0;
+  for (size_t i = 0; i < std::min(tied.size(), kBits); ++i)
+    if (tied[i].parameter().defined() && holds(tied[i].parameter()))
+      bits |= int64_t{1} << i;
+  return bits;
+}
+
+bool is_trained(const at::Tensor& weight) {
+  return weight.requires_grad();
+}
+
+bool is_frozen(const at::Tensor& weight) {
+  return !weight.requires_grad();
 }
 
 // The rows of a micro-batch, as a view.
@@ -64,6 +118,9 @@ bool is_needed_by_next(const PipelineAction& action, const PipelineAction* next)
 // Nothing here is locked, so one thread at a time may call a pipeline.
 struct Pipeline::State {
   State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
+  ~State() { optim::unmark_stage_parameters(marked); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   at::Tensor run(const PipelineSchedule& of_run,
                  PipelineMessages& by,
@@ -82,10 +139,11 @@ struct Pipeline::State {
   void expect_input_of(const PipelineAction* next, PipelineMessages& by);
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
-  void follow_replicas();
   void follow_parameters(bool trains);
   void follow_gradients();
   void warn_of_local_step();
+  void check_tied_alike(int64_t apart) const;
+  void warn_without_replicas() const;
   at::Tensor mean_loss(const at::Tensor& sum, bool share);
 
   bool is_last() const { return group.rank() == schedule.rank_of(schedule.stages - 1); }
@@ -101,9 +159,7 @@ struct Pipeline::State {
   PipelineSchedule forwards;
   std::optional<PipelineMessages> evaluation;
   PipelineFailure failure;
-  std::vector<StageAverage> averages;          // by stage of this rank, where there are replicas
-  std::optional<StageAverage> shared_average;  // of parameters that several of its stages have
-  std::optional<ProcessGroup> replicas;
+  std::optional<Replicas> replicas;
   std::deque<TiedWeight> tied;
   BatchAgreement agreement;
   BatchForms training_forms, evaluation_forms;
@@ -111,6 +167,8 @@ struct Pipeline::State {
   bool has_other_tied = false;  // on some rank, as after torch::load
   bool adds_up = false;         // gradients of steps before are not reduced yet
   LocalGradients local;         // the optimizer's step that must not follow those
+  std::optional<int64_t> failed_step;
+  std::vector<at::Tensor> marked;  // as a stage's, while this lives
   PipelineStats stats;
 
   // These belong to the step under way.
@@ -137,6 +195,9 @@ Pipeline::State::State(std::vector<PipelineStage> of_rank,
     runners.emplace_back([this, stage](const at::Tensor& x, int i) { return compute(stage, x, i); },
                          group.device());
   }
+  if (group.size() > 1)
+    marked = parameters_of(stages);
+  optim::mark_stage_parameters(marked);
 }
 
 // Runs the stage's model on one micro-batch. The last stage's output is the loss.
@@ -166,6 +227,39 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
                   " (rank ",
                   group.job_rank(),
                   "); cut the model elsewhere"));
+}
+
+// A rank that sums the gradients of a tied weight would wait for one that has frozen its copy.
+// Every rank has the same bits, so all throw or none.
+void Pipeline::State::check_tied_alike(int64_t apart) const {
+  if (apart == 0)
+    return;
+  const int which = std::countr_zero(std::bit_cast<uint64_t>(apart));
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected a tied weight that is trained on all its ranks or frozen on "
+                  "all, got '",
+                  join(tied[which].names(), "', '"),
+                  "' frozen on some in step ",
+                  steps,
+                  " (rank ",
+                  group.job_rank(),
+                  "); call requires_grad_ of every copy"));
+}
+
+// Replicas that nobody averages train apart. Ranks that divide the stages' layers are no replicas.
+void Pipeline::State::warn_without_replicas() const {
+  const bool is_told = group.rank() > 0 || steps > 0 || replicas.has_value();
+  if (is_told || job_ranks() <= group.size() ||
+      std::ranges::any_of(parameters_of(stages), optim::is_layer_part))
+    return;
+  log(LogLevel::warn,
+      cat("pipeline: expected average_over for the replicas that a job of ",
+          job_ranks(),
+          " ranks has beside this pipeline's ",
+          group.size(),
+          ", got a first step without, so that each trains alone (rank ",
+          group.job_rank(),
+          "); call pipeline.average_over(mesh.group(\"dp\")) before it"));
 }
 
 // The output of the last stage stays here as a part of the loss; any other becomes a message.
@@ -221,8 +315,8 @@ void Pipeline::State::expect_input_of(const PipelineAction* next, PipelineMessag
 void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
   --held;
   const int chunk = chunk_of(action.stage);
-  if (--backwards_left[chunk] == 0 && !averages.empty() && of_step.reduce)
-    averages[chunk].start();
+  if (--backwards_left[chunk] == 0 && replicas && of_step.reduce)
+    replicas->start(chunk);
 }
 
 // Only the actions that complete a micro-batch's gradients count for the end of a stage.
@@ -246,31 +340,10 @@ void Pipeline::State::act(const PipelineAction& action,
 
 // All ranks call it at the end of a step, in one order, since every part of it is collective.
 void Pipeline::State::reduce_gradients() {
-  if (shared_average)
-    shared_average->start();
-  for (StageAverage& average : averages)
-    average.finish();
-  if (shared_average)
-    shared_average->finish();
+  if (replicas)
+    replicas->finish();
   for (TiedWeight& weight : tied)
     weight.sum_gradients();
-}
-
-// All replicas call it together, in the steps that average over them. A replica's file may have
-// other values than the first's, which equal gradients would keep different.
-void Pipeline::State::follow_replicas() {
-  std::vector<StageAverage*> all =
-      mapped(averages, [&](StageAverage& average) { return &average; });
-  if (shared_average)
-    all.push_back(&*shared_average);
-  const bool is_other =
-      std::ranges::any_of(all, [](const StageAverage* some) { return some->has_other_memory(); });
-  at::Tensor others = at::full({1}, is_other ? 1 : 0, at::kLong);
-  replicas->all_reduce(others, ReduceOp::max);
-  if (others.item<int64_t>() == 0)
-    return;
-  for (StageAverage* some : all)
-    some->take_first();
 }
 
 // Notes what a step has left in the gradients: their sums over the ranks, or this rank's own part.
@@ -324,8 +397,10 @@ at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
 void Pipeline::State::follow_parameters(bool trains) {
   if (trains)
     warn_of_local_step();
+  if (trains && of_step.reduce)
+    warn_without_replicas();
   if (trains && of_step.reduce && replicas)
-    follow_replicas();
+    replicas->follow();
   if (has_other_tied)
     for (TiedWeight& weight : tied)
       weight.take_first();
@@ -378,18 +453,31 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                                            const at::Tensor& target,
                                            bool trains,
                                            const PipelineStepOptions& given) {
+  if (failed_step) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("pipeline: expected no step after one that failed, got one after step ",
+                    *failed_step,
+                    ", from which messages may be under way (rank ",
+                    group.job_rank(),
+                    "); make another Pipeline on all its ranks"));
+  }
   of_step = given;
-  has_other_tied =
+  const AgreedBatch agreed =
       agreement.agree({.input = input,
                        .target = target,
                        .step = steps,
                        .reduces = given.reduce,
-                       .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory)},
+                       .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory),
+                       .tied_trained = bits_of(tied, is_trained),
+                       .tied_frozen = bits_of(tied, is_frozen)},
                       trains ? training_forms : evaluation_forms);
+  check_tied_alike(agreed.tied_apart);
+  has_other_tied = agreed.has_other_tied;
   try {
     const at::AutoGradMode mode(trains);
     return run(of_run, by, input, target, trains);
   } catch (...) {
+    failed_step = steps;
     failure.rethrow_explained();
   }
 }
@@ -418,6 +506,7 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
   State& state = *state_;
   if (!state.evaluation)
     state.evaluation.emplace(state.messages.channels(), state.forwards);
+  const StagesInEvaluation mode(state.stages);
   const PipelineStats training_stats = state.stats;
   const std::unique_ptr<void, std::function<void(void*)>> back(
       &state, [&](void*) { state.stats = training_stats; });
@@ -429,48 +518,19 @@ void Pipeline::tie(const at::Tensor& parameter) {
   state_->tied.emplace_back(parameter, name_in_stages(state_->stages, parameter), state_->group);
 }
 
-// A parameter that several stages of this rank share is averaged once, when all of them are done.
+// All replicas call it together.
 void Pipeline::average_over(ProcessGroup replicas) {
-  if (!state_->averages.empty()) {
+  if (state_->replicas) {
     throw Error(ErrorCode::failed_precondition,
                 cat("pipeline: expected one group of replicas, got a second one (rank ",
                     state_->group.job_rank(),
                     "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
   }
-  state_->replicas = replicas;
-  for (const PipelineStage& stage : state_->stages)
-    warn_of_renormalized("pipeline", renormalized_weights(*stage.module), replicas);
-  std::map<const void*, int> uses;
-  for (const PipelineStage& stage : state_->stages)
-    for (const at::Tensor& parameter : distinct_parameters(*stage.module))
-      ++uses[parameter.unsafeGetTensorImpl()];
-  std::vector<at::Tensor> shared;
-  for (const PipelineStage& stage : state_->stages) {
-    std::vector<at::Tensor> own;
-    for (const at::Tensor& parameter : distinct_parameters(*stage.module)) {
-      int& left = uses[parameter.unsafeGetTensorImpl()];
-      if (left == 1) {
-        own.push_back(parameter);
-      } else if (left > 1) {
-        shared.push_back(parameter);
-        left = 0;  // taken
-      }
-    }
-    state_->averages.emplace_back(own, replicas);
-  }
-  if (!shared.empty())
-    state_->shared_average.emplace(shared, replicas);
+  state_->replicas.emplace(state_->stages, std::move(replicas));
 }
 
-// A parameter that several stages share comes once, so an optimizer steps it once.
 std::vector<at::Tensor> Pipeline::parameters() const {
-  std::set<const void*> seen;
-  const auto all = concatenated(state_->stages, [](const PipelineStage& stage) {
-    return distinct_parameters(*stage.module);
-  });
-  return filtered(all, [&](const at::Tensor& parameter) {
-    return seen.insert(parameter.unsafeGetTensorImpl()).second;
-  });
+  return parameters_of(state_->stages);
 }
 
 // All ranks of the pipeline call it together.

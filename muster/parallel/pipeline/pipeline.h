@@ -89,15 +89,16 @@ class Pipeline {
 
   // Runs one step and adds gradients to the parameters' grad(). Returns the mean loss on the last
   // stage's rank (with share_loss on all ranks), elsewhere an undefined tensor. After a failure the
-  // pipeline is unusable. Shapes: input [n, …] and target [n, …], n a multiple of micro_batches;
-  // the same in every step. Collective: yes. Blocking: until this rank's part is done. Throws:
-  // invalid_argument, on every rank alike, for an input or target with other shapes; peer_failed
-  // naming the rank that failed first.
+  // pipeline is unusable, and says so. Shapes: input [n, …] and target [n, …], n a multiple of
+  // micro_batches; the same in every step. Collective: yes. Blocking: until this rank's part is
+  // done. Throws: invalid_argument, on every rank alike, for an input or target with other shapes;
+  // peer_failed naming the rank that failed first.
   at::Tensor step(const at::Tensor& input,
                   const at::Tensor& target,
                   const PipelineStepOptions& options = {});
 
-  // Computes only the loss, without gradients. Otherwise as step().
+  // Computes only the loss, without gradients and with the stages in evaluation mode. Otherwise as
+  // step().
   at::Tensor evaluate(const at::Tensor& input, const at::Tensor& target);
 
   // Ties a weight that several ranks share (such as a token embedding that the last stage reuses).
@@ -109,9 +110,12 @@ class Pipeline {
   void tie(const at::Tensor& parameter = {});
 
   // Makes `replicas` data-parallel replicas of this pipeline. Their weights are set to the first
-  // one's now, and in the next step that reduces where one was given other memory; gradients are
-  // averaged in every step, a stage's while other stages still compute. Call it once, before the
-  // first step. Collective: over `replicas`. Throws: failed_precondition the second time.
+  // one's now, and in the next step that reduces where one was given other memory, or parameters
+  // were frozen, unfrozen or replaced; gradients are averaged in every step, a stage's while other
+  // stages still compute. Call it once, before the first step. Collective: over `replicas`. Throws:
+  // failed_precondition the second time; invalid_argument, on every replica, as step() later, for
+  // parameters that differ in name, form, or whether they are trained, and for ranks that have
+  // other parts of the same divided layers.
   void average_over(ProcessGroup replicas);
 
   // The parameters of this rank's stages, each once.

@@ -1,0 +1,27 @@
+#include "muster/parallel/parameter_memory.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace muster {
+
+ParameterMemory::ParameterMemory(std::vector<at::Tensor> parameters)
+    : parameters_(std::move(parameters)) {
+  remember();
+}
+
+// A weak pointer holds no memory, and no other storage gets its address.
+void ParameterMemory::remember() {
+  known_.clear();
+  for (const at::Tensor& parameter : parameters_)
+    known_.emplace_back(parameter.storage().getWeakStorageImpl());
+}
+
+bool ParameterMemory::is_other() const {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].storage().unsafeGetStorageImpl() != known_[i]._unsafe_get_target())
+      return true;
+  return false;
+}
+
+}  // namespace muster

@@ -1,0 +1,27 @@
+// Notices that parameters were given other memory, and with it other values. For the classes of
+// this folder that keep what the values were.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <vector>
+
+namespace muster {
+
+// Where parameters have their values. torch::load, vector_to_parameters and others give them other
+// memory, and with it other values.
+class ParameterMemory {
+ public:
+  explicit ParameterMemory(std::vector<at::Tensor> parameters);
+  bool is_other() const;  // than it was when this was made or last remembered
+  void remember();
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known_;
+};
+
+}  // namespace muster
