@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
@@ -32,15 +33,25 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
   return "";
 }
 
-// Returns by how much the ranks' steps have moved the model on average, per parameter. It is the
-// gradient of the outer step, so it points back.
-std::vector<at::Tensor> mean_moves(ProcessGroup& group,
-                                   const std::vector<at::Tensor>& common,
-                                   const std::vector<at::Tensor>& now) {
+// By how much the ranks' steps have moved the model on average, per parameter. It is the gradient
+// of the outer step, so it points back.
+struct MeanMoves {
+  std::vector<at::Tensor> moves;
+  at::Tensor trained;  // per parameter, the share of the ranks that train it
+};
+
+MeanMoves mean_moves(ProcessGroup& group,
+                     const std::vector<at::Tensor>& common,
+                     const std::vector<at::Tensor>& now) {
   std::vector<at::Tensor> moves =
       mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
+  const auto trained = mapped(
+      now, [](const at::Tensor& parameter) { return parameter.requires_grad() ? 1.0F : 0.0F; });
+  moves.push_back(at::tensor(trained, at::TensorOptions().device(group.device())));
   average_over(group, moves);
-  return moves;
+  at::Tensor shares = moves.back().cpu();
+  moves.pop_back();
+  return {.moves = std::move(moves), .trained = std::move(shares)};
 }
 
 }  // namespace
@@ -51,6 +62,7 @@ DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, Di
     : group_(std::move(group)),
       options_(std::move(options)),
       parameters_(averaged_ones(parameters)),
+      memory_(parameters_),
       buffers_(averaged_ones(options_.buffers)) {
   std::vector<Term> terms{{.name = "every", .value = cat(options_.every)},
                           {.name = "learning rate", .value = cat(options_.learning_rate)},
@@ -68,10 +80,25 @@ void DiLoCo::take_present() {
   require_agreement(group_, "DiLoCo", "", terms_of("parameter", parameters_));
   for (size_t i = 0; i < parameters_.size(); ++i)
     common_[i] = parameters_[i].detach().clone();
+  memory_.remember();
+}
+
+// The next outer step would take the way to the loaded values for learning.
+void DiLoCo::require_same_memory() const {
+  if (!memory_.is_other())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("DiLoCo: expected take_present() where weights are loaded after the constructor, "
+                  "got parameters with other memory in step ",
+                  steps_,
+                  " without it (rank ",
+                  group_.job_rank(),
+                  "); call it on all ranks after torch::load"));
 }
 
 // All ranks call it equally often, so they reach the outer step, which is collective, together.
 bool DiLoCo::step() {
+  require_same_memory();
   if (++steps_ % options_.every != 0)
     return false;
   step_outside();
@@ -82,10 +109,11 @@ bool DiLoCo::step() {
 // results are bitwise those.
 void DiLoCo::step_outside() {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> moves = mean_moves(group_, common_, parameters_);
+  const auto [moves, trained] = mean_moves(group_, common_, parameters_);
   average_over(group_, buffers_);
   // The first outer step starts the momentum with the move itself, as torch::optim::SGD does.
   const bool first = momentum_.empty();
+  const auto* const shares = trained.const_data_ptr<float>();
   for (size_t i = 0; i < moves.size(); ++i) {
     at::Tensor move = moves[i];
     if (options_.momentum != 0) {
@@ -96,6 +124,10 @@ void DiLoCo::step_outside() {
       }
       move = options_.nesterov ? move.add(momentum_[i], options_.momentum) : momentum_[i];
     }
+    // An optimizer leaves out what has no gradient: momentum alone moves nothing.
+    const bool is_frozen = shares[i] == 0;
+    if (is_frozen && !moves[i].any().item<bool>())
+      continue;
     common_[i].add_(move, -options_.learning_rate);
     parameters_[i].copy_(common_[i]);
   }
@@ -131,6 +163,7 @@ void DiLoCo::load(const NamedState& state) {
   momentum_ = std::move(momentum);
   steps_ = steps;
   is_loaded_ = true;
+  memory_.remember();
 }
 
 }  // namespace muster

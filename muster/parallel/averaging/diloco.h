@@ -17,6 +17,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/named_state.h"
+#include "muster/parallel/parameter_memory.h"
 
 namespace muster {
 
@@ -38,12 +39,14 @@ class DiLoCo {
   DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options = {});
 
   // Makes the parameters as they are now the common model: call it where weights were loaded after
-  // the constructor, before the first step. Momentum and steps stay. Collective: over the group.
+  // the constructor, before the next step. Momentum and steps stay. Collective: over the group.
   // Throws: invalid_argument, on every rank, for parameters that differ between ranks.
   void take_present();
 
   // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have
-  // the same parameters. Collective: at every H-th step.
+  // the same parameters. What no rank trains any more keeps its values. Collective: at every H-th
+  // step. Throws: failed_precondition where parameters got other memory since the last step
+  // (torch::load) without take_present().
   bool step();
 
   int64_t steps() const { return steps_; }  // inner steps
@@ -68,11 +71,13 @@ class DiLoCo {
 
  private:
   void load(const NamedState& state);
+  void require_same_memory() const;
   void step_outside();
 
   ProcessGroup group_;
   DiLoCoOptions options_;
   std::vector<at::Tensor> parameters_;
+  ParameterMemory memory_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> common_;    // the parameters after the last outer step
   std::vector<at::Tensor> momentum_;  // empty before the first

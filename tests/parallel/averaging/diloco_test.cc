@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sstream>
+
 #include "muster/base/error.h"
 #include "muster/checkpoint/training/checkpoints.h"
 #include "tests/data/files.h"
@@ -98,6 +100,60 @@ TEST_P(DiLoCoTest, EqualsTheSimulationOfAllWorkers) {
               }
             },
             {.backend = c.backend});
+}
+
+// The outer momentum would go on moving it, which no optimizer does without a gradient.
+TEST(DiLoCo, LeavesFrozenParametersAlone) {
+  run_ranks(2, [](ProcessGroup& group) {
+    LocalTraining training = make_for_diloco(local_mlp);
+    torch::optim::SGD inner(training.net->parameters(), 0.1);
+    DiLoCo outer(training.net->parameters(), group, {.every = 2});
+    const auto learn = [&](int64_t step) {
+      inner.zero_grad();
+      training.loss(group.rank(), step).backward();
+      inner.step();
+      outer.step();
+    };
+    for (int64_t step = 0; step < 4; ++step)
+      learn(step);
+    const auto parameters = training.net->parameters();
+    parameters[0].set_requires_grad(false);
+    const at::Tensor frozen = parameters[0].clone(), trained = parameters[2].clone();
+    for (int64_t step = 4; step < 8; ++step)
+      learn(step);
+    EXPECT_TRUE(parameters[0].equal(frozen));
+    EXPECT_FALSE(parameters[2].equal(trained));
+    parameters[0].set_requires_grad(true);
+    for (int64_t step = 8; step < 10; ++step)
+      learn(step);
+    EXPECT_FALSE(parameters[0].equal(frozen));
+  });
+}
+
+// The way to the loaded values is nothing that was learned.
+TEST(DiLoCo, LoadedWeightsAreNoStep) {
+  run_ranks(2, [](ProcessGroup& group) {
+    LocalTraining training = make_for_diloco(local_mlp);
+    DiLoCo outer(training.net->parameters(), group, {.every = 1});
+    LocalTraining other = make_for_diloco(local_mlp);
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : other.net->parameters())
+        parameter.add_(1);
+    }
+    std::stringstream file;
+    torch::save(other.net, file);
+    torch::load(training.net, file);
+    try {
+      outer.step();
+      FAIL() << "it should throw";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("expected take_present()"));
+    }
+    outer.take_present();
+    EXPECT_TRUE(outer.step());
+    EXPECT_TRUE(training.net->parameters()[0].equal(other.net->parameters()[0]));
+  });
 }
 
 // Saved and loaded at an outer step as Checkpoints does, it goes on with the same bits.
