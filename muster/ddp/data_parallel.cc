@@ -1,8 +1,10 @@
 // A replica is a clone of the module whose parameters are not leaves: they hang on copies of the
-// model's own parameters, so that gradients flow back to these. The copies are made anew in every
-// step.
+// model's own parameters, so that gradients flow back to these. Clones and copies are made anew in
+// every step, as Python makes them: a clone of before would compute with the options and members
+// that the model had then.
 #include "muster/ddp/data_parallel.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceGuard.h>
@@ -12,6 +14,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -91,8 +94,9 @@ void link_parameters(const torch::nn::Module& from,
 
 // The first device computes with the model itself.
 ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
-                             std::vector<c10::Device> devices)
-    : model_(std::move(model)), devices_(std::move(devices)) {
+                             std::vector<c10::Device> devices,
+                             bool copies_once)
+    : model_(std::move(model)), devices_(std::move(devices)), copies_once_(copies_once) {
   if (devices_.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -126,22 +130,43 @@ std::vector<std::optional<c10::Stream>> current_streams_of(
   return streams;
 }
 
+// Keeps what is drawn in its scope from those who draw later: a clone's reset() draws new values
+// of the parameters before it gets the model's.
+class UndrawnNumbers {
+ public:
+  UndrawnNumbers() {
+    const std::lock_guard lock(generator_.mutex());
+    before_ = generator_.get_state();
+  }
+  ~UndrawnNumbers() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(before_);
+  }
+  UndrawnNumbers(const UndrawnNumbers&) = delete;
+  UndrawnNumbers& operator=(const UndrawnNumbers&) = delete;
+
+ private:
+  at::Generator generator_ = at::globalContext().defaultGenerator(at::kCPU);
+  at::Tensor before_;
+};
+
 }  // namespace
 
-void ModelReplicas::make() {
+void ModelReplicas::make(size_t count) {
   const at::NoGradGuard no_grad;
+  const UndrawnNumbers undrawn;
   replicas_ = {model_};
-  for (size_t i = 1; i < devices_.size(); ++i)
+  for (size_t i = 1; i < count; ++i)
     replicas_.push_back(model_->clone(devices_[i]));
 }
 
-// The clones are made again where the model has got or lost tensors.
+// Clones that are kept are made again where the model has got or lost tensors.
 void ModelReplicas::refresh(size_t count) {
-  const bool changed = replicas_.empty() ||
-                       replicas_.back()->parameters().size() != model_->parameters().size() ||
-                       replicas_.back()->buffers().size() != model_->buffers().size();
-  if (changed)
-    make();
+  const bool has_others = replicas_.empty() ||
+                          replicas_.back()->parameters().size() != model_->parameters().size() ||
+                          replicas_.back()->buffers().size() != model_->buffers().size();
+  if (!copies_once_ || has_others)
+    make(copies_once_ ? devices_.size() : count);
   for (size_t i = 1; i < count; ++i) {
     copy_modes(*model_, *replicas_[i]);
     copy_buffers(*model_, *replicas_[i], devices_[i]);

@@ -15,6 +15,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,16 +30,21 @@ namespace muster {
 struct DataParallelOptions {
   int64_t dim = 0;                                // along which tensors are divided and joined
   std::optional<c10::Device> output_device = {};  // default: the first
+  // Copies the modules themselves in the first forward alone, and later their parameters, buffers
+  // and modes: quicker, for models whose other members and options (Dropout's p) stay as they are.
+  bool copies_once = false;
 };
 
 // The copies of a model on all devices but the first, which has the model itself.
 class ModelReplicas {
  public:
   // Throws: invalid_argument without devices, and for a model that is not on the first.
-  ModelReplicas(std::shared_ptr<torch::nn::Module> model, std::vector<c10::Device> devices);
+  ModelReplicas(std::shared_ptr<torch::nn::Module> model,
+                std::vector<c10::Device> devices,
+                bool copies_once = false);
 
-  // Copies the model's present values to `count` replicas; their gradients flow back into the
-  // model.
+  // Copies the model as it is now to `count` replicas; their gradients flow back into the model.
+  // The copying draws no random numbers.
   void refresh(size_t count);
   torch::nn::Module& at(size_t index) const { return *replicas_[index]; }
   const std::vector<c10::Device>& devices() const { return devices_; }
@@ -49,10 +55,11 @@ class ModelReplicas {
   void for_each(size_t count, const std::function<void(size_t)>& body) const;
 
  private:
-  void make();
+  void make(size_t count);
 
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<c10::Device> devices_;
+  bool copies_once_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;  // the model first
 };
 
@@ -98,12 +105,13 @@ class DataParallel {
                std::vector<c10::Device> devices,
                const DataParallelOptions& options = {})
       : module_(std::move(module)),
-        replicas_(module_.ptr(), std::move(devices)),
+        replicas_(module_.ptr(), std::move(devices), options.copies_once),
         options_(options) {}
 
-  // Divides tensors among the devices, and passes other arguments to each. A batch with fewer
-  // samples than devices uses fewer of them. Buffers (running statistics) are those of the first
-  // device's part. Throws: whatever the module's forward throws.
+  // Divides tensors among the devices, and passes other arguments to each, also vectors and structs
+  // that have tensors inside. A batch with fewer samples than devices uses fewer of them. Buffers
+  // (running statistics) are those of the first device's part. Throws: whatever the module's
+  // forward throws.
   template <class... Args>
   auto forward(const Args&... args) {
     const size_t count = std::min({replicas_.devices().size(), parts_of(args)...});
@@ -133,13 +141,13 @@ class DataParallel {
  private:
   template <class Arg>
   size_t parts_of(const Arg& arg) const {
-    if constexpr (std::is_same_v<Arg, at::Tensor>)
+    if constexpr (std::derived_from<Arg, at::Tensor>)
       return divided(arg).size();
     return replicas_.devices().size();
   }
   template <class Arg>
   auto divided(const Arg& arg) const {
-    if constexpr (std::is_same_v<Arg, at::Tensor>) {
+    if constexpr (std::derived_from<Arg, at::Tensor>) {
       return detail::scatter(arg, replicas_.devices(), options_.dim);
     } else {
       return arg;

@@ -124,6 +124,59 @@ TEST(DataParallel, JoinsNestedResultsAndKeepsTheFirstPartsStatistics) {
   EXPECT_TRUE(model(x, 2.0).first.allclose(net->forward(x, 2.0).first));
 }
 
+struct WarmedImpl : torch::nn::Cloneable<WarmedImpl> {
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(4, 4));
+    drop = register_module("drop", torch::nn::Dropout(0.0));
+  }
+  WarmedImpl() { WarmedImpl::reset(); }
+  at::Tensor forward(const at::Tensor& x) { return drop(fc(x)) * temperature; }
+  torch::nn::Linear fc{nullptr};
+  torch::nn::Dropout drop{nullptr};
+  double temperature = 1;
+};
+TORCH_MODULE(Warmed);
+
+// What a program changes beside parameters counts for all parts of the batch.
+TEST(DataParallel, FollowsMembersAndOptionsOfTheModel) {
+  Warmed net;
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  model(x);
+  net->temperature = 3;
+  EXPECT_TRUE(model(x).allclose(net(x)));
+  net->drop->options.p(1.0);
+  EXPECT_EQ(model(x).count_nonzero().item<int64_t>(), 0);
+  DataParallel once(net, kThreeSlots, {.copies_once = true});
+  once(x);
+  net->drop->options.p(0.0);
+  EXPECT_EQ(once(x).slice(0, 2).count_nonzero().item<int64_t>(), 0);
+}
+
+TEST(DataParallel, DrawsNoRandomNumbers) {
+  Warmed net;
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  torch::manual_seed(3);
+  const auto expected = torch::rand({4});
+  torch::manual_seed(3);
+  model(x);
+  EXPECT_TRUE(torch::rand({4}).equal(expected));
+}
+
+struct MoreThanATensor : at::Tensor {
+  explicit MoreThanATensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {}
+  int64_t samples = 6;
+};
+
+// As a Batch of tensors is one.
+TEST(DataParallel, DividesWhatDerivesFromATensor) {
+  Warmed net;
+  DataParallel model(net, kThreeSlots);
+  const MoreThanATensor x(torch::randn({6, 4}));
+  EXPECT_TRUE(model(x).allclose(net(x)));
+}
+
 TEST(DataParallel, NamesTheReplicaThatFails) {
   TwoResults net;
   DataParallel model(net, kThreeSlots);
