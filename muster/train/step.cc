@@ -32,6 +32,9 @@ namespace {
 // An exchange of some bytes between the hosts, in the first step and in each of so many.
 constexpr int64_t kCompareRatesEvery = 100;
 
+// In place of a gradient's version.
+constexpr int64_t kNoGradient = -1;
+
 // Makes the parameters of models want no gradient until the end of the scope.
 class FreezeGuard {
  public:
@@ -259,6 +262,32 @@ void TrainStep::check_untouched() const {
   }
 }
 
+namespace {
+
+// Whether nothing is left of a gradient. One without memory stands for what lies in parts.
+bool is_cleared(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined() || !gradient.has_storage())
+    return !gradient.defined();
+  return gradient.storage().nbytes() > 0 && !gradient.any().item<bool>();
+}
+
+}  // namespace
+
+// A zero_grad() in the function would take the gradients of the step's earlier micro-batches. Where
+// nobody has touched them, nothing is asked of the device.
+void TrainStep::check_kept() const {
+  const bool had_gradients =
+      std::ranges::any_of(left_, [](const Mark& mark) { return mark.version != kNoGradient; });
+  if (!had_gradients || marks() == left_ || !std::ranges::all_of(parameters_, is_cleared))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("train step: expected the gradients of the step's earlier micro-batches after "
+                  "its function has run, got none",
+                  place(),
+                  "; leave zero_grad to the step"));
+}
+
 // Only the last micro-batch of a step has its gradients averaged over the ranks.
 at::Tensor TrainStep::backward(double weight,
                                bool last,
@@ -271,6 +300,7 @@ at::Tensor TrainStep::backward(double weight,
     const Span span("forward");
     return options_.precision != nullptr ? options_.precision->run(loss_of) : loss_of();
   }();
+  check_kept();
   check_loss_is_scalar(loss);
   at::Tensor weighted = weight == 1 ? loss : loss * weight;
   if (options_.precision != nullptr)
@@ -433,7 +463,7 @@ std::vector<TrainStep::Mark> TrainStep::marks() const {
   std::vector<Mark> found;
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& gradient = parameter.grad();
-    const int64_t version = gradient.defined() ? gradient._version() : 0;
+    const int64_t version = gradient.defined() ? gradient._version() : kNoGradient;
     found.push_back({.gradient = gradient.unsafeGetTensorImpl(), .version = version});
   }
   return found;

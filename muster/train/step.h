@@ -115,10 +115,10 @@ class TrainStep {
   // if all optimizers are of muster::optim and the loss and all parameters are on one GPU; a loss
   // scale (fp16) makes it wait in any case.
   // Throws: failed_precondition for non-finite gradients (stop), for gradients changed by others
-  // between micro-batches, for a model that an earlier micro-batch of the step went through and the
-  // last did not, for learning rates that differ between ranks, and inside join() while ranks
-  // shadow (unless on_nonfinite is ignore, without a loss scale); whatever loss_of and backward
-  // throw.
+  // between micro-batches or cleared by loss_of, for a model that an earlier micro-batch of the
+  // step went through and the last did not, for learning rates that differ between ranks, and
+  // inside join() while ranks shadow (unless on_nonfinite is ignore, without a loss scale);
+  // whatever loss_of and backward throw.
   template <IsBatch Batch, GivesLoss Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
@@ -164,6 +164,7 @@ class TrainStep {
   void take_parameters();
   void begin();
   void check_untouched() const;
+  void check_kept() const;
   at::Tensor backward(double weight, bool last, const std::function<at::Tensor()>& loss_of);
   void check_all_reduced() const;
   void compare_rates();

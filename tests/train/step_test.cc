@@ -354,6 +354,24 @@ TEST(TrainStep, WrongUseIsNamed) {
                         "step's loss goes through this model, name it in that step's .frozen"));
 }
 
+// The habit of a plain loop would take the earlier micro-batches' gradients.
+TEST(TrainStep, GradientsThatTheLossClearsAreAnError) {
+  for (const bool set_to_none : {true, false}) {
+    auto net = seeded_layers();
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    TrainStep step(net, optimizer);
+    const auto clears_first = [&] {
+      optimizer.zero_grad(set_to_none);
+      return net(fixed_data(2)).mean();
+    };
+    step(OneBatch{0.5, false}, clears_first);
+    EXPECT_THAT(message_of_error([&] { step(OneBatch{0.5, true}, clears_first); }),
+                HasSubstr("leave zero_grad to the step"));
+    step(OneBatch{1, true}, clears_first);  // nothing was there
+    EXPECT_EQ(step.steps(), 1);
+  }
+}
+
 TEST(TrainStep, TwoStepsWithOneScaleAreAnError) {
   auto net = seeded_layers(), critic = seeded_layers();
   torch::optim::SGD optimizer(net->parameters(), 0.1), other(critic->parameters(), 0.1);
