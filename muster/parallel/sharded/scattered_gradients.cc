@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -93,9 +95,31 @@ void ScatteredGradients::forget(size_t parameter) {
   kept_[parameter].reset();
 }
 
+// They are not averaged, and would be added to other ones if the parameter is trained again.
+void ScatteredGradients::drop_of_frozen() {
+  std::vector<std::string> dropped;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].mutable_grad();
+    if (has_[i] || parameters_[i].requires_grad() || (!gradient.defined() && !keeps(i)))
+      continue;
+    gradient.reset();
+    forget(i);
+    dropped.push_back(cat("[", join(parameters_[i].sizes(), ", "), "]"));
+  }
+  if (!dropped.empty() && group_.rank() == 0)
+    log(LogLevel::warn,
+        cat("sharded gradients: expected parameters to stay trained between no_sync() and the "
+            "backward that averages, got those of ",
+            join(dropped, ", "),
+            " frozen, whose gradients are dropped (rank ",
+            group_.job_rank(),
+            "); freeze after a step"));
+}
+
 // All ranks call it together for the same bucket. Parameters without a gradient count as zeros.
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
+  drop_of_frozen();
   // Gradients may have been gathered without a reduction, and not be reached by this backward.
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (!has_[i] && parameters_[i].requires_grad() && (parameters_[i].grad().defined() || keeps(i)))

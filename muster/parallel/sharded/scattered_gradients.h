@@ -37,8 +37,9 @@ class ScatteredGradients {
   }  // every trained parameter's gradient is there
   bool started() const { return work_.has_value(); }
 
-  // Includes what earlier backwards accumulated in whole gradients. Missing gradients count as
-  // zeros. Collective: yes, and so is finish().
+  // Includes what earlier backwards accumulated in whole gradients; that of what is frozen by now
+  // is dropped, which rank 0 logs. Missing gradients count as zeros. Collective: yes, and so is
+  // finish().
   void start();
   // Returns this rank's part of the mean. Throws: as Work::wait.
   at::Tensor finish();
@@ -49,6 +50,8 @@ class ScatteredGradients {
   int64_t bytes() const;  // of one buffer
 
  private:
+  void drop_of_frozen();
+
   std::vector<at::Tensor> parameters_;
   FlatLayout layout_;
   ProcessGroup group_;
