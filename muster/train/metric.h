@@ -67,7 +67,8 @@ class Mean : public SumMetric {
  public:
   Mean() : SumMetric({2}) {}
 
-  // Shapes: any; every element is a value.
+  // Shapes: any; every element is a value. So the mean loss of a batch is one value, and that of a
+  // short last batch weighs as much as the others': give it with its count instead.
   void add(const at::Tensor& values);
   // Adds a mean over `count` values, such as a loss over the labels that are not ignored: then
   // `count` is labels.ne(ignored).sum(). Over none it adds nothing, even if it is NaN. Shapes: one

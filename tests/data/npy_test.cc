@@ -81,6 +81,24 @@ TEST(Npy, IsADataSet) {
   EXPECT_TRUE(torch::equal(batch->labels, torch::tensor({0, 1}, torch::kLong)));
 }
 
+// 2^64 - 1, as a label to ignore, would become -1.
+TEST(Npy, LabelsOf64BitsWithoutASignAreClassesOrAnError) {
+  const test::TempFolder folder;
+  test::put_file(folder / "x.npy", npy_file(npy_header("|u1", "(2, 1)"), "ab"));
+  const std::string seven("\7\0\0\0\0\0\0\0", 8);
+  test::put_file(folder / "y.npy", npy_file(npy_header("<u8", "(2,)"), seven + seven));
+  const auto data = read_npy_dataset(folder / "x.npy", folder / "y.npy");
+  EXPECT_TRUE(torch::equal(data.labels(), torch::tensor({7, 7}, torch::kLong)));
+  test::put_file(folder / "z.npy",
+                 npy_file(npy_header("<u8", "(2,)"), seven + std::string(8, '\xff')));
+  try {
+    read_npy_dataset(folder / "x.npy", folder / "z.npy");
+    FAIL() << "it should throw";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("z.npy', got 18446744073709551615"));
+  }
+}
+
 TEST(Npy, ReadsDataThatIsNotAligned) {
   const test::TempFolder folder;
   std::string header = npy_header("<i4", "(2,)");

@@ -7,13 +7,16 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/strings.h"
 #include "muster/data/readers/mapped_file.h"
 #include "muster/data/readers/npy_header.h"
 
@@ -70,12 +73,31 @@ at::Tensor read_npy(const std::string& path) {
   return copy;
 }
 
+namespace {
+
+// A number of 64 bits without a sign may be no int64: it would become a negative one, and -100 is
+// what many losses ignore.
+at::Tensor as_classes(const at::Tensor& labels, const std::string& path) {
+  const at::Tensor classes = labels.to(at::kLong);
+  const bool may_wrap = labels.scalar_type() == at::kUInt64 && labels.numel() > 0;
+  if (!may_wrap || classes.min().item<int64_t>() >= 0)
+    return classes;
+  throw Error(ErrorCode::invalid_argument,
+              cat("npy: expected labels below 2^63 in '",
+                  path,
+                  "', got ",
+                  std::bit_cast<uint64_t>(classes.min().item<int64_t>()),
+                  "; save them as int64, with a label to ignore as -100"));
+}
+
+}  // namespace
+
 // Losses take classes as int64, so integers of any width become that. Other labels stay as they
 // are.
 TensorDataset read_npy_dataset(const std::string& features, const std::string& labels) {
   auto classes = read_npy(labels);
   if (at::isIntegralType(classes.scalar_type(), /*includeBool=*/true))
-    classes = classes.to(at::kLong);
+    classes = as_classes(classes, labels);
   return {read_npy(features), classes};
 }
 

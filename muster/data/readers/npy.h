@@ -17,7 +17,8 @@ namespace muster {
 at::Tensor read_npy(const std::string& path);
 
 // Features [N, ...] and labels [N, ...], from one file each. Integer labels become int64.
-// Throws: as above, and as TensorDataset.
+// Throws: as above, and as TensorDataset; invalid_argument naming the file for labels of 2^63 and
+// more.
 TensorDataset read_npy_dataset(const std::string& features, const std::string& labels);
 
 }  // namespace muster
