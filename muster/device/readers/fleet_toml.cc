@@ -1,14 +1,17 @@
 #include "muster/device/readers/fleet_toml.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/toml_text.h"
 #include "muster/device/links.h"
@@ -20,6 +23,9 @@
 
 namespace muster {
 namespace {
+
+using Text = toml::value<std::string>;
+using Number = toml::value<int64_t>;
 
 constexpr int kMaxGpus = 64;
 constexpr int kMaxNics = 64;
@@ -33,10 +39,7 @@ constexpr size_t kMaxDots = 8;
 constexpr size_t kMaxFleetName = 200;
 
 std::string model_names() {
-  std::string names;
-  for (const GpuModel& model : gpu_models())
-    names += cat(names.empty() ? "" : ", ", model.name);
-  return names;
+  return join(mapped(gpu_models(), &GpuModel::name), ", ");
 }
 
 class FleetReader {
@@ -55,11 +58,8 @@ class FleetReader {
     const toml::array* const entries = document["host"].as_array();
     if (entries == nullptr)
       fail({1, 1}, "[[host]] entries", "none");
-    for (const toml::node& entry : *entries) {
-      if (!entry.is_table())
-        fail(entry.source().begin, "[[host]]", "something else");
-      read_entry(*entry.as_table());
-    }
+    for (const toml::node& entry : *entries)
+      read_entry(value_as<toml::table>(entry, "[[host]]"));
     if (hosts_.empty())
       fail({1, 1}, "[[host]] entries", "none");
     return std::move(hosts_);
@@ -83,6 +83,14 @@ class FleetReader {
                     ")"));
   }
 
+  // The value as what it should be.
+  template <class T>
+  const T& value_as(const toml::node& value, const std::string& expected) const {
+    if (const T* const typed = value.as<T>())
+      return *typed;
+    fail(value.source().begin, expected, "something else");
+  }
+
   static toml::source_position position(size_t line, size_t column) {
     toml::source_position at;
     at.line = line;
@@ -90,8 +98,8 @@ class FleetReader {
     return at;
   }
 
-  // Refuses what could make tables nest without end, or a message without end: a fleet file needs
-  // none of it.
+  // Refuses what a fleet file does not need: what could make tables nest without end, or a message
+  // without end, and letters that no name of a host or a GPU has.
   void check_lines() const {
     if (text_.size() > kMaxInventoryBytes)
       fail({1, 1}, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
@@ -105,7 +113,9 @@ class FleetReader {
       const size_t to = std::min(text_.find('\n', from), text_.size());
       if (to - from > kMaxFleetLine)
         fail(position(line, 1), cat("lines up to ", kMaxFleetLine, " bytes"), cat(to - from));
-      check_line(std::string_view(text_).substr(from, to - from), line);
+      const std::string_view text = std::string_view(text_).substr(from, to - from);
+      check_line(text, line);
+      check_ascii(text, line);
       from = to + 1;
     }
   }
@@ -144,27 +154,18 @@ class FleetReader {
   }
 
   // The names of hosts and GPUs are ASCII, so whatever is not stands there by mistake.
-  void check_ascii() const {
-    size_t line = 1;
-    size_t column = 1;
-    bool is_comment = false;
-    for (const unsigned char c : text_) {
-      if (c == '#')
-        is_comment = true;
-      if (c >= 0x80 && !is_comment)
-        fail(position(line, column), "ASCII outside comments", "another character");
-      ++column;
-      if (c == '\n') {
-        ++line;
-        column = 1;
-        is_comment = false;
-      }
+  void check_ascii(std::string_view line, size_t number) const {
+    const std::string_view before_comment = line.substr(0, line.find('#'));
+    const auto other =
+        std::ranges::find_if(before_comment, [](unsigned char c) { return c >= 0x80; });
+    if (other != before_comment.end()) {
+      const size_t column = other - before_comment.begin() + 1;
+      fail(position(number, column), "ASCII outside comments", "another character");
     }
   }
 
   // The place of an error is given as toml++ has found it.
   toml::table parse() const {
-    check_ascii();
     try {
       return parse_toml(text_);
     } catch (const TomlError& error) {
@@ -211,9 +212,7 @@ class FleetReader {
     const toml::node* const value = entry.get(key);
     if (value == nullptr)
       fail(entry.source().begin, cat(key, " = \"…\""), "none");
-    if (!value->is_string())
-      fail(value->source().begin, cat("text for ", key), "something else");
-    return value->as_string()->get();
+    return value_as<Text>(*value, cat("text for ", key)).get();
   }
 
   // Returns nothing when the entry has no such key.
@@ -221,22 +220,18 @@ class FleetReader {
     const toml::node* const value = entry.get(key);
     if (value == nullptr)
       return std::nullopt;
-    const auto* const number = value->as_integer();
-    if (number == nullptr || number->get() < least || number->get() > most) {
-      fail(value->source().begin,
-           cat(key, " from ", least, " to ", most),
-           number == nullptr ? "something else" : cat(number->get()));
-    }
-    return static_cast<int>(number->get());
+    const std::string expected = cat(key, " from ", least, " to ", most);
+    const int64_t number = value_as<Number>(*value, expected).get();
+    if (number < least || number > most)
+      fail(value->source().begin, expected, cat(number));
+    return static_cast<int>(number);
   }
 
   // The name must be one that --hosts and --gpus can say.
   std::string read_name(const toml::table& entry) const {
     std::string name = text(entry, "name");
-    const bool is_bad = std::ranges::any_of(name, [](char c) {
-      const unsigned char byte = c;
-      const bool separates = std::string_view(":;,!").find(c) != std::string_view::npos;
-      return byte <= 0x20 || byte == 0x7f || separates;
+    const bool is_bad = std::ranges::any_of(name, [](unsigned char c) {
+      return std::iscntrl(c) != 0 || contains(std::string_view(" :;,!"), c);
     });
     if (name.empty() || name.size() > kMaxFleetName || is_bad) {
       fail(entry.get("name")->source().begin,
@@ -287,16 +282,14 @@ class FleetReader {
     const toml::array* const names = entry["nics"].as_array();
     if (names == nullptr) {
       const int count = integer(entry, "nics", 0, kMaxNics).value_or(0);
-      for (int i = 0; i < count; ++i)
-        host.nics.push_back(cat("mlx5_", i));
+      host.nics = mapped_indices(count, [](int i) { return cat("mlx5_", i); });
       return;
     }
     for (const toml::node& name : *names) {
-      if (!name.is_string())
-        fail(name.source().begin, "names of NICs", "something else");
+      const std::string& text = value_as<Text>(name, "names of NICs").get();
       if (host.nics.size() == kMaxNics)
         fail(name.source().begin, cat("at most ", kMaxNics, " NICs"), "more");
-      host.nics.push_back(clean_text(name.as_string()->get()));
+      host.nics.push_back(clean_text(text));
     }
   }
 
@@ -307,7 +300,7 @@ class FleetReader {
       host.matrix = read_matrix(*value.as_array(), host);
       return;
     }
-    const std::string layout = value.is_string() ? value.as_string()->get() : "";
+    const std::string layout = value.value_exact<std::string>().value_or("");
     using Layout = std::pair<std::string_view, NvlinkLayout>;
     static constexpr Layout kLayouts[] = {
         {"all", NvlinkLayout::all}, {"pairs", NvlinkLayout::pairs}, {"none", NvlinkLayout::none}};
@@ -320,10 +313,8 @@ class FleetReader {
     host.nvlink = known->second;
     if (host.nvlink == NvlinkLayout::none)
       return;
-    for (const GpuModel* const model : host.gpus) {
-      if (model->links == 0)
-        fail(value.source().begin, "a GPU model with NVLink", model->name);
-    }
+    if (const auto* const unlinked = element_with(host.gpus, 0, &GpuModel::links))
+      fail(value.source().begin, "a GPU model with NVLink", (*unlinked)->name);
   }
 
   // The matrix is square, and symmetric, since a link has two ends.
@@ -353,7 +344,7 @@ class FleetReader {
   static std::optional<Link> link_in(const toml::node& cell, bool diagonal, Vendor vendor) {
     if (cell.is_string())
       return parse_link(cell.as_string()->get());
-    const int64_t count = cell.is_integer() ? cell.as_integer()->get() : -1;
+    const int64_t count = cell.value_exact<int64_t>().value_or(-1);
     if (count < 0 || count > kMaxLinkCount)
       return std::nullopt;
     if (count == 0)
@@ -367,7 +358,7 @@ class FleetReader {
     if (!link || (link->kind == LinkKind::self) != diagonal) {
       const char* const expected =
           diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …";
-      const std::string got = cell.is_string() ? cell.as_string()->get() : "another";
+      const std::string got = cell.value_exact<std::string>().value_or("another");
       fail(cell.source().begin, expected, got);
     }
     return *link;
@@ -391,8 +382,7 @@ class FleetReader {
                       "): ",
                       error.what()));
     }
-    if (const auto slots = integer(entry, "cpu_slots", 1, kMaxCores))
-      host.cpu_slots = *slots;
+    host.cpu_slots = integer(entry, "cpu_slots", 1, kMaxCores).value_or(host.cpu_slots);
     return host;
   }
 
