@@ -54,7 +54,7 @@ std::string to_text(const RankIdentity& member) {
 }
 
 RankIdentity rank_identity_from(const std::string& text, int rank) {
-  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
+  const auto json = parsed_json<Json>(text);
   if (!json.is_object())
     refuse(rank, "something else");
   try {

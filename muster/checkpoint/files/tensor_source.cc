@@ -99,8 +99,7 @@ std::string format_piece_records(const PieceRecords& records) {
 }
 
 PieceRecords parse_piece_records(const std::string& text, const std::string& file) {
-  const auto document =
-      nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto document = parsed_json<json>(text);
   bool wrong = !document.is_object();
   PieceRecords records;
   if (!wrong)

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
@@ -30,12 +31,7 @@ constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
 
 // Returns the kind in the description of an optimizer, or "" if it does not say one.
 std::string kind_in(const std::string& description) {
-  if (nests_too_deep(description))
-    return "";
-  const auto parsed = json::parse(description, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object())
-    return "";
-  const auto kind = parsed.value("kind", json());
+  const auto kind = member_or_null(parsed_json<json>(description), "kind");
   return kind.is_string() ? kind.get<std::string>() : "";
 }
 

@@ -70,9 +70,7 @@ std::vector<std::string> indexed_files(const std::string& folder) {
 // Every name is checked, since the files are opened by it.
 std::map<std::string, std::string> read_weight_index(const std::string& folder) {
   const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_plain_file(path);
-  const json index =
-      nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const json map = member_or_null(index, "weight_map");
+  const json map = member_or_null(parsed_json<json>(text), "weight_map");
   if (!map.is_object() || map.empty())
     refuse_index(path, "something else");
   std::map<std::string, std::string> files;

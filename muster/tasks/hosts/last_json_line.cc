@@ -22,9 +22,8 @@ namespace {
 
 // Whether the line is a JSON object from its first to its last character.
 bool is_json_object(std::string_view line) {
-  if (line.size() < 2 || line.front() != '{' || line.back() != '}' || nests_too_deep(line))
-    return false;
-  return nlohmann::json::parse(line, nullptr, false).is_object();
+  return line.starts_with('{') && line.ends_with('}') &&
+         parsed_json<nlohmann::json>(line).is_object();
 }
 
 // The texts that stand for numbers that are not finite.
@@ -71,11 +70,9 @@ std::string with_quoted_names(std::string_view line) {
 std::string_view without_rank(std::string_view line) {
   if (!line.starts_with('['))
     return line;
-  const size_t end = line.find_first_not_of("0123456789", 1);
-  const bool has_rank = end > 1 && end != std::string_view::npos;
-  if (!has_rank || !line.substr(end).starts_with("] "))
-    return line;
-  return line.substr(end + 2);
+  const size_t end = std::min(line.find_first_not_of("0123456789", 1), line.size());
+  const bool has_rank = end > 1 && line.substr(end).starts_with("] ");
+  return has_rank ? line.substr(end + 2) : line;
 }
 
 // Fills `text` from the file, and returns how many bytes there were: fewer when the file was cut
@@ -124,26 +121,22 @@ std::string last_json_line(const std::string& path, size_t max_bytes) {
 
 // Each line is first taken as it is, then with the names of numbers that are not finite made texts.
 std::string last_json_line_of(const std::string& text) {
-  for (size_t end = text.size();;) {
-    const size_t newline = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
-    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const std::string_view line =
-        without_rank(trim(std::string_view(text).substr(begin, end - begin)));
+  for (std::string_view rest = text;;) {
+    const size_t begin = rest.rfind('\n') + 1;  // 0 in the first line, as npos + 1 is 0
+    const std::string_view line = without_rank(trim(rest.substr(begin)));
     if (is_json_object(line))
       return std::string(line);
     if (std::string quoted = with_quoted_names(line);
         quoted.size() > line.size() && is_json_object(quoted))
       return quoted;
-    if (newline == std::string::npos)
+    if (begin == 0)
       return "";
-    end = newline;
+    rest = rest.substr(0, begin - 1);
   }
 }
 
 std::string not_finite_field(const std::string& json_line,
                              const std::map<std::string, std::string>& parameters) {
-  if (json_line.empty())
-    return "";
   const auto object = nlohmann::ordered_json::parse(json_line, nullptr, false);
   if (!object.is_object())
     return "";

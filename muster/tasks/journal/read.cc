@@ -148,9 +148,9 @@ std::optional<ReadJson> whole_record(std::string_view line) {
     return std::nullopt;
   const std::string json(line.substr(kJournalSumChars + 1));
   const std::string whole = journal_line(json);
-  if (line != std::string_view(whole).substr(0, whole.size() - 1) || nests_too_deep(json))
+  if (line != std::string_view(whole).substr(0, whole.size() - 1))
     return std::nullopt;
-  ReadJson record = ReadJson::parse(json, nullptr, false);
+  ReadJson record = parsed_json<ReadJson>(json);
   if (!record.is_object())
     return std::nullopt;
   return record;
