@@ -7,6 +7,8 @@
 #include <chrono>
 #include <ranges>
 
+#include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -18,10 +20,6 @@ namespace {
 
 // Failures this close together may have come in any order.
 constexpr std::chrono::milliseconds kMoment{250};
-
-bool failed_by_itself(const RankExit& exit) {
-  return exit.failed() && exit.sent_signal == 0;
-}
 
 bool in_one_moment(const RankExit& a, const RankExit& b) {
   return std::chrono::abs(a.at - b.at) <= kMoment;
@@ -36,6 +34,17 @@ Cause cause_in(const std::vector<const RankExit*>& failures) {
   return cause_among(mapped(failures, [](const RankExit* exit) {
     return End{.exit_code = exit->exit_code, .signal = exit->signal, .account = account_of(*exit)};
   }));
+}
+
+// Those ends of which `is_wanted` is true.
+template <class Exits, class Predicate>
+std::vector<const RankExit*> pointers_to(const Exits& exits, Predicate is_wanted) {
+  std::vector<const RankExit*> wanted;
+  for (const RankExit& exit : exits) {
+    if (is_wanted(exit))
+      wanted.push_back(&exit);
+  }
+  return wanted;
 }
 
 // The ranks that had no chance to tell a failure of their own.
@@ -81,38 +90,31 @@ bool lost_a_peer(const RankExit& exit) {
 }
 
 void put_cause_first(std::vector<RankExit>& exits, bool goes_on) {
-  const auto first = std::ranges::find_if(exits, failed_by_itself);
+  const auto first = std::ranges::find_if(exits, &RankExit::failed_by_itself);
   if (first == exits.end())
     return;
-  std::vector<const RankExit*> failures;
-  for (auto exit = first; exit != exits.end(); ++exit) {
-    const bool came_together = !goes_on || in_one_moment(*exit, *first);
-    if (came_together && failed_by_itself(*exit))
-      failures.push_back(&*exit);
-  }
+  const auto failures = pointers_to(exits, [&](const RankExit& exit) {
+    return exit.failed_by_itself() && (!goes_on || in_one_moment(exit, *first));
+  });
   const auto cause = first + (failures[cause_in(failures).index] - &*first);
   std::rotate(first, cause, cause + 1);  // the others stay in their order
 }
 
 const RankExit* first_failure(const std::vector<RankExit>& exits) {
-  const RankExit* first = nullptr;
-  for (const RankExit& exit : exits) {
-    if (!failed_by_itself(exit))
-      continue;
-    if (first == nullptr)
-      first = &exit;
-    if (!lost_a_peer(exit))
-      return &exit;
-  }
+  const RankExit* const first = element_where(exits, &RankExit::failed_by_itself);
+  if (first == nullptr)
+    return nullptr;
+  const RankExit* const own = element_where(
+      exits, [](const RankExit& exit) { return exit.failed_by_itself() && !lost_a_peer(exit); });
+  if (own != nullptr)
+    return own;
   // All that ended by themselves say that they lost a peer. That may be a rank that was still on
   // its way out when our signal came, and told why. One that the signal killed was not on its way
   // out.
-  for (const RankExit& exit : exits) {
-    const bool by_itself = exit.failed() && exit.signal == 0;
-    if (first != nullptr && by_itself && !exit.message.empty() && !lost_a_peer(exit))
-      return &exit;
-  }
-  return first;
+  const RankExit* const leaving = element_where(exits, [](const RankExit& exit) {
+    return exit.failed() && exit.signal == 0 && !exit.message.empty() && !lost_a_peer(exit);
+  });
+  return leaving != nullptr ? leaving : first;
 }
 
 // A rank that says that its function returned is the one. Else it is a rank that ended with exit
@@ -126,8 +128,7 @@ const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& f
       return &exit;
     if (exit.failed() || exit.sent_signal != 0 || exit.at > first.at)
       continue;
-    const std::vector<int>& lost = first.facts.lost_ranks;
-    const bool named = std::ranges::find(lost, exit.rank) != lost.end();
+    const bool named = contains(first.facts.lost_ranks, exit.rank);
     if (left == nullptr || named)
       left = &exit;
     if (named)
@@ -144,12 +145,12 @@ bool is_cause_known(const std::vector<RankExit>& exits, const RankExit& first) {
 std::string doubt_about(const std::vector<RankExit>& exits, const RankExit& first) {
   if (!is_cause_known(exits, first))
     return unknown_cause(exits, first);
-  if (!failed_by_itself(first))
+  if (!first.failed_by_itself())
     return "";
   std::vector<const RankExit*> failures = {&first};
-  for (const RankExit& exit : exits)
-    if (&exit != &first && failed_by_itself(exit) && in_one_moment(exit, first))
-      failures.push_back(&exit);
+  append_all(failures, pointers_to(exits, [&](const RankExit& exit) {
+               return &exit != &first && exit.failed_by_itself() && in_one_moment(exit, first);
+             }));
   const Cause cause = cause_in(failures);
   if (cause.index != 0 || cause.others.empty())
     return "";

@@ -7,15 +7,18 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <span>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
 #include "muster/launch/rank_exit_json.h"
@@ -50,8 +53,8 @@ const char* signal_hint(int signal) {
 
 // The text member of that name; empty where it is missing or no text.
 std::string text_or_empty(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const Json found = member_or_null(object, name);
+  return found.is_string() ? found.get<std::string>() : std::string();
 }
 
 std::string indented(const std::vector<std::string>& lines) {
@@ -63,10 +66,21 @@ std::string first_line_of(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
+// The first `count` of the lines.
+std::vector<std::string> beginning(const std::vector<std::string>& lines, size_t count) {
+  const auto kept = std::span(lines).first(std::min(count, lines.size()));
+  return {kept.begin(), kept.end()};
+}
+
 // The last `count` of the lines.
 std::vector<std::string> last(const std::vector<std::string>& lines, size_t count) {
   const auto kept = std::span(lines).last(std::min(count, lines.size()));
   return {kept.begin(), kept.end()};
+}
+
+// All ranks' ends but for that one, which may be none.
+auto ends_beside(const std::vector<RankExit>& exits, const RankExit* one) {
+  return exits | std::views::filter([one](const RankExit& exit) { return &exit != one; });
 }
 
 // How a rank ended, and of what error. The card has the error of `told` (nullptr: of none) already.
@@ -84,9 +98,7 @@ std::string consequences(const std::vector<RankExit>& exits,
                          const RankExit* first,
                          const RankExit* told) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (const RankExit& exit : exits) {
-    if (&exit == first)
-      continue;
+  for (const RankExit& exit : ends_beside(exits, first)) {
     const std::string end = end_beside(exit, told);
     if (groups.empty() || groups.back().first != end)
       groups.push_back({end, {}});
@@ -110,12 +122,9 @@ bool begins_with_innermost(const std::string& stack) {
 // The innermost calls of a stack, wherever they stand in it.
 std::vector<std::string> innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
-  std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
-  if (!begins_with_innermost(stack))
-    return last(lines, kMaxStackLines);
-  if (lines.size() > kMaxStackLines)
-    lines.resize(kMaxStackLines);
-  return lines;
+  const std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
+  return begins_with_innermost(stack) ? beginning(lines, kMaxStackLines)
+                                      : last(lines, kMaxStackLines);
 }
 
 // The last lines of the rank but for the error, which the card has.
@@ -139,24 +148,29 @@ std::string last_words(const RankExit& exit, const std::vector<std::string>& lin
   return exit.message.empty() ? "  said      its last lines of standard error are above\n" : "";
 }
 
+// What a message says after its first line; empty: no more.
+std::string more_of(const std::string& message) {
+  const size_t end = message.find('\n');
+  if (end == std::string::npos)
+    return "";
+  return indented(last(split(message.substr(end + 1), '\n'), kMaxStackLines));
+}
+
 // The message and the stack; the last lines where there is neither, or no more than a signal's
 // stack, unless they stand right above. Python's stack ends with the message.
 std::string evidence(const RankExit& exit) {
   std::string out;
   if (!exit.message.empty())
     out += cat("  error     ", first_line_of(exit.message), "\n");
+  const std::string more = more_of(exit.message);
   const std::vector<std::string> lines = lines_beside_error(exit);
-  const bool told_above = exit.lines_in_sight && lines.size() < exit.last_lines.size();
-  const bool has_more = exit.message.find('\n') != std::string::npos;
-  if (exit.stack.empty() && !has_more)
-    return out + last_words(exit, lines);
-  if (!exit.stack.empty() && told_above)
-    return out;
-  if (has_more && (exit.stack.empty() || begins_with_innermost(exit.stack)))
-    out += indented(
-        last(split(exit.message.substr(exit.message.find('\n') + 1), '\n'), kMaxStackLines));
   if (exit.stack.empty())
+    return out + (more.empty() ? last_words(exit, lines) : more);
+  const bool told_above = exit.lines_in_sight && lines.size() < exit.last_lines.size();
+  if (told_above)
     return out;
+  if (begins_with_innermost(exit.stack))
+    out += more;
   if (exit.message.empty())
     out += last_words(exit, lines);
   return out + "  stack\n" + indented(innermost(exit.stack));
@@ -196,11 +210,6 @@ Json divergence_json(const Divergence& divergence) {
           {"others", divergence.others},
           {"where", divergence.where},
           {"text", divergence.text()}};
-}
-
-// One line of the card; nothing where there is no text.
-std::string labelled(const char* label, const std::string& text) {
-  return text.empty() ? "" : cat(label, text, "\n");
 }
 
 std::string restart_text(const FailureContext& context) {
@@ -265,7 +274,16 @@ std::string headline(const std::vector<RankExit>& exits, const FirstEnd& end) {
 }
 
 std::string meaning_and_evidence(const RankExit& first) {
-  return labelled("  meaning   ", failure_meaning(first)) + evidence(first);
+  return framed("  meaning   ", failure_meaning(first), "\n") + evidence(first);
+}
+
+// A rank that failed in an attempt before.
+Json failed_json(const RankExit& exit) {
+  return {{"rank", exit.rank},
+          {"host", exit.host},
+          {"cause", exit.cause},
+          {"message", exit.message},
+          {"stack", exit.stack}};
 }
 
 // For each attempt before, what failed and what was done about it.
@@ -273,19 +291,11 @@ Json earlier_json(const FailureContext& context) {
   Json list = Json::array();
   for (size_t i = 0; i + 1 < context.attempts.size(); ++i) {
     const AttemptRecord& attempt = context.attempts[i];
-    Json failed = Json::array();
-    for (const RankExit& exit : attempt.exits) {
-      if (exit.failed() && exit.sent_signal == 0)
-        failed.push_back({{"rank", exit.rank},
-                          {"host", exit.host},
-                          {"cause", exit.cause},
-                          {"message", exit.message},
-                          {"stack", exit.stack}});
-    }
+    auto failed = attempt.exits | std::views::filter(&RankExit::failed_by_itself);
     list.push_back(
         {{"attempt", attempt.attempt},
          {"fault", attempt.fault},
-         {"failed", std::move(failed)},
+         {"failed", mapped(failed, failed_json)},
          {"then",
           context.attempts[i + 1].in_place ? "replaced in place" : "all ranks started again"}});
   }
@@ -314,7 +324,7 @@ std::vector<RankExit> brief(std::vector<RankExit> exits) {
   size_t told = 0;
   for (RankExit& exit : exits) {
     exit.facts.account = account_of(exit);
-    if (exit.failed() && exit.sent_signal == 0 && told++ < kWithEvidence)
+    if (exit.failed_by_itself() && told++ < kWithEvidence)
       continue;
     exit.last_lines.clear();
     exit.stack.clear();
@@ -340,23 +350,15 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
   if (text.size() > kMostOfErrorFile)
     return ReportedError{
         .message = cat(text.substr(0, kShownOfLongFile), "… (all of it: ", path, ")"), .stack = {}};
-  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("message"))
-    return ReportedError{.message = text, .stack = {}};
-  const Json& message = json["message"];
+  const Json message = member_or_null(parsed_json<Json>(text), "message");
   if (message.is_string())
     return ReportedError{.message = message.get<std::string>(), .stack = {}};
   if (!message.is_object())
     return ReportedError{.message = text, .stack = {}};
-  ReportedError error{.message = text_or_empty(message, "message"), .stack = {}};
-  const auto extra = message.find("extraInfo");
-  if (extra == message.end() || !extra->is_object())
-    return error;
-  error.stack = text_or_empty(*extra, "py_callstack");
-  const auto facts = extra->find("muster");
-  if (facts != extra->end())
-    error.facts = error_facts_from_json(*facts);
-  return error;
+  const Json extra = member_or_null(message, "extraInfo");
+  return ReportedError{.message = text_or_empty(message, "message"),
+                       .stack = text_or_empty(extra, "py_callstack"),
+                       .facts = error_facts_from_json(member_or_null(extra, "muster"))};
 }
 
 // A signal that muster had sent is the cause of an end by a signal; a rank that ends with an exit
@@ -391,13 +393,13 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
   out += cat("  when      ", context.time, ", ", format_duration(first.after), " after its start");
   out += restart_text(context) + "\n";
   out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
-  out += labelled("  cause     ", doubt_about(exits, first));
+  out += framed("  cause     ", doubt_about(exits, first), "\n");
   out += sum_of<std::string>(context.bad_gpus, [&](const BadGpu& gpu) {
-    return labelled("  GPU       ", describe({gpu}));
+    return framed("  GPU       ", describe({gpu}), "\n");
   });
   out += who_left(first, context);
   out += consequences(exits, end.first, ended_well ? end.failed : end.first);
-  out += labelled("  log       ", first.stderr_log);
+  out += framed("  log       ", first.stderr_log, "\n");
   out += report_line(context);
   return printable_lines(out);
 }
@@ -405,7 +407,6 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
 std::string failure_json(const std::vector<RankExit>& exits, const FailureContext& context) {
   const bool by_a_rank = context.fault.empty();
   const FirstEnd end = by_a_rank ? first_end(exits) : FirstEnd();
-  const RankExit* const first = end.first;
   Json json = {{"schema", "muster.failure/1"},
                {"run_id", context.run_id},
                {"time", context.time},
@@ -415,13 +416,14 @@ std::string failure_json(const std::vector<RankExit>& exits, const FailureContex
   if (end.failed != nullptr)
     json["exit_code"] = end.failed->shell_code();
   json["fault"] = by_a_rank ? Json(nullptr) : Json(context.fault);
-  json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);
-  json["doubt"] = first != nullptr ? doubt_about(exits, *first) : "";
-  json["others"] = Json::array();
-  for (const RankExit& exit : exits) {
-    if (&exit != first)
-      json["others"].push_back(to_json(exit));
+  json["first"] = nullptr;
+  json["doubt"] = "";
+  if (end.first != nullptr) {
+    json["first"] = to_json(*end.first);
+    json["doubt"] = doubt_about(exits, *end.first);
   }
+  json["others"] =
+      mapped(ends_beside(exits, end.first), [](const RankExit& exit) { return to_json(exit); });
   json["earlier"] = earlier_json(context);
   json["bad_gpus"] = mapped(context.bad_gpus, [](const BadGpu& gpu) {
     return Json{{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}};

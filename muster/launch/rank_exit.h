@@ -43,6 +43,7 @@ struct RankExit {
   std::chrono::system_clock::time_point at{};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
+  bool failed_by_itself() const { return failed() && sent_signal == 0; }
   // The exit code as a shell says it: that, or 128 + signal.
   int shell_code() const { return signal != 0 ? 128 + signal : exit_code; }
 };
