@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -92,9 +93,10 @@ std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int
   int at = 0;
   for (const Segment& segment : held) {
     const int size = std::min(units, segment.first - at);
-    if (size > 0)
+    if (size > 0) {
       chosen.push_back({at, at + size});
-    units -= std::max(size, 0);
+      units -= size;
+    }
     at = segment.end;
   }
   if (units > 0)
@@ -104,18 +106,14 @@ std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int
 
 constexpr size_t kMaxUuid = 96;
 
-// "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots.
-bool is_of_uuid(char c, bool may_be_slash) {
-  const bool is_alnum = std::isalnum(static_cast<unsigned char>(c)) != 0;
-  return is_alnum || is_one_of(c, '-', ':', '.') || (c == '/' && may_be_slash);
-}
-
-// A UUID is text from a driver or a file, and becomes the name of a file.
+// A UUID is text from a driver or a file, and becomes the name of a file. "MIG-GPU-<uuid>/1/0", the
+// older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots.
 bool is_uuid(const std::string& text) {
   const bool begins_well = text.starts_with("GPU-") || text.starts_with("MIG-");
-  const bool has_slashes = text.starts_with("MIG-GPU-");
+  const std::string_view others = text.starts_with("MIG-GPU-") ? "-:./" : "-:.";
   return begins_well && text.size() > 4 && text.size() <= kMaxUuid &&
-         std::ranges::all_of(text, [&](char c) { return is_of_uuid(c, has_slashes); });
+         std::ranges::all_of(
+             text, [&](unsigned char c) { return std::isalnum(c) != 0 || contains(others, c); });
 }
 
 // The name of the GPU's file. A slash becomes '_', which no UUID has. Throws: invalid_argument.
@@ -223,10 +221,7 @@ std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
     return std::nullopt;
   }
   for (const std::string& word : split(options_.inherited, ',')) {
-    const auto number = parse_int(word);
-    if (!number || *number < 0 || *number > INT32_MAX)
-      continue;
-    const int fd = static_cast<int>(*number);
+    const int fd = parse_count(word).value_or(-1);
     struct stat info = {};
     const bool is_open = ::fstat(fd, &info) == 0;
     if (!is_open || info.st_dev != file.st_dev || info.st_ino != file.st_ino)
@@ -298,12 +293,13 @@ std::optional<Lease> LeaseFolder::try_take(const GpuUuid& gpu,
 // `result.leases`.
 LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note) const {
   std::ranges::sort(wishes, {}, &LeaseWish::gpu);
-  for (size_t i = 0; i < wishes.size(); ++i) {
-    check_units(wishes[i].units);
-    if (i > 0 && file_name(wishes[i - 1].gpu) == file_name(wishes[i].gpu)) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("lease: expected every GPU once, got ", wishes[i].gpu.value, " twice"));
-    }
+  for (const LeaseWish& wish : wishes)
+    check_units(wish.units);
+  const auto twice = std::ranges::adjacent_find(
+      wishes, {}, [](const LeaseWish& wish) { return file_name(wish.gpu); });
+  if (twice != wishes.end()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("lease: expected every GPU once, got ", twice[1].gpu.value, " twice"));
   }
   if (!folder_.valid()) {
     throw Error(ErrorCode::failed_precondition,

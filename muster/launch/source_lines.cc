@@ -51,8 +51,8 @@ bool is_offset(std::string_view text) {
 // "  #3 /opt/libfoo.so(+0x1a2b) _Zfoo"; nothing for a line that is no frame.
 std::optional<Frame> parse_frame(const std::string& text) {
   const size_t open = text.find("(+0x");
-  const size_t close = text.find(')', open == std::string::npos ? 0 : open);
-  if (!trim(text).starts_with('#') || open == std::string::npos || close == std::string::npos)
+  const size_t close = text.find(')', open);  // none where nothing is open
+  if (!trim(text).starts_with('#') || close == std::string::npos)
     return std::nullopt;
   const size_t hash = text.find('#');
   const size_t blank = text.find(' ', hash);
@@ -149,10 +149,12 @@ std::string folded_into(const std::optional<Frame>& frame) {
 // The end of the calls in a row that fold into the same library as frame `first` does.
 size_t end_of_folded(const std::vector<std::optional<Frame>>& frames, size_t first) {
   const std::string whose = folded_into(frames[first]);
-  size_t end = first;
-  while (!whose.empty() && end < frames.size() && folded_into(frames[end]) == whose)
-    ++end;
-  return end;
+  if (whose.empty())
+    return first;
+  const auto of_others = [&](const auto& frame) {
+    return folded_into(frame) != whose;
+  };
+  return std::find_if(frames.begin() + first, frames.end(), of_others) - frames.begin();
 }
 
 std::string to_text(const Frame& frame) {
@@ -211,9 +213,8 @@ size_t last_line_of_call(const std::vector<std::string>& lines, size_t at) {
   const auto is_source = [&](const std::string& line) {
     return line.starts_with("  ") && line.find_first_not_of(' ') > indent + 1;
   };
-  while (at + 1 < lines.size() && is_source(lines[at + 1]))
-    ++at;
-  return at;
+  const auto next = std::find_if_not(lines.begin() + at + 1, lines.end(), is_source);
+  return next - lines.begin() - 1;
 }
 
 void add_folded(std::vector<std::string>& text, int calls) {
@@ -255,15 +256,17 @@ void take_signal_stack(RankExit& exit, std::vector<std::string>& lines) {
 // The C++ library writes the type of the exception, and what() in the next line.
 void take_uncaught_exception(RankExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
-  if (exit.signal == 0)
+  constexpr std::string_view kWhat = "  what():";
+  if (exit.signal == 0 || !exit.message.empty())
     return;
-  for (size_t i = 0; i < lines.size() && exit.message.empty(); ++i) {
-    if (!lines[i].starts_with(kThrown))
-      continue;
-    const std::string type = lines[i].substr(kThrown.size(), lines[i].rfind('\'') - kThrown.size());
-    const bool said = i + 1 < lines.size() && lines[i + 1].starts_with("  what():");
-    exit.message = said ? cat(type, ": ", trim(lines[i + 1].substr(9))) : type;
-  }
+  const auto thrown = std::ranges::find_if(
+      lines, [&](const std::string& line) { return line.starts_with(kThrown); });
+  if (thrown == lines.end())
+    return;
+  exit.message = thrown->substr(kThrown.size(), thrown->rfind('\'') - kThrown.size());
+  const auto next = thrown + 1;
+  if (next != lines.end() && next->starts_with(kWhat))
+    exit.message += cat(": ", trim(next->substr(kWhat.size())));
 }
 
 // Python's faulthandler writes the fault, and a stack for each thread; the current thread's is
@@ -282,9 +285,8 @@ void take_python_fault(RankExit& exit, const std::vector<std::string>& lines) {
     return;
   if (exit.message.empty())
     exit.message = *fault;
-  auto end = thread + 1;
-  while (end != lines.end() && end->starts_with("  "))
-    ++end;
+  const auto end = std::find_if_not(
+      thread + 1, lines.end(), [](const std::string& line) { return line.starts_with("  "); });
   exit.stack = join(std::vector<std::string>(thread, end), "\n");
 }
 
