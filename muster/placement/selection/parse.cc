@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/numbers.h"
@@ -26,22 +28,30 @@ using Compare = SelectionItem::Compare;
 constexpr std::string_view kGpuPrefix = "GPU-";
 constexpr std::string_view kMigPrefix = "MIG-";
 
+constexpr std::string_view kInUuid = "0123456789abcdef-";
+constexpr std::string_view kInMigUuid = "0123456789abcdef-/";
+
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// UUIDs hold hexadecimal digits in lower case and '-'.
-bool is_in_uuid(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'f') || c == '-';
-}
+using Word = std::pair<const char*, Kind>;
+constexpr Word kWords[] = {{"all", Kind::all}, {"idle", Kind::idle}};
+constexpr Word kCounted[] = {{"free:", Kind::free}, {"fastest:", Kind::fastest}};
+constexpr Word kMemories[] = {{"mem", Kind::memory}, {"free", Kind::free_memory}};
+// A longer sign stands before the one that it begins with.
+constexpr std::pair<const char*, Compare> kSigns[] = {{">=", Compare::at_least},
+                                                      {">", Compare::more},
+                                                      {"<=", Compare::at_most},
+                                                      {"<", Compare::less},
+                                                      {"=", Compare::equal}};
 
 // Reads one entry. `at_` is the place that is read next, and the one that errors name.
 class EntryParser {
  public:
   EntryParser(const std::string& text, size_t from, size_t to) : text_(text), at_(from), end_(to) {
     skip_blanks();
-    while (end_ > at_ && text_[end_ - 1] == ' ')
-      --end_;
+    end_ = at_ + rest().find_last_not_of(' ') + 1;  // at_ where nothing is left, as npos + 1 is 0
   }
 
   SelectionItem parse() {
@@ -51,8 +61,8 @@ class EntryParser {
       skip_blanks();
       if (!named())
         fail("an index, a range or the beginning of a UUID after '!'");
-    } else if (rest() == "all" || rest() == "idle") {
-      item_.kind = rest() == "all" ? Kind::all : Kind::idle;
+    } else if (const auto* const word = element_with(kWords, rest(), &Word::first)) {
+      item_.kind = word->second;
     } else if (!counted() && !filter() && !named()) {
       unexpected();
     }
@@ -62,16 +72,23 @@ class EntryParser {
  private:
   std::string_view rest() const { return std::string_view(text_).substr(at_, end_ - at_); }
 
-  void skip_blanks() {
-    while (at_ < end_ && text_[at_] == ' ')
-      ++at_;
-  }
+  void skip_blanks() { at_ = std::min(text_.find_first_not_of(' ', at_), end_); }
 
   bool take(std::string_view word) {
     if (!rest().starts_with(word))
       return false;
     at_ += word.size();
     return true;
+  }
+
+  // Takes one of these, and says what it means; nothing: none of them comes next.
+  template <class Value, size_t N>
+  std::optional<Value> take_one_of(const std::pair<const char*, Value> (&words)[N]) {
+    for (const auto& [word, meaning] : words) {
+      if (take(word))
+        return meaning;
+    }
+    return std::nullopt;
   }
 
   [[noreturn]] void fail(const std::string& expected) const {
@@ -102,13 +119,10 @@ class EntryParser {
 
   // The entry is free:2 or fastest:2.
   bool counted() {
-    if (take("free:")) {
-      item_.kind = Kind::free;
-    } else if (take("fastest:")) {
-      item_.kind = Kind::fastest;
-    } else {
+    const auto kind = take_one_of(kCounted);
+    if (!kind)
       return false;
-    }
+    item_.kind = *kind;
     if (!at_digit())
       fail("how many GPUs, a number from 1");
     const size_t from = at_;
@@ -127,40 +141,26 @@ class EntryParser {
     // "free" alone is no filter, and a device called so is none either: both are errors of
     // `unexpected`.
     const size_t from = at_;
-    const bool memory = take("mem");
-    if (!memory && !take("free"))
+    const auto kind = take_one_of(kMemories);
+    if (!kind)
       return false;
     skip_blanks();
-    if (!comparison()) {
+    const auto compare = take_one_of(kSigns);
+    if (!compare) {
       at_ = from;
       return false;
     }
-    item_.kind = memory ? Kind::memory : Kind::free_memory;
+    item_.kind = *kind;
+    item_.compare = *compare;
     item_.bytes = size();
     return true;
-  }
-
-  // A longer sign stands before the one that it begins with.
-  bool comparison() {
-    constexpr std::pair<const char*, Compare> kSigns[] = {{">=", Compare::at_least},
-                                                          {">", Compare::more},
-                                                          {"<=", Compare::at_most},
-                                                          {"<", Compare::less},
-                                                          {"=", Compare::equal}};
-    for (const auto& [sign, compare] : kSigns) {
-      if (!take(sign))
-        continue;
-      item_.compare = compare;
-      return true;
-    }
-    return false;
   }
 
   uint64_t size() {
     skip_blanks();
     // Without a unit it would be bytes, which every GPU has: surely not what was meant.
-    const char last = at_ < end_ ? text_[end_ - 1] : '.';
-    const bool has_unit = !is_digit(last) && last != '.';
+    const size_t unit = rest().find_last_of("0123456789.") + 1;
+    const bool has_unit = unit < rest().size();
     try {
       if (has_unit)
         return parse_bytes(rest());
@@ -217,10 +217,10 @@ class EntryParser {
     std::string prefix(mig ? kMigPrefix : kGpuPrefix);
     if (take(kGpuPrefix) && mig)
       prefix += kGpuPrefix;
+    const std::string_view allowed = mig ? kInMigUuid : kInUuid;
     for (; at_ < end_; ++at_) {
       const char c = lower_case(text_[at_]);
-      const bool divides_mig = mig && c == '/';
-      if (!is_in_uuid(c) && !divides_mig) {
+      if (!contains(allowed, c)) {
         fail_at(text_,
                 at_,
                 cat("expected hexadecimal digits and '-' after ",
@@ -240,8 +240,16 @@ class EntryParser {
   SelectionItem item_ = {};
 };
 
-size_t find_end(const std::string& text, char separator, size_t from, size_t most) {
-  return std::min(text.find(separator, from), most);
+// Calls take(begin, end) for each piece of [from, to), of which there is one at least.
+template <class Take>
+void for_each_piece(const std::string& text, char separator, size_t from, size_t to, Take take) {
+  for (;;) {
+    const size_t end = std::min(text.find(separator, from), to);
+    take(from, end);
+    if (end == to)
+      return;
+    from = end + 1;
+  }
 }
 
 // Takes the host that the part at `from` begins with. Returns where its entries begin.
@@ -263,14 +271,11 @@ size_t take_host(const std::string& text, size_t from, size_t to, SelectionPart&
 // An empty entry is an error of the entry, so that the place is right.
 SelectionPart parse_part(const std::string& text, size_t from, size_t to) {
   SelectionPart part;
-  from = take_host(text, from, to, part);
-  for (;;) {
-    const size_t end = find_end(text, ',', from, to);
-    part.items.push_back(EntryParser(text, from, end).parse());
-    if (end == to)
-      return part;
-    from = end + 1;
-  }
+  const size_t entries = take_host(text, from, to, part);
+  for_each_piece(text, ',', entries, to, [&](size_t begin, size_t end) {
+    part.items.push_back(EntryParser(text, begin, end).parse());
+  });
+  return part;
 }
 
 // Of several parts every one has its host, and every host one part.
@@ -299,19 +304,15 @@ Selection::Selection(std::string given) : text(std::move(given)) {
     parts.push_back({.items = {{}}});
     return;
   }
-  for (size_t from = 0;;) {
-    const size_t to = find_end(text, ';', from, text.size());
-    parts.push_back(parse_part(text, from, to));
-    if (to == text.size())
-      break;
-    from = to + 1;
-  }
+  for_each_piece(text, ';', 0, text.size(), [&](size_t begin, size_t end) {
+    parts.push_back(parse_part(text, begin, end));
+  });
   check_parts(*this);
 }
 
 bool Selection::has(std::initializer_list<SelectionItem::Kind> kinds) const {
   const auto is_wanted = [&](const SelectionItem& item) {
-    return std::ranges::find(kinds, item.kind) != kinds.end();
+    return contains(kinds, item.kind);
   };
   return std::ranges::any_of(
       parts, [&](const SelectionPart& part) { return std::ranges::any_of(part.items, is_wanted); });
