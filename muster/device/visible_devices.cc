@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <limits>
 
+#include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 
@@ -24,15 +26,10 @@ bool is_digit(char c) {
 // Returns the number that `text` starts with, as strtol reads it; -1 when it starts with none, is
 // negative or too big.
 int leading_number(std::string_view text) {
-  const size_t from = text.find_first_not_of(" \t\n\v\f\r");
-  if (from == std::string_view::npos)
-    return -1;
-  text.remove_prefix(from);
-  const bool negative = text[0] == '-';
-  if (negative || text[0] == '+')
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size()));
+  const bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+'))
     text.remove_prefix(1);
-  if (text.empty() || !is_digit(text[0]))
-    return -1;
   const size_t digits = std::ranges::find_if_not(text, is_digit) - text.begin();
   const int most = negative ? 0 : std::numeric_limits<int>::max();
   return parse_number(text.substr(0, digits), 0, most).value_or(-1);
@@ -67,24 +64,24 @@ struct Match {
 };
 
 Match match_index(const std::vector<Gpu>& gpus, int index) {
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    if (gpus[i].vendor == Vendor::nvidia && gpus[i].index.value == index)
-      return {.gpu = i};
-  }
-  return {.problem = "there is no such GPU"};
+  const auto fitting = filtered_indices(gpus.size(), [&](size_t i) {
+    return gpus[i].vendor == Vendor::nvidia && gpus[i].index.value == index;
+  });
+  if (fitting.empty())
+    return {.problem = "there is no such GPU"};
+  return {.gpu = fitting.front()};
 }
 
 // Any beginning of a UUID will do as long as only one GPU has it.
 Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
-  Match match{.problem = "no GPU's UUID begins with it"};
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    if (gpus[i].vendor != Vendor::nvidia || !gpus[i].uuid.value.starts_with(prefix))
-      continue;
-    if (match.problem.empty())
-      return {.problem = "the UUIDs of several GPUs begin with it"};
-    match = {.gpu = i};
-  }
-  return match;
+  const auto fitting = filtered_indices(gpus.size(), [&](size_t i) {
+    return gpus[i].vendor == Vendor::nvidia && gpus[i].uuid.value.starts_with(prefix);
+  });
+  if (fitting.empty())
+    return {.problem = "no GPU's UUID begins with it"};
+  if (fitting.size() > 1)
+    return {.problem = "the UUIDs of several GPUs begin with it"};
+  return {.gpu = fitting.front()};
 }
 
 // Instances count only where MIG mode is on; a driver may list old ones.
@@ -121,7 +118,7 @@ Match match_entry(const std::vector<Gpu>& gpus, const VisibleEntry& entry) {
 // Adds the device; false when it is there already.
 template <class Device>
 bool add_once(std::vector<Device>& devices, const Device& device) {
-  if (std::ranges::find(devices, device) != devices.end())
+  if (contains(devices, device))
     return false;
   devices.push_back(device);
   return true;
@@ -142,6 +139,12 @@ VisibilityMasks inherited_masks() {
   return {.cuda = mask_in("CUDA_VISIBLE_DEVICES"),
           .rocr = mask_in("ROCR_VISIBLE_DEVICES"),
           .hip = mask_in("HIP_VISIBLE_DEVICES")};
+}
+
+HipMask hip_mask(const VisibilityMasks& masks) {
+  if (!masks.hip.value_or("").empty())
+    return {"HIP_VISIBLE_DEVICES", masks.hip};
+  return {"CUDA_VISIBLE_DEVICES", masks.cuda};
 }
 
 std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {

@@ -65,6 +65,13 @@ struct VisibilityMasks {
 // This process's.
 VisibilityMasks inherited_masks();
 
+// The variable that HIP reads, and its value: its own or, where that is unset or empty, CUDA's.
+struct HipMask {
+  const char* variable;
+  std::optional<std::string> value;
+};
+HipMask hip_mask(const VisibilityMasks& masks);
+
 // The AMD GPUs of the list that a HIP process with these variables sees, in its order.
 //
 // Two masks, one after the other. ROCr's: numbers as in C (hexadecimal too) or "GPU-<unique

@@ -11,7 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/visible_devices.h"
 
 namespace muster {
@@ -30,10 +33,6 @@ std::string upper(std::string_view text) {
   return out;
 }
 
-bool contains_gpu(const std::vector<size_t>& gpus, size_t gpu) {
-  return std::ranges::find(gpus, gpu) != gpus.end();
-}
-
 // Returns the entries of a mask; a comma at its end begins no other.
 std::vector<std::string> entries_of(const std::string& mask) {
   std::vector<std::string> entries = split(mask, ',');
@@ -49,25 +48,31 @@ std::string ends(const char* variable, const std::string& entry, const char* why
 // A place in `shown`, or nothing.
 using Place = std::optional<size_t>;
 
-// The id must be as long as ROCr wants it, and only one GPU may have it or begin with it. An id
-// that muster made up for a GPU is none that ROCr knows.
+// The places in `shown` of the GPUs whose id is as `fits` asks. An id that muster made up for a GPU
+// is none that ROCm knows.
+template <class Fits>
+std::vector<size_t> places_by_id(const std::vector<Gpu>& gpus,
+                                 const std::vector<size_t>& shown,
+                                 const Fits& fits) {
+  return filtered_indices(shown.size(), [&](size_t place) {
+    const std::string& uuid = gpus[shown[place]].uuid.value;
+    return !uuid.starts_with(kNoUniqueId) && fits(uuid);
+  });
+}
+
+// The id must be as long as ROCr wants it, and only one GPU may have it or begin with it.
 Place rocr_uuid(const std::vector<Gpu>& gpus,
                 const std::vector<size_t>& shown,
                 const std::string& token) {
   constexpr size_t kShortest = 5;  // "GPU-" and a digit
   constexpr size_t kLongest = 20;
-  Place place;
   if (token.size() < kShortest || token.size() > kLongest)
-    return place;
-  for (size_t i = 0; i < shown.size(); ++i) {
-    const std::string& uuid = gpus[shown[i]].uuid.value;
-    if (uuid.starts_with(kNoUniqueId) || !upper(uuid).starts_with(token))
-      continue;
-    if (place)
-      return std::nullopt;
-    place = i;
-  }
-  return place;
+    return std::nullopt;
+  const auto places = places_by_id(
+      gpus, shown, [&](const std::string& uuid) { return upper(uuid).starts_with(token); });
+  if (places.size() != 1)
+    return std::nullopt;
+  return places.front();
 }
 
 // ROCr reads numbers as C writes them: "0x1" and "01" are 1.
@@ -98,7 +103,7 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
       shown.remark = ends("ROCR_VISIBLE_DEVICES", entry, "there is no such GPU");
       break;
     }
-    if (contains_gpu(shown.gpus, all[*place])) {
+    if (contains(shown.gpus, all[*place])) {
       shown.remark = ends("ROCR_VISIBLE_DEVICES", entry, "it was named before");
       break;
     }
@@ -111,18 +116,17 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
 Place hip_uuid(const std::vector<Gpu>& gpus,
                const std::vector<size_t>& shown,
                const std::string& part) {
-  for (size_t i = 0; i < shown.size(); ++i) {
-    const std::string& uuid = gpus[shown[i]].uuid.value;
-    if (!uuid.starts_with(kNoUniqueId) && uuid.find(part) != std::string::npos)
-      return i;
-  }
-  return std::nullopt;
+  const auto places = places_by_id(
+      gpus, shown, [&](const std::string& uuid) { return uuid.find(part) != std::string::npos; });
+  if (places.empty())
+    return std::nullopt;
+  return places.front();
 }
 
 // HIP takes decimal numbers without zeros before them.
 Place hip_number(size_t count, const std::string& entry) {
-  const auto number = parse_int(entry);
-  const bool is_plain = number && *number >= 0 && cat(*number) == entry;
+  const auto number = parse_count(entry);
+  const bool is_plain = number && cat(*number) == entry;
   if (!is_plain || std::cmp_greater_equal(*number, count))
     return std::nullopt;
   return *number;
@@ -141,7 +145,7 @@ Shown after_hip(const std::vector<Gpu>& gpus,
       shown.remark = ends(variable, entry, "there is no such GPU");
       break;
     }
-    if (!contains_gpu(shown.gpus, all[*place]))
+    if (!contains(shown.gpus, all[*place]))
       shown.gpus.push_back(all[*place]);
   }
   return shown;
@@ -150,23 +154,18 @@ Shown after_hip(const std::vector<Gpu>& gpus,
 }  // namespace
 
 VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const VisibilityMasks& masks) {
-  Shown shown;
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    if (gpus[i].vendor == Vendor::amd)
-      shown.gpus.push_back(i);
-  }
+  Shown shown{.gpus = filtered_indices(gpus.size(),
+                                       [&](size_t i) { return gpus[i].vendor == Vendor::amd; }),
+              .remark = {}};
   VisibleDevices visible;
   if (masks.rocr)
     shown = after_rocr(gpus, shown.gpus, *masks.rocr);
   visible.remark = shown.remark;
-  // HIP reads CUDA's variable where its own is unset or empty.
-  const bool has_own = masks.hip && !masks.hip->empty();
-  const char* const variable = has_own ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
-  const std::string hip = (has_own ? masks.hip : masks.cuda).value_or("");
-  if (!hip.empty()) {
-    shown = after_hip(gpus, shown.gpus, variable, hip);
-    if (!shown.remark.empty())
-      visible.remark += (visible.remark.empty() ? "" : "; ") + shown.remark;
+  const HipMask hip = hip_mask(masks);
+  const std::string mask = hip.value.value_or("");
+  if (!mask.empty()) {
+    shown = after_hip(gpus, shown.gpus, hip.variable, mask);
+    visible.remark += framed(visible.remark.empty() ? "" : "; ", shown.remark);
   }
   visible.gpus = std::move(shown.gpus);
   return visible;

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
@@ -16,11 +18,8 @@ namespace {
 
 // Returns the positions of a vendor's GPUs.
 std::vector<size_t> in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) {
-  std::vector<size_t> order;
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    if (gpus[i].vendor == vendor)
-      order.push_back(i);
-  }
+  std::vector<size_t> order =
+      filtered_indices(gpus.size(), [&](size_t i) { return gpus[i].vendor == vendor; });
   std::ranges::sort(order, {}, [&](size_t position) { return gpus[position].index; });
   return order;
 }
@@ -30,10 +29,8 @@ bool models_differ(const std::vector<Gpu>& gpus) {
 }
 
 size_t num_instances(const Host& host) {
-  size_t count = 0;
-  for (const Gpu& gpu : host.gpus)
-    count += gpu.mig_enabled ? gpu.mig.size() : 0;
-  return count;
+  return sum_of<size_t>(host.gpus,
+                        [](const Gpu& gpu) { return gpu.mig_enabled ? gpu.mig.size() : 0; });
 }
 
 // Says what variables with these settings hide of `count` devices; empty when nothing.
@@ -44,14 +41,13 @@ std::string hidden(const std::string& settings,
                    const std::string& remark) {
   if (shown == count)
     return "";
-  const std::string note = cat(settings, " shows ", shown, " of ", count, " ", devices);
-  return remark.empty() ? note : cat(note, " (", remark, ")");
+  return cat(settings, " shows ", shown, " of ", count, " ", devices, framed(" (", remark, ")"));
 }
 
 // People, Slurm and container runtimes write these masks to hide all.
 bool hides_all_on_purpose(const std::string& mask) {
   constexpr std::string_view kNothing[] = {"", "-1", "NoDevFiles", "none", "void"};
-  return std::ranges::find(kNothing, trim(mask)) != std::end(kNothing);
+  return contains(kNothing, trim(mask));
 }
 
 // Returns the setting of a variable, as a shell would have it.
@@ -66,12 +62,10 @@ std::string mask_note(const Host& host, const std::string& mask, const VisibleDe
         setting, visible.mig.size(), num_instances(host), "MIG instances", visible.remark);
   }
   const size_t count = in_index_order(host.gpus, Vendor::nvidia).size();
-  std::string note = hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
+  const std::string note = hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
   // Without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA itself would count the fastest GPU first.
-  if (visible.by_index && models_differ(host.gpus)) {
-    note += cat(note.empty() ? setting : "",
-                ": its indices are read in PCI order, as nvidia-smi counts");
-  }
+  if (visible.by_index && models_differ(host.gpus))
+    return text_or(note, setting) + ": its indices are read in PCI order, as nvidia-smi counts";
   return note;
 }
 
@@ -137,27 +131,24 @@ void add_nvidia(const Host& host, const std::optional<std::string>& mask, Usable
   add_gpus(host, positions, usable);
 }
 
-// HIP reads CUDA's variable where its own is unset or empty.
+// A mask of HIP's that is empty hides nothing, and one of ROCr's all.
 void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable) {
   const std::vector<size_t> all = in_index_order(host.gpus, Vendor::amd);
   if (all.empty())
     return;
-  const bool has_hip = masks.hip && !masks.hip->empty();
-  const auto& last = has_hip ? masks.hip : masks.cuda;
+  const HipMask hip = hip_mask(masks);
   std::vector<std::string> settings;
   if (masks.rocr)
     settings.push_back(setting_of("ROCR_VISIBLE_DEVICES", *masks.rocr));
-  if (last && !last->empty()) {
-    const char* const variable = has_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
-    settings.push_back(setting_of(variable, *last));
-  }
+  if (!hip.value.value_or("").empty())
+    settings.push_back(setting_of(hip.variable, *hip.value));
   if (settings.empty())
     return add_gpus(host, all, usable);
   const VisibleDevices visible = visible_rocm_devices(host.gpus, masks);
   add_note(usable,
            hidden(join(settings, " "), visible.gpus.size(), all.size(), "GPUs", visible.remark));
-  const bool on_purpose =
-      hides_all_on_purpose(masks.rocr.value_or("0")) || hides_all_on_purpose(last.value_or("0"));
+  const bool on_purpose = hides_all_on_purpose(masks.rocr.value_or("0")) ||
+                          hides_all_on_purpose(hip.value.value_or("0"));
   usable.mask_is_wrong |= !visible.remark.empty() && !on_purpose;
   add_gpus(host, visible.gpus, usable);
 }
@@ -172,29 +163,18 @@ UsableGpus usable_gpus(const Host& host, const VisibilityMasks& masks) {
 }
 
 std::string describe(const Host& host, const UsableGpus& usable) {
-  std::vector<int> indices;
-  size_t instances = 0;
-  for (const UsableGpu& gpu : usable.gpus) {
-    const int index = host.gpus[gpu.position].index.value;
-    if (gpu.mig >= 0)
-      ++instances;
-    if (indices.empty() || indices.back() != index)
-      indices.push_back(index);
-  }
-  std::string text = cat("host ", host.name, " has ");
-  if (indices.empty()) {
-    text += "no usable GPU";
-  } else {
-    text += cat(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
-  }
-  if (instances > 0)
-    text += cat(" (", instances, " MIG instances)");
-  if (!usable.sick.empty())
-    text += cat("; left out: ", join(usable.sick, ", "));
-  if (!usable.mask_note.empty())
-    text += cat("; ", usable.mask_note);
-  if (host.gpus.empty() && !host.gpu_note.empty())
-    text += cat(": ", host.gpu_note);
+  std::vector<int> indices = mapped(
+      usable.gpus, [&](const UsableGpu& gpu) { return host.gpus[gpu.position].index.value; });
+  indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
+  const auto instances =
+      std::ranges::count_if(usable.gpus, [](const UsableGpu& gpu) { return gpu.mig >= 0; });
+  const std::string gpus = framed(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
+  std::string text = cat("host ", host.name, " has ", text_or(gpus, "no usable GPU"));
+  text += framed(" (", text_of_count(instances), " MIG instances)");
+  text += framed("; left out: ", join(usable.sick, ", "));
+  text += framed("; ", usable.mask_note);
+  if (host.gpus.empty())
+    text += framed(": ", host.gpu_note);
   return text;
 }
 
