@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/mig_profile.h"
@@ -102,10 +103,10 @@ class Reader {
     if (!gpu_.mig_enabled)
       return;
     unsigned most = 0;
-    if (api_.mig_device && glance_at(api_.max_mig_devices, &most)) {
-      for (unsigned i = 0; i < most; ++i)
-        add_instance(i);
-    }
+    if (api_.mig_device)
+      glance_at(api_.max_mig_devices, &most);
+    for (unsigned i = 0; i < most; ++i)
+      add_instance(i);
     if (gpu_.mig.empty())
       mark_sick("MIG mode is on, but it has no instance (nvidia-smi mig -cgi … -C makes some)");
   }
@@ -162,6 +163,12 @@ class Reader {
     return function && glance(function(device_, arguments...));
   }
 
+  // The same for what says nothing of the GPU when it fails, such as an instance's name.
+  template <class Function, class... Arguments>
+  static bool tells(Function function, Arguments... arguments) {
+    return function && function(arguments...) == kSuccess;
+  }
+
   std::optional<int> number(Return (*function)(Device, unsigned*)) {
     unsigned value = 0;
     if (!glance_at(function, &value) || value > INT_MAX)
@@ -174,14 +181,10 @@ class Reader {
     constexpr int kWords = 64;
     constexpr int kBits = sizeof(unsigned long) * CHAR_BIT;
     unsigned long words[kWords] = {};
-    if (!api_.cpu_affinity || api_.cpu_affinity(device_, kWords, words) != kSuccess)
+    if (!tells(api_.cpu_affinity, device_, kWords, words))
       return "";
-    std::vector<int> cpus;
-    for (int cpu = 0; cpu < kWords * kBits; ++cpu) {
-      if ((words[cpu / kBits] >> (cpu % kBits)) & 1)
-        cpus.push_back(cpu);
-    }
-    return to_cpu_list(std::move(cpus));
+    return to_cpu_list(filtered_indices(
+        kWords * kBits, [&](int cpu) { return (words[cpu / kBits] >> (cpu % kBits) & 1) != 0; }));
   }
 
   // Most numbers below the maximum have no instance, which is no error.
@@ -194,13 +197,13 @@ class Reader {
       return;
     MigInstance instance{.uuid = {text}};
     Memory memory{};
-    if (api_.memory && api_.memory(device, &memory) == kSuccess)
+    if (tells(api_.memory, device, &memory))
       instance.memory_total_bytes = memory.total;
     Attributes attributes{};
-    const bool known = api_.attributes && api_.attributes(device, &attributes) == kSuccess;
+    const bool known = tells(api_.attributes, device, &attributes);
     if (known && instance.memory_total_bytes == 0)
       instance.memory_total_bytes = attributes.memory_mib * kMiB;
-    if (api_.name && api_.name(device, text, sizeof(text)) == kSuccess)
+    if (tells(api_.name, device, text, sizeof(text)))
       instance.profile = profile_in(text);
     if (instance.profile.empty() && known)
       instance.profile = profile_of(attributes);
@@ -233,7 +236,7 @@ class Reader {
       count = entries.size();
       code = list(device_, &count, entries.data());
     }
-    if (code == kInsufficientSize || !glance(code))
+    if (!glance(code))
       return;
     entries.resize(std::min<size_t>(count, entries.size()));
     for (const Entry& entry : entries) {

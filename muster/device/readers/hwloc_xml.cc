@@ -14,6 +14,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
@@ -70,8 +71,7 @@ bool looks_like_gpu(const PciType& type) {
   constexpr uint32_t kAmdKinds[] = {0x0302, 0x0380, 0x1200};
   if (type.vendor == kPciVendorNvidia)
     return type.kind >> 8U == kDisplayClass;
-  const bool is_of_amd = type.vendor == kPciVendorAmd;
-  return is_of_amd && std::ranges::find(kAmdKinds, type.kind) != std::end(kAmdKinds);
+  return type.vendor == kPciVendorAmd && contains(kAmdKinds, type.kind);
 }
 
 // Whether all of the devices have numbers, each another.
@@ -98,8 +98,7 @@ class HwlocReader {
     for (const pugi::xml_node machine : file_.root().children("object"))
       read_machine(machine);
     if (num_cpus_ == 0) {
-      for (const CpuCore& core : host_.cores)
-        num_cpus_ += int_size(core.cpus);
+      num_cpus_ = sum_of<int>(host_.cores, [](const CpuCore& core) { return int_size(core.cpus); });
     }
     if (num_cpus_ > 0)
       host_.num_cores = num_cpus_;
@@ -157,8 +156,7 @@ class HwlocReader {
     if (std::string_view(object.attribute("type").value()) != "NUMANode" || !number)
       return;
     const std::string cpus = object.attribute("cpuset").value();
-    const auto bits = parse_cpu_mask(cpus);
-    if (!bits || bits->empty())
+    if (parse_cpu_mask(cpus).value_or(std::vector<int>()).empty())
       return;
     int& first = first_node_.try_emplace(cpus, *number).first->second;
     first = std::min(first, *number);
@@ -215,7 +213,7 @@ class HwlocReader {
     if (host_.cores.size() == kMaxHostCores)
       file_.fail(object, "fewer cores", "more");
     // Without a third level the cores of a socket share what there is.
-    if (!place.l3 && (socket_of_l3_ != place.socket || !shared_l3_)) {
+    if (!place.l3 && socket_of_l3_ != place.socket) {
       shared_l3_ = num_l3_++;
       socket_of_l3_ = place.socket;
     }
@@ -225,7 +223,7 @@ class HwlocReader {
     host_.cores.push_back({.cpus = std::move(cpus),
                            .numa_node = place.numa_node.value_or(0),
                            .socket = place.socket,
-                           .l3 = place.l3.value_or(shared_l3_.value_or(0))});
+                           .l3 = place.l3.value_or(shared_l3_)});
   }
 
   // Only GPUs and NICs are kept; disks and the like are PCI devices too.
@@ -283,17 +281,16 @@ class HwlocReader {
   }
 
   static void read_os_gpu(pugi::xml_node object, Gpu& gpu) {
-    if (!info(object, "GPUModel").empty())
-      gpu.model = clean_text(info(object, "GPUModel"));
+    gpu.model = text_or(clean_text(info(object, "GPUModel")), gpu.model);
     for (const char* const key : {"NVIDIAUUID", "AMDUUID"}) {
       const std::string uuid = clean_text(info(object, key));
       if (!uuid.empty())
         gpu.uuid.value = uuid.starts_with("GPU-") ? uuid : "GPU-" + uuid;
     }
     for (const char* const key : {"CUDAGlobalMemorySize", "RSMIVRAMSize"}) {
-      const auto kib = parse_int(info(object, key));
-      if (kib && *kib > 0 && *kib < INT64_C(1) << 40)
-        gpu.memory_total_bytes = *kib * 1024;
+      const int64_t kib = parse_int(info(object, key)).value_or(0);
+      if (kib > 0 && kib < INT64_C(1) << 40)
+        gpu.memory_total_bytes = kib * 1024;
     }
   }
 
@@ -307,8 +304,7 @@ class HwlocReader {
       apply_model(gpu, *model);
     if (type.vendor == kPciVendorAmd)
       gpu.vendor = Vendor::amd;
-    if (!told.model.empty())
-      gpu.model = told.model;
+    gpu.model = text_or(told.model, gpu.model);
     if (told.memory_total_bytes > 0)
       gpu.memory_total_bytes = told.memory_total_bytes;
     gpu.memory_free_bytes = gpu.memory_total_bytes;
@@ -360,8 +356,8 @@ class HwlocReader {
   bool rdma_is_a_bit_ = false;
   int num_sockets_ = 0;
   int num_l3_ = 0;
-  std::optional<int> shared_l3_;
-  int socket_of_l3_ = 0;
+  int shared_l3_ = 0;
+  int socket_of_l3_ = -1;  // which shares it; -1: none yet
   int num_cpus_ = 0;
   std::vector<HwlocDevice> gpus_;
   std::vector<HwlocDevice> nics_;

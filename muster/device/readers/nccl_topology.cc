@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
@@ -178,7 +180,7 @@ class NcclReader {
     gpu.near_cpus = near_cpus_;
     read_slot(pci, gpu);
     const pugi::xml_node detail = pci.child("gpu");
-    has_details_ = has_details_ || detail;
+    has_details_ |= !detail.empty();
     found.dev = file_.small_integer(detail, "dev", 0, kMaxNumber);
     read_target(detail, gpu);
     for (const pugi::xml_node link : detail.children("nvlink"))
@@ -246,11 +248,10 @@ class NcclReader {
   void add_nic(pugi::xml_node at, const std::string& name, size_t place) {
     if (nics_.size() == kMaxHostDevices)
       file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
-    FoundNic found{.place = place, .nic = {.name = name}};
+    FoundNic found{.place = place};
     if (at.attribute("busid"))
       found.nic.pci = address(at, "busid");
-    if (found.nic.name.empty())
-      found.nic.name = found.nic.pci.value;
+    found.nic.name = text_or(name, found.nic.pci.value);
     found.nic.numa_node = numa_node_;
     nics_.push_back(std::move(found));
   }
@@ -283,15 +284,12 @@ class NcclReader {
 
   // A link that only one end tells of is there too; where both do, the smaller number counts.
   Link link(const FoundGpu& a, const FoundGpu& b) const {
-    const auto there = a.links.find(b.gpu.pci.value);
-    const auto back = b.links.find(a.gpu.pci.value);
-    if (there != a.links.end() && back != b.links.end()) {
-      return {a.link_kind, std::min(there->second, back->second)};
-    }
-    if (there != a.links.end())
-      return {a.link_kind, there->second};
-    if (back != b.links.end())
-      return {b.link_kind, back->second};
+    const int there = find_or(a.links, b.gpu.pci.value);
+    const int back = find_or(b.links, a.gpu.pci.value, there);
+    if (there > 0)
+      return {a.link_kind, std::min(there, back)};
+    if (back > 0)
+      return {b.link_kind, back};
     const int through = std::min(a.switch_links, b.switch_links);
     if (through > 0)
       return {LinkKind::nvlink, through};

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
@@ -31,8 +32,8 @@ constexpr size_t kMaxLine = 1 << 16;
 constexpr size_t kMaxLines = 1 << 16;
 
 struct Cell {
-  std::string text;
-  size_t at;  // column in its line, from 0
+  std::string text = {};
+  size_t at = 0;  // column in its line, from 0
 
   bool is_told() const { return !text.empty() && text != "N/A"; }
 };
@@ -41,7 +42,7 @@ struct Cell {
 std::string without_escapes(std::string_view line) {
   std::string out;
   for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '\x1b' && i + 1 < line.size() && line[i + 1] == '[') {
+    if (line.substr(i).starts_with("\x1b[")) {
       i = std::min(line.find_first_not_of("0123456789;", i + 2), line.size());
     } else if (line[i] != '\r') {
       out += line[i];
@@ -63,13 +64,17 @@ std::vector<Cell> words_of(const std::string& line) {
 
 // "GPU-" begins a UUID and is no number.
 std::optional<int> gpu_number(std::string_view text) {
-  if (!text.starts_with("GPU") || text.size() < 4 || text[3] == '-')
+  if (!text.starts_with("GPU") || text.starts_with("GPU-"))
     return std::nullopt;
   return parse_number(text.substr(3), 0, kMaxNumber);
 }
 
+bool is_gpu(std::string_view text) {
+  return gpu_number(text).has_value();
+}
+
 bool is_row(const std::vector<Cell>& words) {
-  return words.size() >= 2 && gpu_number(words[0].text) && parse_link(words[1].text);
+  return words.size() >= 2 && is_gpu(words[0].text) && parse_link(words[1].text);
 }
 
 // "SOC" is what drivers before 390 called SYS.
@@ -142,8 +147,9 @@ class TopoReader {
 
   // The header is the line above the first row, blank ones aside.
   void find_header() {
-    while (line_ < lines_.size() && !is_row(words_of(lines_[line_])))
-      ++line_;
+    const auto row = std::ranges::find_if(
+        lines_, [](const std::string& line) { return is_row(words_of(line)); });
+    line_ = row - lines_.begin();
     if (line_ == lines_.size() || line_ == 0)
       fail(0, "a header and rows as of nvidia-smi topo -m", "none");
     --line_;
@@ -158,8 +164,7 @@ class TopoReader {
     const std::string& header = lines_[line_];
     const std::vector<Cell> words = words_of(header);
     const auto tail = std::ranges::find(words, "CPU", &Cell::text);
-    for (const Cell& word : std::ranges::subrange(words.begin(), tail))
-      columns_.push_back(word.text);
+    columns_ = mapped(std::ranges::subrange(words.begin(), tail), &Cell::text);
     std::string_view before;
     for (const Cell& word : std::ranges::subrange(tail, words.end())) {
       const bool begins = is_one_of(word.text, "CPU", "NUMA", "GPU");
@@ -167,8 +172,7 @@ class TopoReader {
         tail_.push_back(word.at);
       before = word.text;
     }
-    while (num_gpus_ < columns_.size() && gpu_number(columns_[num_gpus_]))
-      ++num_gpus_;
+    num_gpus_ = std::ranges::find_if_not(columns_, is_gpu) - columns_.begin();
     if (num_gpus_ == 0)
       fail(0, "columns GPU0, GPU1 …", header);
     if (columns_.size() > kMaxHostDevices)
@@ -186,10 +190,8 @@ class TopoReader {
            cat(columns_.size(), " links after ", columns_[row]),
            cat(words.size() - 1));
     }
-    std::vector<Link> links;
-    for (size_t column = 0; column < columns_.size(); ++column)
-      links.push_back(read_link(words[column + 1], row, column));
-    matrix_.push_back(std::move(links));
+    matrix_.push_back(mapped_indices(
+        columns_.size(), [&](size_t column) { return read_link(words[column + 1], row, column); }));
     if (row < num_gpus_)
       read_gpu(row, words);
   }
@@ -211,10 +213,11 @@ class TopoReader {
   void read_gpu(size_t row, const std::vector<Cell>& words) {
     Gpu gpu;
     gpu.index.value = *gpu_number(columns_[row]);
-    const std::vector<Cell> rest = tail_cells(words);
-    if (!rest.empty() && rest[0].is_told())
+    std::vector<Cell> rest = tail_cells(words);
+    rest.resize(std::max<size_t>(rest.size(), 2));  // what the header lacks is not told
+    if (rest[0].is_told())
       gpu.near_cpus = read_cpus(rest[0]);
-    if (rest.size() > 1 && rest[1].is_told() && rest[1].text != "-1")
+    if (rest[1].is_told() && rest[1].text != "-1")
       gpu.numa_node = read_node(rest[1]);
     host_.gpus.push_back(std::move(gpu));
   }
@@ -242,15 +245,15 @@ class TopoReader {
   // Returns the cells behind the links, one for each column of the tail. Any may be empty: with
   // tabs such a cell is there all the same, with blanks the place of the others tells.
   std::vector<Cell> tail_cells(const std::vector<Cell>& words) const {
-    std::vector<Cell> cells(tail_.size(), Cell{{}, 0});
     const std::string& line = lines_[line_];
     const size_t from = words[columns_.size()].at;
     if (line.find('\t', from) != std::string::npos) {
-      const std::vector<std::string> pieces = split(std::string_view(line).substr(from), '\t');
-      for (size_t i = 0; i < cells.size() && i + 1 < pieces.size(); ++i)
-        cells[i] = {std::string(trim(pieces[i + 1])), from};
-      return cells;
+      std::vector<std::string> pieces = split(std::string_view(line).substr(from), '\t');
+      pieces.resize(tail_.size() + 1);  // the first is the last link
+      return mapped_indices(tail_.size(),
+                            [&](size_t i) { return Cell{std::string(trim(pieces[i + 1])), from}; });
     }
+    std::vector<Cell> cells(tail_.size());
     const auto rest = std::span(words).subspan(columns_.size() + 1);
     const bool all_told = rest.size() >= cells.size();
     for (size_t i = 0; i < rest.size(); ++i) {
