@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -36,15 +38,17 @@ std::string explain_memory(const PoolGpu& gpu, const std::vector<std::string>& n
              " of its memory");
 }
 
-bool has_gpu(const std::vector<int>& gpus, int gpu) {
-  return std::ranges::find(gpus, gpu) != gpus.end();
-}
-
 // Whether the reservation has the GPU on one of its places.
 bool reserves(const Reservation& reservation, int host, int gpu) {
   return std::ranges::any_of(reservation.claims, [&](const Claim& claim) {
-    return claim.host == host && has_gpu(claim.gpus, gpu);
+    return claim.host == host && contains(claim.gpus, gpu);
   });
+}
+
+// The CPUs of the host that the reservation has.
+int reserved_cpus(const Reservation& reservation, int host) {
+  return sum_of<int>(reservation.claims,
+                     [&](const Claim& claim) { return claim.host == host ? claim.cpus : 0; });
 }
 
 }  // namespace
@@ -95,7 +99,7 @@ std::vector<std::string> ScheduleExplainer::names_running(
 // The tasks that have a part of the GPU.
 std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) const {
   return names_running(
-      [&](const Allocation& where) { return where.host == host && has_gpu(where.gpus, gpu); });
+      [&](const Allocation& where) { return where.host == host && contains(where.gpus, gpu); });
 }
 
 // The tasks that count CPUs of the host.
@@ -140,11 +144,10 @@ std::string ScheduleExplainer::explain_gpu(const TaskNeed& need,
     return cat("has ", named_list(names));
   if (it.memory_left < need.memory_bytes)
     return explain_memory(it, names);
-  for (const Reservation& waits : schedule_.reservations_.all()) {
-    if (reserves(waits, host, gpu))
-      return cat("is reserved for ", name(waits.task));
-  }
-  return "is free";
+  const Reservation* const waits =
+      element_where(schedule_.reservations_.all(),
+                    [&](const Reservation& one) { return reserves(one, host, gpu); });
+  return waits == nullptr ? "is free" : cat("is reserved for ", name(waits->task));
 }
 
 // Hosts that are in nobody's way get no line.
@@ -179,15 +182,12 @@ std::string ScheduleExplainer::explain_reserved_cpus(int host, size_t task) cons
   std::vector<std::string> names;
   int cpus = 0;
   for (const Reservation& waits : schedule_.reservations_.all()) {
-    if (!(schedule_.key_of(waits.task) < schedule_.key_of(task)))
+    const int reserved = reserved_cpus(waits, host);
+    const bool comes_before = schedule_.key_of(waits.task) < schedule_.key_of(task);
+    if (reserved == 0 || !comes_before)
       continue;
-    for (const Claim& claim : waits.claims) {
-      if (claim.host != host || claim.cpus == 0)
-        continue;
-      cpus += claim.cpus;
-      if (names.empty() || names.back() != name(waits.task))
-        names.push_back(name(waits.task));
-    }
+    cpus += reserved;
+    names.push_back(name(waits.task));
   }
   if (names.empty())
     return "";
@@ -200,11 +200,12 @@ std::string ScheduleExplainer::explain_ready(size_t task) const {
   std::string text;
   for (const TaskNeed& need : kind.wish.needs) {
     text += cat(text.empty() ? "  it needs " : "  or ", describe(need));
-    if (!kind.on.empty() && need.gpus > 0)
-      text += cat(" of ", printable(kind.on));
-    text += ":\n";
-    if (need.gpus > 0)
+    if (need.gpus > 0) {
+      text += cat(framed(" of ", printable(kind.on)), ":\n");
       text += explain_gpus(need, kind.wish.allowed);
+    } else {
+      text += ":\n";
+    }
     text += explain_cpus(need, task);
   }
   if (schedule_.is_at_limit())
@@ -233,15 +234,13 @@ std::string ScheduleExplainer::explain_running(size_t task, double now) const {
     return cat(name(task), " has ended; its record is on its way to the disk\n");
   const auto& [where, began] = found->second;
   const PoolHost& host = hosts_[where.host];
-  auto devices =
+  const auto gpus =
       mapped(where.gpus, [&](const int gpu) { return cat("GPU ", host.gpus[gpu].index.value); });
-  if (devices.empty())
-    devices = {"the CPU"};
   return cat(name(task),
              " runs since ",
              format_seconds(now - began),
              " on ",
-             join(devices, ", "),
+             text_or(join(gpus, ", "), "the CPU"),
              " of ",
              host.name,
              "\n");
@@ -261,29 +260,29 @@ std::string ScheduleExplainer::explain_missing(size_t task) const {
 // The pause after a failure or a stop; empty: the task is in none.
 std::string ScheduleExplainer::explain_pause(size_t task, double now) const {
   const TaskSchedule::State& state = schedule_.states_[task];
-  for (const auto& [at, other] : schedule_.back_off_) {
-    if (other != task || at <= now)
-      continue;
-    const std::string why =
-        state.stops > 0 ? "stopped (exit code 75)" : cat("failed ", plural(state.failures, "time"));
-    return cat(name(task), " ", why, " and starts again in ", format_seconds(at - now), "\n");
-  }
-  return "";
+  const auto* const pause = element_where(
+      schedule_.back_off_, [&](const auto& one) { return one.second == task && one.first > now; });
+  if (pause == nullptr)
+    return "";
+  const std::string why =
+      state.stops > 0 ? "stopped (exit code 75)" : cat("failed ", plural(state.failures, "time"));
+  const double left = pause->first - now;
+  return cat(name(task), " ", why, " and starts again in ", format_seconds(left), "\n");
 }
 
 // Says that the next pass of the schedule would start the task; empty: it would not.
 std::string ScheduleExplainer::explain_next(size_t task) const {
   const auto& heads = schedule_.heads_;
-  const TaskSchedule::Kind& kind = schedule_.kind_of(task);
-  const bool leads_kind = !kind.ready.empty() && kind.ready.top().task == task;
   const bool leads_all = !heads.empty() && heads.begin()->first.task == task;
-  if (!leads_kind || !leads_all || !schedule_.has_slot())
+  if (!leads_all || !schedule_.has_slot())
     return "";
-  for (const TaskNeed& need : kind.wish.needs) {
-    if (schedule_.pool_.find(need, kind.wish.allowed))
-      return cat(name(task), " can start now: ", describe(need), " can be had\n");
-  }
-  return "";
+  const TaskWish& wish = schedule_.kind_of(task).wish;
+  const TaskNeed* const found = element_where(wish.needs, [&](const TaskNeed& need) {
+    return schedule_.pool_.find(need, wish.allowed).has_value();
+  });
+  if (found == nullptr)
+    return "";
+  return cat(name(task), " can start now: ", describe(*found), " can be had\n");
 }
 
 // The rules of the schedule are asked in the order in which they apply.
