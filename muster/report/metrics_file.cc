@@ -17,7 +17,9 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 // The file is read once, in pieces, and never as a whole. A series keeps at most twice its number
 // of points: whenever there are too many, neighbours are joined two by two, and from then on every
@@ -46,10 +48,11 @@ SeriesPoint joined(const SeriesPoint& a, const SeriesPoint& b) {
 void thin_out(std::vector<SeriesPoint>& points) {
   std::vector<SeriesPoint> fewer;
   fewer.reserve(points.size() / 2 + 1);
-  for (size_t i = 0; i < points.size();) {
+  for (size_t i = 0; i < points.size(); ++i) {
+    fewer.push_back(points[i]);
     const bool pair = i + 1 < points.size() && points[i].part == points[i + 1].part;
-    fewer.push_back(pair ? joined(points[i], points[i + 1]) : points[i]);
-    i += pair ? 2 : 1;
+    if (pair)
+      fewer.back() = joined(fewer.back(), points[++i]);
   }
   points = std::move(fewer);
 }
@@ -86,7 +89,7 @@ class MetricsReader {
  private:
   // A line that is too long is dropped as it comes, so it never needs much memory.
   void add_to_line(std::string_view piece) {
-    line_is_too_long_ = line_is_too_long_ || line_.size() + piece.size() > limits_.line;
+    line_is_too_long_ |= line_.size() + piece.size() > limits_.line;
     if (line_is_too_long_) {
       line_.clear();
     } else {
@@ -105,18 +108,15 @@ class MetricsReader {
     ++file_.num_lines;
     if (trim(line).empty() && !too_long)
       return;
-    Json json(Json::value_t::discarded);
-    if (!too_long && !nests_too_deep(line))
-      json = Json::parse(line, nullptr, false);
+    const auto json = parsed_json<Json>(line);  // a line that was too long is empty by now
     if (!json.is_object()) {
       if (file_.num_broken++ == 0)
         file_.first_broken = file_.num_lines;
       return;
     }
-    const auto step = json.find(kStep);
-    const bool has_step = step != json.end() && step->is_number();
-    file_.has_steps = file_.has_steps || has_step;
-    const double at = has_step ? step->get<double>() : static_cast<double>(file_.num_lines);
+    const Json step = member_or_null(json, kStep);
+    file_.has_steps |= step.is_number();
+    const double at = step.is_number() ? step.get<double>() : static_cast<double>(file_.num_lines);
     // Steps begin again at an earlier one after a restart from a checkpoint.
     if (at < last_step_)
       ++part_;
@@ -129,7 +129,7 @@ class MetricsReader {
     for (const auto& [name, value] : object.items()) {
       if (outer.empty() && name == kStep)
         continue;
-      const std::string whole = outer.empty() ? name : cat(outer, ".", name);
+      const std::string whole = cat(framed("", outer, "."), name);
       if (value.is_object() && outer.empty())
         take_members(value, name, at);
       if (value.is_number()) {

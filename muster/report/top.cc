@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -51,31 +52,36 @@ int64_t moment_of(const std::optional<LaunchRecord>& launch) {
   return nanoseconds_of(CLOCK_REALTIME);
 }
 
+// What `read` says of a file of the run's folder; nothing where that is damaged, which is told.
+template <class Read>
+auto read_or_tell(const char* file, std::vector<std::string>& problems, const Read& read)
+    -> decltype(read()) {
+  try {
+    return read();
+  } catch (const Error& problem) {
+    problems.push_back(cat(file, ": ", json_words(problem.what())));
+    return std::nullopt;
+  }
+}
+
 // A job that another launcher has started has no plan.
 std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::string>& problems) {
   const std::string path = run_dir + "/plan.json";
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     return std::nullopt;
-  try {
-    return plan_from_json(read_small_plain_file(path), path);
-  } catch (const Error& problem) {
-    problems.push_back(cat("plan.json: ", json_words(problem.what())));
-    return std::nullopt;
-  }
+  return read_or_tell("plan.json", problems, [&] {
+    return std::optional(plan_from_json(read_small_plain_file(path), path));
+  });
 }
 
 // Returns the last launch that the folder's record tells of.
 std::optional<LaunchRecord> launch_of_run(const std::string& run_dir,
                                           std::vector<std::string>& problems) {
-  try {
-    const auto record = read_run_record(run_dir);
-    if (record && !record->launches.empty())
-      return record->launches.back();
-  } catch (const Error& problem) {
-    problems.push_back(cat("run.json: ", json_words(problem.what())));
-  }
-  return std::nullopt;
+  const auto record = read_or_tell("run.json", problems, [&] { return read_run_record(run_dir); });
+  if (!record || record->launches.empty())
+    return std::nullopt;
+  return record->launches.back();
 }
 
 // A rank's further GPUs are listed behind its first one.
@@ -99,36 +105,39 @@ bool has_device(const Gpu& gpu, const GpuUuid& uuid) {
   return gpu.uuid == uuid || std::ranges::find(gpu.mig, uuid, &MigInstance::uuid) != gpu.mig.end();
 }
 
+// Adds the use of its GPU to a rank. The size of the memory may not be told.
+void add_gpu(TopRank& rank, const Gpu& gpu) {
+  rank.gpu_percent = gpu.utilization_percent;
+  if (gpu.memory_total_bytes == 0)
+    return;
+  rank.gpu_total_bytes = gpu.memory_total_bytes;
+  rank.gpu_used_bytes =
+      gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
+}
+
 // Adds what this host's driver says of the GPUs of ranks here. The view's ranks begin with the
 // plan's, in the same order.
 void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
-  const bool any = std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
+  const auto on_gpus = filtered_indices(plan.ranks.size(), [&](size_t i) {
+    const RankPlan& rank = plan.ranks[i];
     return here.contains(rank.rank) && rank.device.kind == DeviceAssignment::Kind::gpu;
   });
-  if (!any)
+  if (on_gpus.empty())
     return;
   const Inventory inventory = probe_this_machine({.detail = GpuDetail::full});
-  for (size_t i = 0; i < plan.ranks.size(); ++i) {
-    if (!here.contains(plan.ranks[i].rank))
-      continue;
-    for (const Gpu& gpu : inventory.hosts.at(0).gpus) {
-      if (!has_device(gpu, plan.ranks[i].device.uuid))
-        continue;
-      view.ranks[i].gpu_percent = gpu.utilization_percent;
-      if (gpu.memory_total_bytes == 0)
-        continue;  // not told
-      view.ranks[i].gpu_total_bytes = gpu.memory_total_bytes;
-      view.ranks[i].gpu_used_bytes =
-          gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
-    }
+  const std::vector<Gpu>& gpus = inventory.hosts.at(0).gpus;
+  for (const size_t i : on_gpus) {
+    const Gpu* const gpu = element_where(
+        gpus, [&](const Gpu& one) { return has_device(one, plan.ranks[i].device.uuid); });
+    if (gpu != nullptr)
+      add_gpu(view.ranks[i], *gpu);
   }
 }
 
 // Returns the rank's row, a new one if the view has none yet.
 TopRank& rank_in(TopView& view, int number) {
-  const auto found = std::ranges::find(view.ranks, number, &TopRank::rank);
-  if (found != view.ranks.end())
-    return *found;
+  if (TopRank* const rank = element_with(view.ranks, number, &TopRank::rank))
+    return *rank;
   view.ranks.push_back({.rank = number});
   return view.ranks.back();
 }
@@ -172,8 +181,7 @@ void find_unseen_hosts(TopView& view) {
   const bool is_done = view.outcome == "done";
   std::map<std::string, bool> is_seen;
   for (TopRank& rank : view.ranks) {
-    const bool is_known = is_done || !rank.state.empty();
-    is_seen[rank.host] = is_seen[rank.host] || is_known;
+    is_seen[rank.host] |= is_done || !rank.state.empty();
     if (rank.state.empty())
       rank.state = is_done ? "ended" : "not seen";
   }
@@ -227,7 +235,7 @@ void TopSampler::note_speed(Before& before, const ActivityView& view) {
   before.seconds_per_step = muster::seconds_per_step(view);
   before.samples_per_second = muster::samples_per_second(view);
   const double seconds = seconds_between(before.activity.step_ns, view.step_ns);
-  if (same && before.activity.step_ns > 0 && seconds > 0) {
+  if (before.activity.step_ns > 0 && seconds > 0) {
     const auto steps = static_cast<double>(view.steps - before.activity.steps);
     const auto samples = static_cast<double>(view.samples - before.activity.samples);
     before.seconds_per_step = seconds / steps;
@@ -243,10 +251,12 @@ void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime
   rank.state = process.stopped ? "stopped" : "running";
   rank.memory_bytes = process.memory_bytes;
   Before& before = before_[rank.rank];
-  const bool same = before.pid == process.pid;
-  const double seconds =
-      same ? std::chrono::duration<double>(now - before.at).count() : process.age_seconds;
-  const double used = process.cpu_seconds - (same ? before.cpu_seconds : 0);
+  double seconds = process.age_seconds;
+  double used = process.cpu_seconds;
+  if (before.pid == process.pid) {
+    seconds = std::chrono::duration<double>(now - before.at).count();
+    used -= before.cpu_seconds;
+  }
   if (seconds > 0)
     rank.cpu_percent = std::max(0.0, used / seconds * 100);
   before.pid = process.pid;
