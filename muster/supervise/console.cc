@@ -14,7 +14,9 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -24,12 +26,11 @@ namespace {
 
 constexpr const char* kReaderStopped = "the reader had stopped";
 
+constexpr std::pair<int, const char*> kNames[] = {{STDOUT_FILENO, "standard output"},
+                                                  {STDERR_FILENO, "standard error"}};
+
 const char* name_of(int fd) {
-  if (fd == STDOUT_FILENO)
-    return "standard output";
-  if (fd == STDERR_FILENO)
-    return "standard error";
-  return "the console";
+  return lookup(kNames, fd, "the console");
 }
 
 bool is_pipe(int fd) {
@@ -96,11 +97,6 @@ void Console::add_note_of_dropped() {
   dropped_bytes_ = 0;
 }
 
-void Console::tell_of_room() const {
-  if (on_room)
-    on_room();
-}
-
 // The ranks have done nothing wrong: what they print is read on, and missing here until there is
 // room again.
 void Console::fail(int why) {
@@ -142,7 +138,7 @@ void Console::close() {
   written_ = 0;
   loop_.cancel(watch_);
   loop_.cancel(stall_timer_);
-  tell_of_room();
+  on_room();
 }
 
 // One write. True when it is worth trying again at once.
@@ -155,19 +151,12 @@ bool Console::write_some() {
   }
   if (taken == 0)
     return false;
-  switch (errno) {
-    case EINTR:
-      return true;
-    case EAGAIN:
-      return false;
-    case EPIPE:
-    case EBADF:
-      close();
-      return false;
-    default:
-      fail(errno);
-      return false;
-  }
+  const int error = errno;
+  if (is_one_of(error, EPIPE, EBADF))
+    close();
+  else if (!is_one_of(error, EINTR, EAGAIN))
+    fail(error);
+  return error == EINTR;
 }
 
 // Text that was written is erased seldom, since erasing moves what follows it.
@@ -199,7 +188,7 @@ void Console::push() {
   const bool has_paused = full_ || stalled_;
   if (has_paused && size() <= options_.buffer_bytes / 2) {
     full_ = stalled_ = false;
-    tell_of_room();
+    on_room();
   }
 }
 
@@ -216,7 +205,7 @@ void Console::check_stall() {
   }
   stalled_ = true;
   full_ = false;
-  tell_of_room();
+  on_room();
 }
 
 // A disk that is full gets no note of what is missing.
@@ -233,7 +222,7 @@ void Console::flush(const std::function<bool()>& hurry) {
     push();
     if (size() == 0)
       continue;
-    if (patient && hurry && hurry()) {
+    if (patient && hurry()) {
       patient = false;
       last_progress_ = Clock::now();
     }

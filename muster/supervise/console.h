@@ -36,7 +36,7 @@ class Console {
   // True when writers should pause, from a full buffer until it is half empty; then `on_room` is
   // called.
   bool full() const { return full_; }
-  std::function<void()> on_room;
+  std::function<void()> on_room = [] {};
 
   // True when nobody can ever read it again (a closed pipe).
   bool closed() const { return closed_; }
@@ -50,7 +50,7 @@ class Console {
 
   // Writes out what is buffered. Blocking: while a pipe is held, and as long as any other reader
   // takes some of it. `hurry` says when to wait for a pipe no longer than for others.
-  void flush(const std::function<bool()>& hurry = {});
+  void flush(const std::function<bool()>& hurry = [] { return false; });
 
  private:
   void push();
@@ -58,7 +58,6 @@ class Console {
   void forget_written();
   void watch_reader();
   bool has_more_to_say() const;
-  void tell_of_room() const;
   void check_stall();
   void give_up();
   void fail(int why);
