@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/toml_text.h"
@@ -53,7 +54,7 @@ std::vector<std::string_view> default_keys() {
 // Reads one [[task]]; a key that it has not is taken from [defaults].
 class TableReader {
  public:
-  TableReader(const toml::table& table, const toml::table* defaults, const SpecValues& values)
+  TableReader(const toml::table& table, const toml::table& defaults, const SpecValues& values)
       : table_(table),
         defaults_(defaults),
         values_(values),
@@ -81,9 +82,7 @@ class TableReader {
  private:
   const toml::node* find(const char* key) const {
     const toml::node* const own = table_.get(key);
-    if (own != nullptr || defaults_ == nullptr)
-      return own;
-    return defaults_->get(key);
+    return own != nullptr ? own : defaults_.get(key);
   }
 
   // A problem of the whole table, or of one node.
@@ -115,11 +114,9 @@ class TableReader {
     const toml::node* const value = table_.get("each");
     if (value == nullptr)
       return;
-    const toml::table* const each = value->as_table();
-    if (each == nullptr)
-      return values_.wrong(*value, "a table ({ lr = [0.1, 0.01] }) for each");
+    const toml::table& each = values_.table(*value, "a table ({ lr = [0.1, 0.01] }) for each");
     std::vector<std::pair<SpecPosition, TaskParameter>> found;
-    for (const auto& [key, values] : *each) {
+    for (const auto& [key, values] : each) {
       const SpecPosition at = position_of(key.source().begin);
       if (!is_parameter_name(key.str())) {
         values_.problems().add(
@@ -145,14 +142,9 @@ class TableReader {
   std::vector<std::string> parameter_values(const toml::node& node) const {
     if (const auto text = node.value_exact<std::string>())
       return values_in_range(node, *text);
-    const toml::array* const list = node.as_array();
-    if (list == nullptr || list->empty()) {
-      values_.wrong(node, kEachRule);
-      return {};
-    }
     std::vector<std::string> values;
     std::set<std::string> seen;  // one value twice would be one name twice
-    for (const toml::node& one : *list) {
+    for (const toml::node& one : values_.list(node, kEachRule)) {
       const auto value = values_.scalar(one, "a value in each");
       values.push_back(value.value_or(""));
       if (value && !seen.insert(*value).second)
@@ -192,12 +184,9 @@ class TableReader {
     const toml::node* const node = find("argv");
     if (node == nullptr)
       return problem(R"(expected argv = ["PROGRAM", …] in [[task]], got none)");
-    const toml::array* const list = node->as_array();
-    if (list == nullptr || list->empty()) {
-      return values_.wrong(
-          *node, R"(the program and its arguments (["./train", "--lr", "0.1"]) for argv)");
-    }
-    for (const toml::node& word : *list) {
+    constexpr const char* kRule =
+        R"(the program and its arguments (["./train", "--lr", "0.1"]) for argv)";
+    for (const toml::node& word : values_.list(*node, kRule)) {
       const auto text = values_.scalar(word, "argv");
       made_.argv.push_back(text ? filled(word, *text) : TaskText());
       if (made_.argv.size() == 1 && text && text->empty())
@@ -207,8 +196,7 @@ class TableReader {
 
   // The table's variables win over those of [defaults].
   void read_environment() {
-    if (defaults_ != nullptr)
-      read_variables(defaults_->get("env"));
+    read_variables(defaults_.get("env"));
     read_variables(table_.get("env"));
   }
 
@@ -216,10 +204,8 @@ class TableReader {
   void read_variables(const toml::node* node) {
     if (node == nullptr)
       return;
-    const toml::table* const variables = node->as_table();
-    if (variables == nullptr)
-      return values_.wrong(*node, R"(a table ({ NAME = "value" }) for env)");
-    for (const auto& [key, value] : *variables) {
+    const toml::table& variables = values_.table(*node, R"(a table ({ NAME = "value" }) for env)");
+    for (const auto& [key, value] : variables) {
       const std::string name(key.str());
       constexpr std::string_view kForbidden("=\0", 2);
       if (name.empty() || name.find_first_of(kForbidden) != std::string::npos) {
@@ -255,12 +241,13 @@ class TableReader {
     Task& task = made_.task;
     const toml::node* const needs = find("needs");
     const toml::node* const ranks = find("ranks");
-    if (needs != nullptr)
-      task.places.needs = position_of(needs->source().begin);
     if (ranks != nullptr)
       task.places.ranks = position_of(ranks->source().begin);
-    task.needs = needs == nullptr ? default_needs(task.ranks)
-                                  : read_alternatives(*needs, task.ranks, values_);
+    task.needs = default_needs(task.ranks);
+    if (needs != nullptr) {
+      task.places.needs = position_of(needs->source().begin);
+      task.needs = read_alternatives(*needs, task.ranks, values_);
+    }
   }
 
   // After needs, whose GPUs it chooses among.
@@ -311,10 +298,9 @@ class TableReader {
       return;
     AfterEntry entry{.at = position_of(node.source().begin)};
     try {
-      for (const std::string_view name : placeholders_of(*text)) {
-        if (std::ranges::find(parameters_, name) == parameters_.end())
-          entry.foreign = true;
-      }
+      entry.foreign = std::ranges::any_of(placeholders_of(*text), [&](std::string_view name) {
+        return !contains(parameters_, name);
+      });
       if (!entry.foreign)
         entry.text = TaskText(*text, parameters_);
     } catch (const TaskTextError& error) {
@@ -325,7 +311,7 @@ class TableReader {
   }
 
   const toml::table& table_;
-  const toml::table* defaults_;
+  const toml::table& defaults_;
   const SpecValues& values_;
   const SpecPosition at_;
   TaskTemplate made_ = {};
@@ -342,17 +328,14 @@ toml::table parse_spec(const std::string& text, SpecProblems& problems) {
   }
 }
 
-// The table [defaults]; null: there is none.
-const toml::table* find_defaults(const toml::table& document, const SpecValues& values) {
+// The table [defaults]; empty: there is none.
+const toml::table& find_defaults(const toml::table& document, const SpecValues& values) {
+  static const toml::table none;
   const toml::node* const node = document.get("defaults");
   if (node == nullptr)
-    return nullptr;
-  const toml::table* const defaults = node->as_table();
-  if (defaults == nullptr) {
-    values.wrong(*node, "a table [defaults]");
-  } else {
-    values.check_keys(*defaults, "[defaults]", default_keys());
-  }
+    return none;
+  const toml::table& defaults = values.table(*node, "a table [defaults]");
+  values.check_keys(defaults, "[defaults]", default_keys());
   return defaults;
 }
 
@@ -363,21 +346,18 @@ std::vector<TaskTemplate> read_spec_tables(const std::string& text, SpecProblems
   const toml::table document = parse_spec(text, problems);
   const SpecValues values(problems);
   values.check_keys(document, "the file", {"task", "defaults"});
-  const toml::table* const defaults = find_defaults(document, values);
+  const toml::table& defaults = find_defaults(document, values);
   const toml::node* const tasks = document.get("task");
-  const toml::array* const list = tasks == nullptr ? nullptr : tasks->as_array();
   std::vector<TaskTemplate> templates;
   if (tasks == nullptr) {
     problems.add({1, 1}, "expected [[task]] entries, got none");
-  } else if (list == nullptr || list->empty()) {
-    values.wrong(*tasks, "[[task]] entries, each in double brackets");
-  } else {
-    for (const toml::node& entry : *list) {
-      if (const toml::table* const table = entry.as_table()) {
-        templates.push_back(TableReader(*table, defaults, values).read());
-      } else {
-        values.wrong(entry, "a table [[task]]");
-      }
+    return templates;
+  }
+  for (const toml::node& entry : values.list(*tasks, "[[task]] entries, each in double brackets")) {
+    if (const toml::table* const table = entry.as_table()) {
+      templates.push_back(TableReader(*table, defaults, values).read());
+    } else {
+      values.wrong(entry, "a table [[task]]");
     }
   }
   return templates;

@@ -65,6 +65,23 @@ bool SpecValues::check_keys(const toml::table& table,
   return all_known;
 }
 
+const toml::table& SpecValues::table(const toml::node& value, const std::string& rule) const {
+  static const toml::table none;
+  if (const toml::table* const table = value.as_table())
+    return *table;
+  wrong(value, rule);
+  return none;
+}
+
+const toml::array& SpecValues::list(const toml::node& value, const std::string& rule) const {
+  static const toml::array none;
+  const toml::array* const list = value.as_array();
+  if (list != nullptr && !list->empty())
+    return *list;
+  wrong(value, rule);
+  return none;
+}
+
 // Texts become arguments and variables, which end at a NUL.
 std::optional<std::string> SpecValues::text(const toml::node& value, const char* key) const {
   auto text = value.value_exact<std::string>();

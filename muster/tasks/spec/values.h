@@ -31,6 +31,11 @@ class SpecValues {
                   const std::string& where,
                   const std::vector<std::string_view>& known) const;
 
+  // The table, or the list of one entry at least; an empty one, which nothing is read of, where the
+  // value is another.
+  const toml::table& table(const toml::node& value, const std::string& rule) const;
+  const toml::array& list(const toml::node& value, const std::string& rule) const;
+
   std::optional<std::string> text(const toml::node& value, const char* key) const;
 
   // A text, or a number or truth value as the file has it.
