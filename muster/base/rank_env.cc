@@ -17,7 +17,7 @@ namespace muster {
 
 namespace {
 
-// One launcher's spelling of rank and size; a null name is not told by that launcher.
+// One launcher's spelling of rank and size; what has an empty name is not told by that launcher.
 struct Source {
   const char* name;
   const char* rank;
@@ -34,8 +34,8 @@ constexpr Source kSources[] = {
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
-    {"Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", nullptr, nullptr},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "", ""},
 };
 
 // Slurm numbers the steps that it makes itself from here on: a batch script's shell, an interactive
@@ -43,8 +43,6 @@ constexpr Source kSources[] = {
 constexpr int64_t kFirstSpecialSlurmStep = 0xfffffff0;
 
 int env_int(const char* name, int otherwise) {
-  if (name == nullptr)
-    return otherwise;
   const auto value = get_env_int(name);
   if (value && (*value < INT32_MIN || *value > INT32_MAX)) {
     throw Error(ErrorCode::invalid_argument,
@@ -114,7 +112,7 @@ std::optional<RankEnv> read(const Source& source) {
     // Only torchrun's own names are a clear statement; a half-set foreign pair is no source.
     if (source.rank != kSources[0].rank)
       return std::nullopt;
-    throw half_set(rank ? "RANK" : "WORLD_SIZE", rank ? "WORLD_SIZE" : "RANK");
+    throw rank ? half_set("RANK", "WORLD_SIZE") : half_set("WORLD_SIZE", "RANK");
   }
   RankEnv env;
   env.source = source.name;
@@ -130,13 +128,12 @@ std::optional<RankEnv> read(const Source& source) {
                     env.world_size));
   }
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
-  const bool told = source.local_rank != nullptr && get_env(source.local_rank).has_value();
-  env.local_rank_told = told || env.world_size == 1;
+  env.local_rank_told = get_env(source.local_rank) || env.world_size == 1;
   env.local_rank = env_int(source.local_rank, 0);
   env.local_world_size = env_int(source.local_world_size, std::max(env.local_rank + 1, 1));
   if (source.name == std::string_view("Slurm"))
     read_slurm_nodes(env);
-  if (source.local_rank != nullptr && source.local_world_size != nullptr) {
+  if (*source.local_world_size != '\0') {
     check_range(
         source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);
   }
@@ -172,24 +169,27 @@ void read_common(RankEnv& env) {
     env.source = "muster";
 }
 
-// The text that a launcher gives a rank for a member of `env`; nothing: the variable is not set.
-struct MemberText {
+// Sets the variable of a member of `env`, as a launcher gives it to a rank; leaves it unset where
+// there is nothing to tell.
+struct MemberToEnvironment {
   const RankEnv& env;
-  bool set_if_empty;
+  const RankVariable& variable;
+  Environment& variables;
 
-  using Text = std::optional<std::string>;
-  Text operator()(std::monostate /*none*/) const { return std::nullopt; }
-  Text operator()(int RankEnv::* number) const {
-    const bool is_told = env.*number >= 0;
-    return is_told ? Text(cat(env.*number)) : std::nullopt;
+  void operator()(std::monostate /*none*/) const {}
+  void operator()(int RankEnv::* number) const {
+    if (env.*number >= 0)
+      variables[variable.name] = cat(env.*number);
   }
-  Text operator()(std::string RankEnv::* text) const {
-    const bool is_told = set_if_empty || !(env.*text).empty();
-    return is_told ? Text(env.*text) : std::nullopt;
+  void operator()(std::string RankEnv::* text) const {
+    const bool set_if_empty = (variable.traits & RankVariable::kSetIfEmpty) != 0;
+    if (set_if_empty || !(env.*text).empty())
+      variables[variable.name] = env.*text;
   }
-  Text operator()(const RankFlag& flag) const {
+  void operator()(const RankFlag& flag) const {
     const char* const text = env.*flag.value ? flag.yes : flag.no;
-    return text != nullptr ? Text(text) : std::nullopt;
+    if (text != nullptr)
+      variables[variable.name] = text;
   }
 };
 
@@ -200,8 +200,8 @@ struct MemberOfGeneration {
   const std::string& told;
 
   void operator()(int RankEnv::* number) const {
-    const auto value = parse_int(told);
-    if (!value || *value < 0 || *value > INT32_MAX)
+    const auto value = parse_count(told);
+    if (!value)
       throw Error(ErrorCode::invalid_argument,
                   cat("generation: expected a number in ",
                       name,
@@ -210,7 +210,7 @@ struct MemberOfGeneration {
                       "' (rank ",
                       env.rank,
                       "); start the job anew"));
-    env.*number = static_cast<int>(*value);
+    env.*number = *value;
   }
   void operator()(std::string RankEnv::* text) const { env.*text = told; }
   void operator()(const auto& /*never another*/) const {}
@@ -219,8 +219,7 @@ struct MemberOfGeneration {
 }  // namespace
 
 bool inside_srun_step() {
-  const auto step = get_env("SLURM_STEP_ID");
-  const auto number = step ? parse_int(*step) : std::nullopt;
+  const auto number = parse_int(get_env("SLURM_STEP_ID").value_or(""));
   const auto tasks = get_env("SLURM_STEP_NUM_TASKS");
   if (!number || *number >= kFirstSpecialSlurmStep || !tasks)
     return false;
@@ -245,20 +244,16 @@ Environment to_environment(const RankEnv& env) {
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", get_env("TORCH_NCCL_ASYNC_ERROR_HANDLING").value_or("1")},
       {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
   };
-  for (const RankVariable& variable : rank_variables()) {
-    const bool set_if_empty = (variable.traits & RankVariable::kSetIfEmpty) != 0;
-    if (const auto text = std::visit(MemberText{env, set_if_empty}, variable.member))
-      variables[variable.name] = *text;
-  }
+  for (const RankVariable& variable : rank_variables())
+    std::visit(MemberToEnvironment{env, variable, variables}, variable.member);
   return variables;
 }
 
 Environment generation_variables(const Environment& of_rank) {
-  Environment part;
-  for (const auto& [name, value] : of_rank) {
-    if (has_trait(name, RankVariable::kByGeneration))
-      part.emplace(name, value);
-  }
+  Environment part = of_rank;
+  std::erase_if(part, [](const auto& variable) {
+    return !has_trait(variable.first, RankVariable::kByGeneration);
+  });
   return part;
 }
 
