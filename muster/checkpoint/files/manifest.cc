@@ -15,6 +15,8 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
 #include "muster/checkpoint/files/shown_text.h"
@@ -130,8 +132,7 @@ std::optional<CheckpointMetric> metric_in(const json& document, const std::strin
     refuse_manifest(name, "a metric's record", metric.dump());
   const json direction = metric.value("larger_is_better", json());
   const json value = metric.value("value", json());
-  const bool is_value =
-      value.is_null() || (value.is_number() && std::isfinite(value.get<double>()));
+  const bool is_value = value.is_null() || value.is_number();
   if (!direction.is_boolean() || !is_value)
     refuse_manifest(name, "a metric with a direction and a number", metric.dump());
   CheckpointMetric found{.name = text_in(metric, "name", name),
@@ -189,32 +190,31 @@ bool is_in(const std::vector<SerialRange>& ranges, int64_t serial) {
 }
 
 const WrittenFile* Manifest::find(const std::string& file) const {
-  const auto found = std::ranges::find(files, file, &WrittenFile::name);
-  return found == files.end() ? nullptr : &*found;
+  return element_with(files, file, &WrittenFile::name);
 }
 
 // Keys are sorted, so the checksum does not depend on the order here.
 std::string format_manifest(const Manifest& manifest) {
-  json files = json::array();
-  for (const auto& file : manifest.files)
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
-  json abandoned = json::array();
-  for (const SerialRange& range : manifest.abandoned)
-    abandoned.push_back({range.after, range.until});
+  const auto files = mapped(manifest.files, [](const WrittenFile& file) {
+    return json{{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+  });
+  const auto abandoned = mapped(manifest.abandoned, [](const SerialRange& range) {
+    return std::pair(range.after, range.until);
+  });
   const auto& position = manifest.position;
   json document = {{"schema", kSchema},
                    {"muster_version", version()},
                    {"step", position.step},
                    {"serial", manifest.serial},
                    {"parent", manifest.parent},
-                   {"abandoned", std::move(abandoned)},
+                   {"abandoned", abandoned},
                    {"epoch", position.epoch},
                    {"batch", position.batch},
                    {"epoch_samples", position.epoch_samples},
                    {"samples_seen", position.samples_seen},
                    {"dataset_size", position.dataset_size},
                    {"world_size", manifest.world_size},
-                   {"files", std::move(files)},
+                   {"files", files},
                    {"user", manifest.user}};
   if (!manifest.optimizer.empty())
     document["optimizer"] = json::parse(manifest.optimizer);
