@@ -6,7 +6,6 @@
 #include <system_error>
 #include <vector>
 
-#include "muster/base/error.h"
 #include "muster/base/fd.h"
 
 namespace muster {
@@ -50,11 +49,7 @@ std::span<const Check> doctor_checks() {
 
 // A file that cannot be read is no error: the check then knows less.
 std::optional<std::string> file_text(const std::string& path) {
-  try {
-    return read_file(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  return try_read_file(path);
 }
 
 // Files of /proc come and go; an error ends the list where it happens.

@@ -26,15 +26,11 @@ CheckResult no_gpus() {
 // Returns the PCI addresses of the NVIDIA GPUs that the kernel sees, with a driver or without.
 std::vector<std::string> nvidia_hardware(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
-  std::vector<std::string> found;
-  for (const std::string& name : names_in(folder)) {
+  return filtered(names_in(folder), [&](const std::string& name) {
     const std::string device = cat(folder, "/", name);
-    if (trim(file_text(device + "/vendor").value_or("")) != "0x10de")
-      continue;
-    if (file_text(device + "/class").value_or("").starts_with("0x03"))
-      found.push_back(name);
-  }
-  return found;
+    return trim(file_text(device + "/vendor").value_or("")) == "0x10de" &&
+           file_text(device + "/class").value_or("").starts_with("0x03");
+  });
 }
 
 // "NVRM version: NVIDIA UNIX … Kernel Module  570.86.15  Release …" → "570.86.15".
@@ -42,8 +38,8 @@ std::string kernel_module_version(const std::string& root) {
   const std::string text = file_text(root + "/proc/driver/nvidia/version").value_or("");
   const std::string line = text.substr(0, text.find('\n'));
   for (const std::string& word : split(line, ' ')) {
-    const bool digits = !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
-    if (digits && word.find('.') != std::string::npos)
+    const bool is_number = word.find_first_not_of("0123456789.") == std::string::npos;
+    if (is_number && contains(word, '.'))
       return word;
   }
   return {};
@@ -57,7 +53,7 @@ std::string gpu_name(const Gpu& gpu) {
 // A process of another container has no name here.
 std::string process_name(const std::string& root, int pid) {
   const std::string name(trim(file_text(cat(root, "/proc/", pid, "/comm")).value_or("")));
-  return name.empty() ? cat(pid) : cat(pid, " (", name, ")");
+  return cat(pid, framed(" (", name, ")"));
 }
 
 // Whether the GPU's memory is used by processes that this container, or this user, cannot see.
@@ -177,7 +173,7 @@ CheckResult check_mig(const DoctorFacts& facts) {
             cat("on, with no instance: ", join(unusable, ", ")),
             "make instances (nvidia-smi mig -cgi 9,9 -C) or turn it off (nvidia-smi -mig 0)"};
   }
-  return {CheckStatus::ok, split_gpus.empty() ? std::string("off") : join(split_gpus, "; ")};
+  return {CheckStatus::ok, text_or(join(split_gpus, "; "), "off")};
 }
 
 // GPUs that only PCIe connects copy to each other through it, which an IOMMU can break.
@@ -192,7 +188,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
       const LinkKind kind = host.gpu_links[i][j].kind;
       if (kind != LinkKind::unknown)
         kinds.insert(to_string(host.gpu_links[i][j]));
-      pci_only = pci_only || (!is_one_of(kind, LinkKind::nvlink, LinkKind::xgmi));
+      pci_only |= !is_one_of(kind, LinkKind::nvlink, LinkKind::xgmi);
     }
   }
   if (kinds.empty()) {
@@ -219,9 +215,7 @@ CheckResult check_device_order(const DoctorFacts& facts) {
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   // GPUs of one model are equally fast, and then CUDA keeps the order of their addresses.
-  std::set<std::string> models;
-  for (const Gpu& gpu : facts.host.gpus)
-    models.insert(gpu.model);
+  const auto models = mapped_to<std::set<std::string>>(facts.host.gpus, &Gpu::model);
   if (!order && models.size() > 1) {
     return {CheckStatus::warn,
             "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number "
@@ -242,9 +236,9 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
   const VisibleDevices visible = visible_devices(facts.host.gpus, found->second);
   auto names =
       mapped(visible.gpus, [&](const size_t gpu) { return gpu_name(facts.host.gpus[gpu]); });
-  for (const VisibleMig& mig : visible.mig) {
-    names.push_back(facts.host.gpus.at(mig.gpu).mig.at(mig.instance).uuid.value);
-  }
+  append_mapped(names, visible.mig, [&](const VisibleMig& mig) {
+    return facts.host.gpus.at(mig.gpu).mig.at(mig.instance).uuid.value;
+  });
   const std::string text =
       cat("'", found->second, "' shows ", text_or(join(names, ", "), "no GPU"));
   if (!visible.remark.empty()) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"
@@ -101,11 +102,8 @@ const Process& first_of_job(const std::map<int, Process>& processes, const Proce
 
 // A UUID of a GPU that is no longer there is shown as it is.
 std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
-  for (const Gpu& gpu : facts.host.gpus) {
-    if (gpu.uuid == uuid)
-      return cat("GPU ", gpu.index.value);
-  }
-  return uuid.value;
+  const Gpu* const gpu = element_with(facts.host.gpus, uuid, &Gpu::uuid);
+  return gpu != nullptr ? cat("GPU ", gpu->index.value) : uuid.value;
 }
 
 // Returns "2.15.0" for "#define TORCH_VERSION_MAJOR 2" and so on.
@@ -152,8 +150,7 @@ std::vector<std::string> torch_folders(const std::string& prefix) {
 std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
   std::vector<std::string> folders;
   const auto add_prefix = [&](const std::string& prefix) {
-    for (std::string& folder : torch_folders(prefix))
-      folders.push_back(std::move(folder));
+    append_all(folders, torch_folders(prefix));
   };
   const auto above = [](const std::string& path) {
     return path.substr(0, path.rfind('/'));
@@ -177,10 +174,9 @@ std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
 
 // muster's C++ part builds with LibTorch 2.11 to 2.15.
 bool is_supported(const std::string& version) {
-  const auto parts = split(version, '.');
-  if (parts.size() < 2 || parts[0] != "2")
+  if (!version.starts_with("2."))
     return false;
-  const int64_t minor = parse_int(parts[1]).value_or(0);
+  const int64_t minor = parse_int(split(version, '.')[1]).value_or(0);
   return minor >= 11 && minor <= 15;
 }
 
@@ -233,7 +229,7 @@ CheckResult check_leases(const DoctorFacts& facts) {
   for (const auto& [uuid, holders] : facts.leases) {
     for (const LeaseHolder& holder : holders) {
       held.push_back(cat(gpu_label(facts, uuid), ": ", describe(holder)));
-      orphaned = orphaned || (holder.note && !holder.alive);
+      orphaned |= holder.note && !holder.alive;
     }
   }
   if (held.empty())
