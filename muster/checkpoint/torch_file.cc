@@ -199,7 +199,7 @@ std::optional<uint64_t> needed_elements(const PickledTensor& tensor) {
     const int64_t size = tensor.sizes[i], stride = tensor.strides[i];
     if (size < 0 || stride < 0 || size > kMost || stride > kMost)
       return std::nullopt;
-    is_empty = is_empty || size == 0;
+    is_empty |= size == 0;
     if (size > 1 && stride > (kMost - last) / (size - 1))
       return std::nullopt;
     last += (size - 1) * stride;

@@ -75,7 +75,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
                                                     const ProcessGroup::State& state,
                                                     GroupTrack& track) {
   NcclOptions options = state.options.nccl;
-  options.nonblocking = options.nonblocking || groups_are_tracked();
+  options.nonblocking |= groups_are_tracked();
   return make_nccl(
       store,
       {.rank = state.rank,

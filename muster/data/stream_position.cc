@@ -329,7 +329,7 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
     mine.step = std::max(mine.step, position.step);
     batch = std::max(batch, position.batch);
     examples += position.examples;
-    begun = begun || position.batch > 0 || position.epoch != mine.epoch;
+    begun |= position.batch > 0 || position.epoch != mine.epoch;
   }
   // Nobody has read anything of the epoch, so it has its new whole parts.
   if (!begun)

@@ -49,7 +49,7 @@ void Successors::on_exit(const ChildExit& exit) {
   const bool has_not_come = rejoin_.on_exit(exit.id);
   running_.erase(exit.id);
   ended_.insert(exit.pid);
-  some_have_ended_ = some_have_ended_ || !exit.failed();
+  some_have_ended_ |= !exit.failed();
   if (has_not_come && !exit.failed())
     give_up(exit.id);
 }

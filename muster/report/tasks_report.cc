@@ -45,7 +45,7 @@ FieldRange range_of(const std::string& name,
       continue;
     const auto value = number_in(text);
     if (!value || !std::isfinite(*value)) {
-      range.all_numbers = range.all_numbers && names_no_finite_number(text);
+      range.all_numbers &= names_no_finite_number(text);
       continue;
     }
     const BestTask one{.field = name, .value = *value, .task = task};

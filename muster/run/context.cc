@@ -65,7 +65,7 @@ bool Context::should_stop() {
   const bool is_news = seen != 0 && !stops_;
   if (is_news && is_main())
     log(LogLevel::info, cat(name_of_stop_signal(seen), ": the ranks stop after this step"));
-  stops_ = stops_ || seen != 0;
+  stops_ |= seen != 0;
   if (stops_)
     OwnLoaders::stop_job();
   return stops_;

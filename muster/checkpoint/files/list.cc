@@ -97,7 +97,7 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
   }
   for (ListedCheckpoint& row : listed)
     for (const auto& [training, one] : best)
-      row.is_best = row.is_best || (!row.path.empty() && row.path == one.path());
+      row.is_best |= !row.path.empty() && row.path == one.path();
   return listed;
 }
 

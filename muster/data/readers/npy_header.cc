@@ -176,8 +176,8 @@ void check_size(const NpyHeader& header, std::string_view file, const std::strin
   bool too_many = false;
   bool none = false;
   for (const int64_t extent : header.shape) {
-    none = none || extent == 0;
-    too_many = too_many || __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
+    none |= extent == 0;
+    too_many |= __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
   }
   const int64_t got = std::ssize(file.substr(header.data_begin));
   const std::string shape = cat(join(header.shape, "x"), " of ", header.item_size, " bytes");

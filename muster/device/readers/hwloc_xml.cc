@@ -239,7 +239,7 @@ class HwlocReader {
     note_number(object, device);
     bool managed = false;  // the vendor's library knows it
     for (const pugi::xml_node child : object.children("object"))
-      managed = read_os_device(child, device) || managed;
+      managed |= read_os_device(child, device);
     if (managed || looks_like_gpu(type)) {
       device.gpu.near_cpus = to_cpu_list(cpus_of(place));
       describe_gpu(object, type, device.gpu);

@@ -193,7 +193,7 @@ Rows measure(const std::vector<NodePlace>& nodes, int chip_rows) {
       rows.group_nics = std::max(rows.group_nics, nics);
       rows.gpus = kGpuHeight + chip_rows * kChipRow;
     }
-    rows.sockets = rows.sockets || node.socket;
+    rows.sockets |= node.socket.has_value();
   }
   return rows;
 }

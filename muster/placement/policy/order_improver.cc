@@ -28,12 +28,11 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
   for (size_t axis = sizes.size(); axis-- > 0;) {
     const size_t size = sizes[axis];
     auto& pairs = axes.emplace_back();
-    for (size_t place = 0; place < places && size > 1; ++place) {
+    for (size_t place = 0; place < places; ++place) {
       const size_t along = place / stride % size;
-      const bool is_last = along + 1 == size;
-      if (!is_last)
+      if (along + 1 < size)
         pairs.push_back({place, place + stride});
-      if (is_last && size > 2)
+      else if (size > 2)
         pairs.push_back({place, place - along * stride});  // closes the ring
     }
     stride *= size;
@@ -41,7 +40,6 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
   return axes;
 }
 
-// Links have no direction, so half of the matrix is enough to find the fastest.
 OrderImprover::OrderImprover(const Bandwidths& bandwidth,
                              const std::vector<int>& sizes,
                              size_t max_visits)
@@ -49,12 +47,8 @@ OrderImprover::OrderImprover(const Bandwidths& bandwidth,
       sizes_(sizes),
       axes_(mesh_neighbours(sizes)),
       places_(num_places(sizes)),
-      max_visits_(max_visits) {
-  for (size_t a = 0; a < bandwidth.size(); ++a) {
-    for (size_t b = 0; b < a; ++b)
-      fastest_ = std::max(fastest_, bandwidth[a][b]);
-  }
-}
+      max_visits_(max_visits),
+      fastest_(fastest_link(bandwidth)) {}
 
 // Small changes are tried in turn until none of them helps, or the visits are used up.
 void OrderImprover::improve(Order start) {
@@ -63,9 +57,9 @@ void OrderImprover::improve(Order start) {
   remember();
   for (bool better = true; better && !is_over();) {
     better = exchange_devices();
-    better = exchange_blocks() || better;
-    better = turn_pieces() || better;
-    better = move_devices() || better;
+    better |= exchange_blocks();
+    better |= turn_pieces();
+    better |= move_devices();
   }
 }
 
@@ -153,7 +147,7 @@ bool OrderImprover::exchange_devices() {
       const auto exchange = [&] {
         std::swap(order_[a], order_[b]);
       };
-      better = keep_if_better(exchange, exchange) || better;
+      better |= keep_if_better(exchange, exchange);
     }
   }
   return better;
@@ -170,7 +164,7 @@ bool OrderImprover::exchange_blocks() {
         const auto exchange = [&] {
           std::ranges::swap_ranges(piece(a, a + size), piece(b, b + size));
         };
-        better = keep_if_better(exchange, exchange) || better;
+        better |= keep_if_better(exchange, exchange);
       }
     }
   }
@@ -187,7 +181,7 @@ bool OrderImprover::turn_pieces() {
         const auto turn = [&] {
           std::ranges::reverse(piece(from, to));
         };
-        better = keep_if_better(turn, turn) || better;
+        better |= keep_if_better(turn, turn);
       }
     }
   }
@@ -208,8 +202,8 @@ bool OrderImprover::move_devices() {
         const auto back = [&] {
           std::ranges::rotate(moved, moved.end() - 1);
         };
-        better = keep_if_better(forward, back) || better;
-        better = keep_if_better(back, forward) || better;
+        better |= keep_if_better(forward, back);
+        better |= keep_if_better(back, forward);
       }
     }
   }

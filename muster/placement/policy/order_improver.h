@@ -73,8 +73,8 @@ class OrderImprover {
   const std::vector<std::vector<Neighbours>> axes_;
   const std::size_t places_;
   const std::size_t max_visits_;
+  const int64_t fastest_;
   std::size_t visits_ = 0;
-  int64_t fastest_ = 0;
   Order order_ = {};
   Quality quality_ = {};
   Order best_ = {};

@@ -158,9 +158,7 @@ class ExactRing {
 
   template <class Key>
   static void keep_lowest(std::vector<State>& paths, const Key& key) {
-    size_t lowest = key(paths[0]);
-    for (const State& path : paths)
-      lowest = std::min(lowest, key(path));
+    const size_t lowest = key(*std::ranges::min_element(paths, {}, key));
     std::erase_if(paths, [&](const State& path) { return key(path) != lowest; });
   }
 
@@ -168,7 +166,7 @@ class ExactRing {
     std::vector<State> before;
     for (const State& path : paths) {
       const uint32_t rest = path.set & ~(1U << path.last);
-      for (size_t last = 0; last < n_ && rest != 0; ++last) {
+      for (size_t last = 0; last < n_; ++last) {
         if (!is_in(rest, last) || total(rest, last) < 0)
           continue;
         const int64_t link = bandwidth_[last][path.last];
@@ -187,6 +185,8 @@ class ExactRing {
   std::vector<int64_t> totals_ = {};
 };
 
+}  // namespace
+
 // Links have no direction, so half of the matrix is enough.
 int64_t fastest_link(const Bandwidths& bandwidth) {
   int64_t fastest = 0;
@@ -196,8 +196,6 @@ int64_t fastest_link(const Bandwidths& bandwidth) {
   }
   return fastest;
 }
-
-}  // namespace
 
 RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<size_t>& ring) {
   RingQuality quality{.slowest = INT64_MAX, .total = 0};

@@ -23,6 +23,9 @@ struct RingQuality {
 // The quality of a ring of at least two.
 RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<std::size_t>& ring);
 
+// 0 where there are no links.
+int64_t fastest_link(const Bandwidths& bandwidth);
+
 inline constexpr std::size_t kMaxExactRing = 16;
 
 // The best ring of `count` (1 ≤ count ≤ n) devices: exact for n ≤ kMaxExactRing, and there of
