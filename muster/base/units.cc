@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ctime>
 #include <optional>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -123,6 +125,15 @@ std::string format_bytes(uint64_t bytes) {
   return unit == 0 ? cat(bytes, " B") : cat(with_one_decimal(value), " ", kNames[unit]);
 }
 
+std::vector<std::string> format_compared_bytes(const std::vector<uint64_t>& sizes) {
+  return mapped(sizes, [&](uint64_t size) {
+    const std::string text = format_bytes(size);
+    const bool is_alike = std::ranges::any_of(
+        sizes, [&](uint64_t other) { return other != size && format_bytes(other) == text; });
+    return is_alike ? cat(size, " B") : text;
+  });
+}
+
 // Times of a minute and more show two units, shorter ones one.
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(duration);
@@ -139,6 +150,15 @@ std::string format_duration(std::chrono::nanoseconds duration) {
 
 std::string format_seconds(double seconds) {
   return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
+}
+
+std::string format_local_time(int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm local{};
+  char text[32];
+  if (::localtime_r(&time, &local) == nullptr)
+    return "-";
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local)};
 }
 
 }  // namespace muster

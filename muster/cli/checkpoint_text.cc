@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -36,14 +35,7 @@ std::string checkpoint_document(const ordered_json& document) {
 
 // Old manifests do not tell when they were written.
 std::string shown_time(int64_t seconds) {
-  if (seconds == 0)
-    return "-";
-  const std::time_t time = seconds;
-  std::tm parts{};
-  char text[32];
-  if (::localtime_r(&time, &parts) == nullptr)
-    return "-";
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts)};
+  return seconds == 0 ? "-" : format_local_time(seconds);
 }
 
 std::string shown_state(const std::string& problem) {

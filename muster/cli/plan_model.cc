@@ -97,13 +97,15 @@ std::string model_table(const ModelSizes& model,
       continue;
     }
     const RankBytes& b = way.bytes;
+    const uint64_t total = b.total();
+    const uint64_t whole_device = device_bytes;
     rows.push_back({way.division.name,
                     format_bytes(b.parameters),
                     format_bytes(b.gradients),
                     format_bytes(b.optimizer),
                     format_bytes(b.activations),
                     format_bytes(b.other),
-                    format_bytes(b.total()),
+                    format_compared_bytes({total, whole_device})[0],
                     b.total() <= device_bytes ? "yes" : "no",
                     cat(way.most_layers)});
   }

@@ -29,15 +29,17 @@ struct ShortRank {
       is_known ? "--policy memory looks for one that has it"
                : "leave --rank-memory out, or plan for a file (--inventory) that says the GPU's "
                  "memory";
+  const std::vector<std::string> texts =
+      format_compared_bytes({rank_memory_need(input.request, rank.local_rank), rank.left});
   throw Error(ErrorCode::invalid_argument,
               cat("--rank-memory: expected ",
-                  format_bytes(rank_memory_need(input.request, rank.local_rank)),
+                  texts[0],
                   " free for local rank ",
                   rank.local_rank,
                   " of host ",
                   input.host.name,
                   ", got ",
-                  is_known ? format_bytes(rank.left) : "not known",
+                  is_known ? texts[1] : "not known",
                   " on ",
                   label_of(input.host, rank.device),
                   ", which policy ",

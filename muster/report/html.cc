@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <ctime>
 #include <utility>
 
 #include "muster/base/mapped.h"
@@ -276,11 +275,7 @@ std::string percent(double share) {
 
 // The time zone is that of the machine that makes the page.
 std::string wall_time_text(double seconds_since_1970) {
-  const auto seconds = static_cast<std::time_t>(seconds_since_1970);
-  std::tm local = {};
-  ::localtime_r(&seconds, &local);
-  char text[40];
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local)};
+  return format_local_time(static_cast<int64_t>(seconds_since_1970));
 }
 
 // format_duration() counts in milliseconds, so shorter times are written here.

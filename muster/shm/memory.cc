@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/memory_group.h"
@@ -45,10 +46,10 @@ std::byte* map_whole(int fd, size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-[[noreturn]] void fail_for_want(size_t bytes, const std::string& left) {
+[[noreturn]] void fail_for_want(const std::string& wanted, const std::string& left) {
   throw Error(ErrorCode::unavailable,
               cat("shared memory: expected ",
-                  format_bytes(bytes),
+                  wanted,
                   " to be free for the group's memory, got ",
                   left,
                   "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
@@ -65,11 +66,12 @@ void check_file_limit(size_t bytes) {
   const rlim_t limit = file_limit();
   if (limit == RLIM_INFINITY || limit >= bytes)
     return;
+  const std::vector<std::string> texts = format_compared_bytes({bytes, limit});
   throw Error(ErrorCode::unavailable,
               cat("shared memory: expected files of ",
-                  format_bytes(bytes),
+                  texts[0],
                   " to be allowed (addresses, not memory), got a limit of ",
-                  format_bytes(limit),
+                  texts[1],
                   " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo"));
 }
 
@@ -138,15 +140,17 @@ void SharedMemory::reserve(size_t offset, size_t bytes) {
   const MemoryTurn turn;
   if (const auto available = available_memory()) {
     const uint64_t left = std::max<int64_t>(*available, 0);
-    if (left < bytes)
-      fail_for_want(bytes, format_bytes(left));
+    if (left < bytes) {
+      const std::vector<std::string> texts = format_compared_bytes({bytes, left});
+      fail_for_want(texts[0], texts[1]);
+    }
   }
   int rc = 0;
   do {
     rc = ::fallocate(fd_.get(), 0, file_offset(offset), file_offset(bytes));
   } while (rc != 0 && errno == EINTR);
   if (rc != 0 && (errno == ENOSPC || errno == ENOMEM))
-    fail_for_want(bytes, "less");
+    fail_for_want(format_bytes(bytes), "less");
   if (rc != 0)
     fail_errno("shared memory: cannot reserve", errno);
 }

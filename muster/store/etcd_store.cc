@@ -84,11 +84,13 @@ std::string end_of_prefix(std::string prefix) {
 void check_size(const std::string& value) {
   if (value.size() <= EtcdStore::kMaxValueBytes)
     return;
+  const std::vector<std::string> texts =
+      format_compared_bytes({EtcdStore::kMaxValueBytes, value.size()});
   throw Error(ErrorCode::invalid_argument,
               cat("etcd: expected a value of at most ",
-                  format_bytes(EtcdStore::kMaxValueBytes),
+                  texts[0],
                   ", which is what it takes in one request, got ",
-                  format_bytes(value.size())));
+                  texts[1]));
 }
 
 // The lease's id is the same for every process of the job, and nobody else's: a positive number of

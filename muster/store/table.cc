@@ -120,13 +120,14 @@ void check_limits(std::string_view operation, const std::vector<std::string>& ke
     total += key.size() + 4;
   }
   if (total > kMaxValueBytes) {
+    const std::vector<std::string> texts = format_compared_bytes({kMaxValueBytes, total});
     throw Error(ErrorCode::invalid_argument,
                 cat("store ",
                     operation,
                     ": expected keys of at most ",
-                    format_bytes(kMaxValueBytes),
+                    texts[0],
                     " together, got ",
-                    format_bytes(total),
+                    texts[1],
                     "; ask in parts"));
   }
 }

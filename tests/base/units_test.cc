@@ -8,6 +8,10 @@ namespace muster {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::SizeIs;
+using testing::StartsWith;
 
 TEST(ParseBytes, ReadsSizesAsPeopleWriteThem) {
   EXPECT_EQ(parse_bytes("512"), 512U);
@@ -91,6 +95,18 @@ TEST(Format, WritesThemBack) {
   EXPECT_EQ(format_duration(std::chrono::seconds(83)), "1m23s");
   EXPECT_EQ(format_duration(std::chrono::seconds(3661)), "1h01m");
   EXPECT_EQ(format_duration(std::chrono::nanoseconds(5)), "0ms");
+}
+
+TEST(Format, SizesThatDifferDoNotLookTheSame) {
+  const uint64_t mib = 1 << 20;
+  EXPECT_THAT(format_compared_bytes({mib + 1, mib}), ElementsAre("1048577 B", "1048576 B"));
+  EXPECT_THAT(format_compared_bytes({2 * mib, mib}), ElementsAre("2.0 MiB", "1.0 MiB"));
+  EXPECT_THAT(format_compared_bytes({mib, mib}), ElementsAre("1.0 MiB", "1.0 MiB"));
+}
+
+TEST(FormatLocalTime, WritesDateAndTime) {
+  const std::string text = format_local_time(1'700'000'000);
+  EXPECT_THAT(text, AllOf(StartsWith("2023-11-1"), SizeIs(19)));
 }
 
 TEST(FormatSeconds, RoundsToTheMillisecond) {

@@ -160,13 +160,14 @@ void check_space(const std::string& directory, uint64_t bytes) {
   const uint64_t free = info.f_bavail * info.f_frsize;
   if (free >= bytes)
     return;
+  const std::vector<std::string> texts = format_compared_bytes({bytes, free});
   throw Error(ErrorCode::unavailable,
               cat("checkpoint: expected ",
-                  format_bytes(bytes),
+                  texts[0],
                   " free in '",
                   directory,
                   "', got ",
-                  format_bytes(free),
+                  texts[1],
                   "; free some, or keep fewer checkpoints"));
 }
 

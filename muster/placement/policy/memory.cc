@@ -100,13 +100,18 @@ int memory_capacity(const PolicyInput& input) {
 std::string why_too_many(const PolicyInput& input, int num_ranks) {
   const Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
   constexpr size_t kMaxNamed = 16;
+  const uint64_t need = rank_memory_need(input.request, fit.too_big);
   const auto free = mapped(input.gpus | std::views::take(kMaxNamed), [&](const UsableGpu& gpu) {
-    return cat(label_of(input.host, gpu), " ", free_memory_text(input.host, gpu));
+    const uint64_t bytes = free_memory_bytes(input.host, gpu);
+    return cat(
+        label_of(input.host, gpu),
+        " ",
+        knows_memory(input.host, gpu) ? format_compared_bytes({bytes, need})[0] : "not known");
   });
   return cat("local rank ",
              fit.too_big,
              " needs ",
-             format_bytes(rank_memory_need(input.request, fit.too_big)),
+             format_bytes(need),
              " and gets no GPU of its own; free are ",
              join(free, ", "),
              input.gpus.size() > kMaxNamed ? ", …" : "");

@@ -170,13 +170,14 @@ class NeedJudge {
         where = host.name;
       most = std::max(most, sizes[num_gpus_ - 1]);
     }
-    const std::string which = asked(cat(" with ", format_bytes(need_.memory_bytes)));
+    const std::vector<std::string> texts = format_compared_bytes({need_.memory_bytes, most});
+    const std::string which = asked(cat(" with ", texts[0]));
     if (most == 0)
       return cat(which, ": how much memory GPUs have is not known (host ", where, ")");
     return cat(which,
                ": the most that ",
                num_gpus_ == 1 ? "a GPU has is " : cat(num_gpus_, " GPUs of a host have each is "),
-               format_bytes(most),
+               texts[1],
                " (host ",
                where,
                ")");

@@ -259,7 +259,7 @@ std::string DevicePool::unfit(const TaskNeed& need,
     return {};
   if (it.memory_bytes == 0)
     return "has memory of a size that is not known";
-  return cat("has ", format_bytes(it.memory_bytes));
+  return cat("has ", format_compared_bytes({it.memory_bytes, need.memory_bytes})[0]);
 }
 
 // This says yes or no where `unfit` finds words: the schedule asks it far more often.

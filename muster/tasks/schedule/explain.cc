@@ -27,8 +27,10 @@ std::string named_list(std::vector<std::string> names) {
 }
 
 // Why a GPU that has units enough has too little memory. `names` are the tasks on it.
-std::string explain_memory(const PoolGpu& gpu, const std::vector<std::string>& names) {
-  const std::string left = format_bytes(gpu.memory_left);
+std::string explain_memory(const PoolGpu& gpu,
+                           const TaskNeed& need,
+                           const std::vector<std::string>& names) {
+  const std::string left = format_compared_bytes({gpu.memory_left, need.memory_bytes})[0];
   if (!names.empty())
     return cat("has ", left, " left beside ", named_list(names));
   return cat("has ",
@@ -143,7 +145,7 @@ std::string ScheduleExplainer::explain_gpu(const TaskNeed& need,
   if (it.units_left < units)
     return cat("has ", named_list(names));
   if (it.memory_left < need.memory_bytes)
-    return explain_memory(it, names);
+    return explain_memory(it, need, names);
   const Reservation* const waits =
       element_where(schedule_.reservations_.all(),
                     [&](const Reservation& one) { return reserves(one, host, gpu); });

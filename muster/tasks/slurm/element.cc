@@ -126,9 +126,10 @@ ElementProgram program_as_given(const SlurmElement& element, const std::string& 
 }
 
 // "2 GPUs (NVIDIA A100 with 39.4 GiB free, …)".
-std::string what_is_here(const DevicePool& pool) {
-  const auto gpus = mapped(pool.hosts()[0].gpus, [](const PoolGpu& gpu) {
-    return cat(gpu.model, " with ", format_bytes(gpu.memory_left), " free");
+std::string what_is_here(const DevicePool& pool, const TaskNeed& need) {
+  const auto gpus = mapped(pool.hosts()[0].gpus, [&](const PoolGpu& gpu) {
+    const std::string left = format_compared_bytes({gpu.memory_left, need.memory_bytes})[0];
+    return cat(gpu.model, " with ", left, " free");
   });
   return cat(plural(gpus.size(), "GPU"), gpus.empty() ? "" : cat(" (", join(gpus, ", "), ")"));
 }
@@ -146,7 +147,7 @@ Allocation place_of(const Task& task, const DevicePool& pool) {
                   " of what Slurm has given it on ",
                   pool.hosts()[0].name,
                   ", got ",
-                  what_is_here(pool),
+                  what_is_here(pool, need),
                   "; name a model or a partition that has it (--sbatch)"));
 }
 
