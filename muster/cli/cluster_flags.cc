@@ -62,7 +62,8 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
           "--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", text);
     const std::string_view name = trim(std::string_view(piece).substr(0, equals));
     const std::string_view value = trim(std::string_view(piece).substr(equals + 1));
-    values[std::string(name)] = value;
+    if (!values.emplace(name, value).second)
+      throw bad_flag("--rdzv-conf", cat("each name once, not ", name, " twice"), text);
   }
   return values;
 }
@@ -420,6 +421,7 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   ClusterOptions options;
   set_sizes(flags.nnodes, options);
   check_rdzv_backend(flags);
+  parse_conf(flags.rdzv_conf);  // a wrong one is an error on one host too
   if (!is_told(flags) && detect_cluster(options)) {
     check_alone(flags);
     set_common(flags, options);

@@ -72,24 +72,35 @@ class ConfigReader {
     }
   }
 
+  // The option of a key. A table that is no flag's is a header, as [run].
+  const CLI::Option& option_of(const toml::key& key,
+                               const std::string& flag,
+                               const toml::node& value) const {
+    const bool is_for_command_line = is_one_of(flag, kConfigFlag, "--help");
+    const CLI::Option* option = is_for_command_line ? nullptr : command_.get_option_no_throw(flag);
+    if (option != nullptr)
+      return *option;
+    const auto at = key.source().begin;
+    const std::string shown = cat("'", key.str().substr(0, kMaxShownKey), "'");
+    if (value.is_table() || value.is_array_of_tables())
+      fail(at, "the keys at the top of the file, in no table but [env]", cat("the table ", shown));
+    fail(at,
+         cat("a flag of muster ", command_.get_name()),
+         cat(shown, suggested_flag(command_, flag)));
+  }
+
   // Turns one entry into arguments. A flag without a value takes true or false; false leaves it
   // out.
   void take(const toml::key& key, const toml::node& value) {
     const auto at = key.source().begin;
     std::string flag = cat("--", key.str());
     std::ranges::replace(flag, '_', '-');
-    const bool is_for_command_line = is_one_of(flag, kConfigFlag, "--help");
-    const CLI::Option* option = is_for_command_line ? nullptr : command_.get_option_no_throw(flag);
-    if (option == nullptr) {
-      fail(at,
-           cat("a flag of muster ", command_.get_name()),
-           cat("'", key.str().substr(0, kMaxShownKey), "'", suggested_flag(command_, flag)));
-    }
-    const bool takes_value = option->get_items_expected_max() > 0;
-    const bool is_repeated = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+    const CLI::Option& option = option_of(key, flag, value);
+    const bool takes_value = option.get_items_expected_max() > 0;
+    const bool is_repeated = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
     if (const auto on = value.value_exact<bool>()) {
       // true and false stand for the flag alone, and only some flags may lack their value.
-      if (takes_value && option->get_items_expected_min() > 0)
+      if (takes_value && option.get_items_expected_min() > 0)
         fail(at, cat("a value of ", flag), *on ? "true" : "false");
       if (*on)
         args_.push_back(flag);
@@ -99,9 +110,9 @@ class ConfigReader {
       take_settings(flag, at, *table);
     } else if (is_repeated && value.is_array()) {
       for (const toml::node& piece : *value.as_array())
-        add(*option, flag, scalar_text(flag, piece));
+        add(option, flag, scalar_text(flag, piece));
     } else {
-      add(*option, flag, text_of(flag, value));
+      add(option, flag, text_of(flag, value));
     }
   }
 

@@ -19,8 +19,8 @@ namespace muster {
 //     [env]                          # --env NAME=VALUE for each; or env = ["NAME=VALUE"]
 //     NCCL_DEBUG = "INFO"
 //
-// Throws: io; invalid_argument naming the file, line and column: no TOML, no flag of this name, a
-// value of another kind.
+// The keys of the flags stand at the top, in no table. Throws: io; invalid_argument naming the
+// file, line and column: no TOML, no flag of this name, a value of another kind.
 std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path);
 
 // Takes --config (the last one) off `args` and puts its file's flags at their front.

@@ -445,7 +445,8 @@ void add_config_flag(CLI::App* command) {
       ->add_option_function<std::string>(
           "--config",
           [](const std::string&) {},
-          "Read flags from this TOML file; those typed here win [none]")
+          "Read flags from this TOML file, its keys in no table but [env]; those typed here win "
+          "[none]")
       ->type_name("FILE");
 }
 

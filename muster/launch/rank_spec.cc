@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
+#include "muster/base/usage.h"
 #include "muster/device/cpu_list.h"
 #include "muster/launch/lease.h"
 #include "muster/supervise/child.h"
@@ -327,11 +330,14 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
   if (text.find(':') == std::string::npos)
     return bits(text);
   int result = 0;
+  std::set<int64_t> named;
   for (const std::string& piece : split(text, ',')) {
     const auto parts = split(piece, ':');
     const auto rank = parse_int(parts[0]);
     if (parts.size() != 2 || !rank || *rank < 0)
       throw bad();
+    if (!named.insert(*rank).second)
+      throw bad_flag(flag, "each local rank once", text);
     const int value = bits(parts[1]);
     if (*rank == local_rank)
       result = value;

@@ -68,6 +68,11 @@ TEST_F(ConfigFile, ErrorsNameThePlace) {
   EXPECT_THAT(error_in("quiet = 1"), HasSubstr("expected true or false for --quiet"));
   EXPECT_THAT(error_in("scale = true"), HasSubstr("expected a value of --scale, got true"));
   EXPECT_THAT(error_in("[scale]\na = 1"), HasSubstr("expected a value of --scale, got a table"));
+  EXPECT_THAT(error_in("[run]\nscale = 1"),
+              HasSubstr("expected the keys at the top of the file, in no table but [env], got the "
+                        "table 'run' (line 1, column 2)"));
+  EXPECT_THAT(error_in("run.scale = 1"), HasSubstr("got the table 'run'"));
+  EXPECT_THAT(error_in("[[muster]]\nscale = 1"), HasSubstr("got the table 'muster'"));
   EXPECT_THAT(error_in("scale = [[1]]"), HasSubstr("expected a text or a number for --scale"));
   EXPECT_THAT(error_in("config = \"x\""), HasSubstr("got 'config'"));
   EXPECT_THROW(config_arguments(command_, folder_.path() + "/none"), Error);

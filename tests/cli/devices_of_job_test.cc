@@ -390,7 +390,7 @@ TEST_F(TwoGpus, AProcessThatDrivesSeveralGpusSeesThem) {
 
 TEST_F(TwoGpus, TasksOnCpusBecauseOfAWrongMaskAreNeverQuiet) {
   settings_.environment["CUDA_VISIBLE_DEVICES"] = "0,0";
-  const std::vector<std::string> args = {"tasks", "-q", "--sweep", "i=1", "--", "echo", "{i}"};
+  const std::vector<std::string> args = {"tasks", "-q", "--sweep", "i=1,2", "--", "echo", "{i}"};
   const Ran hidden = run(args);
   EXPECT_EQ(hidden.code, 0) << hidden.err;
   EXPECT_THAT(hidden.err, HasSubstr("CUDA_VISIBLE_DEVICES='0,0' shows 0 of 2 GPUs"));

@@ -194,6 +194,11 @@ TEST(RunOptions, SeveralHostsBadFlags) {
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = "a b:1"; }),
               HasSubstr("--rdzv-endpoint: expected HOST:PORT, got 'a b:1'"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout"; }), HasSubstr("NAME=VALUE"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=1, join_timeout=2"; }),
+              HasSubstr("each name once, not join_timeout twice"));
+  RunFlags on_one_host;
+  on_one_host.rdzv_conf = "timeout=1,timeout=1";
+  EXPECT_THROW(to_cluster_options(on_one_host), Error);
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=soon"; }),
               HasSubstr("join_timeout"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "keep_alive_interval=0.1"; }),

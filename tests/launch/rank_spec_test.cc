@@ -287,7 +287,7 @@ TEST(StreamBits, TorchrunsForms) {
   EXPECT_EQ(stream_bits("3", 5, "--tee"), 3);
   EXPECT_EQ(stream_bits("0:1,1:2", 1, "--tee"), 2);
   EXPECT_EQ(stream_bits("0:1,1:2", 2, "--tee"), 0);
-  for (const char* bad : {"", "4", "x", "0:", "0:4", "0:1,", ":1", "0:1:2", "-1:2"}) {
+  for (const char* bad : {"", "4", "x", "0:", "0:4", "0:1,", ":1", "0:1:2", "-1:2", "0:1,0:2"}) {
     EXPECT_THROW(stream_bits(bad, 0, "--tee"), Error) << bad;
   }
 }

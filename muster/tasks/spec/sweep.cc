@@ -177,6 +177,14 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::s
                     " MiB in all, got more"));
   }
   if (warnings != nullptr) {
+    for (const TaskParameter& parameter : made_from.each) {
+      if (parameter.values.size() == 1)
+        warnings->push_back(cat("--sweep ",
+                                parameter.name,
+                                ": has one value, '",
+                                printable(parameter.values[0]),
+                                "'; several are written with commas or as a range (1..5)"));
+    }
     for (const std::string& name : unused_parameters(made_from)) {
       warnings->push_back(cat("--sweep ",
                               name,

@@ -21,7 +21,8 @@ struct SweepOptions {
 // name must not have (a slash, a control character) becomes '_' in the name, one that is too long
 // is cut, and "~2",
 // "~3" … tells apart what has become the same.
-// `warnings`, if asked for, gets a text for each parameter that the command does not use.
+// `warnings`, if asked for, gets a text for each parameter that has one value, or that the command
+// does not use.
 // Throws: invalid_argument, pointing at the character.
 std::vector<Task> tasks_of_sweep(const SweepOptions& options,
                                  std::vector<std::string>* warnings = nullptr);

@@ -107,9 +107,19 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
   EXPECT_THAT(sweep_error({"a=1"}, {}), HasSubstr("expected a command"));
 }
 
+TEST(Sweep, OneValueIsSaid) {
+  std::vector<std::string> warnings;
+  tasks_of_sweep({.sweeps = {"lr=0.1;0.01", "seed=1..2"}, .command = {"x", "{lr}", "{seed}"}},
+                 &warnings);
+  EXPECT_THAT(
+      warnings,
+      testing::ElementsAre("--sweep lr: has one value, '0.1;0.01'; several are written with "
+                           "commas or as a range (1..5)"));
+}
+
 TEST(Sweep, ParametersThatNothingUsesAreWarnedOf) {
   std::vector<std::string> warnings;
-  tasks_of_sweep({.sweeps = {"lr=0.1", "seed=1..2"}, .command = {"x", "--lr={lr}"}}, &warnings);
+  tasks_of_sweep({.sweeps = {"lr=0.1,0.2", "seed=1..2"}, .command = {"x", "--lr={lr}"}}, &warnings);
   EXPECT_THAT(warnings,
               testing::ElementsAre(
                   "--sweep seed: the command has no {seed}, so tasks that differ in it alone "
