@@ -16,6 +16,7 @@ namespace {
 using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Csv : public ::testing::Test {
  protected:
@@ -84,6 +85,18 @@ TEST_F(Csv, NamesLineAndColumn) {
   EXPECT_THAT(refusal("1,0.5\n"), AllOf(HasSubstr("whole numbers as classes"), HasSubstr("row 0")));
   EXPECT_THAT(refusal(""), HasSubstr("an empty file"));
   EXPECT_THAT(refusal("a,b\n"), HasSubstr("at least one row"));
+}
+
+TEST_F(Csv, AnotherSeparatorIsNamed) {
+  const auto names_it =
+      HasSubstr("a ';': if that divides the columns, set .format.separator to it");
+  EXPECT_THAT(refusal("a;b;c\n1;2;0\n"), names_it) << "a value that is no number";
+  EXPECT_THAT(refusal("a;b\n1,5;0\n"), names_it) << "a row of two columns";
+  EXPECT_THAT(refusal("1;2;0\n1;2;0\n", {.label = 2}), names_it) << "no third column";
+  EXPECT_THAT(refusal("a;b;c\n1;2;0\n", {.label = "c"}), names_it) << "no column of that name";
+  EXPECT_THAT(refusal("a\tb\n1\t0\n"), HasSubstr("a '\\t': if that"));
+  EXPECT_THAT(refusal("a,b\n1,0\n", {.format = {.separator = ';'}}), HasSubstr("a ',': if that"));
+  EXPECT_THAT(refusal("a\nx\n"), Not(HasSubstr("separator")));
 }
 
 TEST_F(Csv, QuotedFieldsMayHaveQuotesAndEndsOfLines) {

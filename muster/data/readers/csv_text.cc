@@ -139,6 +139,7 @@ int64_t CsvText::find(const CsvColumn& column) const {
                     name_,
                     "', got ",
                     *number,
+                    hint_at_separator(),
                     "; correct the number"));
   }
   const auto& wanted = std::get<std::string>(column);
@@ -154,6 +155,18 @@ int64_t CsvText::find(const CsvColumn& column) const {
                     "', got several; give its number, from 0"));
   }
   refuse_name(wanted);
+}
+
+// A table that is read with the wrong separator seems to have one column.
+std::string CsvText::hint_at_separator() const {
+  const std::string_view line = text_.substr(0, text_.find('\n'));
+  const size_t at = line.find_first_of(",;\t|");
+  if (first_.size() != 1 || at == std::string_view::npos || line[at] == format_.separator)
+    return "";
+  const std::string other = line[at] == '\t' ? "\\t" : std::string(1, line[at]);
+  return cat(" (the first line has one column and a '",
+             other,
+             "': if that divides the columns, set .format.separator to it)");
 }
 
 void CsvText::refuse_name(const std::string& wanted) const {
@@ -175,6 +188,7 @@ void CsvText::refuse_name(const std::string& wanted) const {
                   name_,
                   "', got ",
                   name,
+                  hint_at_separator(),
                   "; correct the name"));
 }
 
@@ -328,6 +342,7 @@ void CsvText::refuse(int64_t line, const std::string& expected, const std::strin
                   line,
                   ", got ",
                   got,
+                  hint_at_separator(),
                   "; correct the file or the options"));
 }
 

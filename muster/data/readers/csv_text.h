@@ -82,6 +82,7 @@ class CsvText {
   bool find_header() const;
   double value_of(const Row& row, int64_t column, std::optional<double> missing) const;
   double class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const;
+  std::string hint_at_separator() const;
   [[noreturn]] void refuse_name(const std::string& wanted) const;
   std::string column_text(int64_t column) const;
   [[noreturn]] void refuse(int64_t line, const std::string& expected, const std::string& got) const;
