@@ -16,6 +16,7 @@
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
+#include "muster/checkpoint/files/saving_lock.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/safetensors.h"
 
@@ -100,7 +101,8 @@ HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy) {
   return under_way;
 }
 
-// The space is checked before anything is written.
+// The space is checked before anything is written. A training that saves has the folder's lock
+// already.
 std::string write_image(const SaveOptions& options, const CheckpointImage& image) {
   const int64_t step = image.position.step;
   if (options.directory.empty() || step < 0) {
@@ -111,7 +113,7 @@ std::string write_image(const SaveOptions& options, const CheckpointImage& image
                     step,
                     "; set both"));
   }
-  make_directory(options.directory);
+  const auto lock = lock_for_saving(options.directory);
   remove_leftovers(options.directory);
   const uint64_t of_optimizer = image.optimizer ? needed_bytes(image.optimizer->tensors) : 0;
   check_space(options.directory,

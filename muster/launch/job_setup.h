@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/launch/folder_lock.h"
+#include "muster/base/folder_lock.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/rank_rendezvous.h"
 #include "muster/launch/rank_spec.h"

@@ -19,11 +19,11 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folder_lock.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/launch/folder_lock.h"
 #include "muster/launch/job_setup.h"
 
 namespace muster {

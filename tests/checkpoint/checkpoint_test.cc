@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/folder_lock.h"
+#include "muster/checkpoint/files/directory.h"
+#include "muster/checkpoint/files/saving_lock.h"
 #include "tests/checkpoint/model.h"
 #include "tests/checkpoint/thread_peers.h"
 #include "tests/data/files.h"
@@ -107,6 +110,16 @@ TEST_F(Checkpoint, ModelWithoutOptimizer) {
       HasSubstr("saved without its optimizer"));
   save_checkpoint({.directory = folder_ / "with"}, {*model_, &optimizer}, {.step = 1});
   EXPECT_TRUE(load_latest_checkpoint(folder_ / "with", {*model_}));
+}
+
+TEST_F(Checkpoint, AFolderThatAnotherJobSavesIntoCanBeReadAlone) {
+  save_checkpoint({.directory = folder_.path()}, {*model_}, {.step = 1});
+  const FolderLock other({.folder = folder_.path(), .file = kSavingLock, .start = "another"});
+  EXPECT_THAT(
+      message_of([&] { save_checkpoint({.directory = folder_.path()}, {*model_}, {.step = 2}); }),
+      HasSubstr("expected no job that still writes there, got one (process "));
+  EXPECT_TRUE(load_latest_checkpoint(folder_.path(), {*model_}));
+  EXPECT_EQ(list_checkpoints(folder_.path()).size(), 1U);
 }
 
 TEST_F(Checkpoint, RefusesBadArguments) {

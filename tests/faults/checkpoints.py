@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from hosts import wait_for
-from place import Skip, expect
+from place import Skip, expect, read_until
 from table import row
 
 SAMPLES, BATCH = 96, 12  # of chaos_probe's data, and of each of its steps
@@ -98,7 +98,7 @@ def full_during_the_write(place):
     with small_disk(place, "nr_inodes=64") as where:
         left = os.statvfs(where).f_ffree
         (where / "junk").mkdir()
-        for number in range(left - 3):  # for the folder, this one, and the first file
+        for number in range(left - 4):  # for the folder, its lock, this one, and the first file
             (where / f"junk/{number}").touch()
         said = fails_without_room(place, r"checkpoint: cannot create '(\S+)': No space left on device")
         expect(not list(where.glob("*.tmp-*")), "what was half written is left")
@@ -152,6 +152,23 @@ def damaged_checkpoint(place):
 def mixed_steps(place):
     said = resumed(place, 9, lambda last, before: last.write_bytes(before.read_bytes()))
     return f"'{said[:90]}…'; went on from step-9"
+
+
+@row(94, "two jobs save into one folder of checkpoints", "the second is refused before it trains, the first goes on")
+def shared_folder(place):
+    program = str(pathlib.Path(place.probe()).with_name("resume_probe"))
+    gate = place.folder / "gate"
+    argv = ("run", "-q", "-n", "2", "--cpu-slots", "2", program, "--in", f"{place.folder}/shared", str(gate))
+    first = place.start(*argv)
+    read_until(first, "waits")
+    code, out, refused = place.run(*argv)
+    expect(code == 1 and "trains" not in out, f"exit code {code}; {out}{refused}")
+    gate.touch()
+    out, err = first.communicate(timeout=60)
+    expect(first.returncode == 0, err.decode())
+    there = sorted(path.name for path in (place.folder / "shared").iterdir())
+    expect(there == ["step-12", "step-6", "step-9"], there)
+    return f"'got one {re.search('got one (.*?);', refused).group(1)}'; the first saved all of its steps"
 
 
 @row(35, "a job goes on with another number of ranks", "no sample twice, none lost")

@@ -11,7 +11,9 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/folder_lock.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/saving_lock.h"
 #include "muster/data/loader.h"
 #include "muster/data/stream_loader.h"
 #include "muster/train/ema.h"
@@ -139,10 +141,20 @@ TEST(Checkpoints, BackgroundSavesAreThoseOfTheirStep) {
 }
 
 TEST(Checkpoints, ABackgroundSaveThatFailsIsAnErrorOfTheNextOnAllRanks) {
-  run_ranks(2, [](ProcessGroup& group) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
     Trained trained(1);
-    Checkpoints behind(group, {.folder = "/proc/no/such/folder", .background = true});
+    Checkpoints nowhere(group, {.folder = "/proc/no/such/folder", .background = true});
+    trained.add_to(nowhere);
+    EXPECT_THROW(nowhere.save(1), Error) << "a folder that cannot be made is seen at once";
+    Checkpoints behind(group, {.folder = folder / "checkpoints", .background = true});
     trained.add_to(behind);
+    behind.save(0);
+    behind.finish();
+    if (group.rank() == 0) {
+      std::filesystem::remove_all(folder / "checkpoints");
+      test::put_file(folder / "checkpoints", "a file in its place");
+    }
     behind.save(1);
     EXPECT_THROW(behind.save(2), Error);
     behind.save(3);
@@ -175,6 +187,24 @@ TEST(Checkpoints, RanksThatStartAgainGoOnFromTheirOwnJobsAlone) {
   });
 }
 
+// A lock that is not in this process's list is another job's.
+TEST(Checkpoints, AFolderOfAnotherJobIsRefusedOnAllRanks) {
+  const test::TempFolder folder;
+  const FolderLock other({.folder = folder.path(), .file = kSavingLock, .start = "another"});
+  const auto refused = HasSubstr("expected no job that still writes there, got one (process ");
+  run_ranks(2, [&](ProcessGroup& group) {
+    Trained trained(1);
+    Checkpoints saves(group, {.folder = folder.path(), .every = 3});
+    trained.add_to(saves);
+    EXPECT_THAT(test::message_of([&] { saves.restore(); }), refused) << "before it trains";
+    Checkpoints loads(group, {.folder = folder.path(), .resume = true});
+    trained.add_to(loads);
+    EXPECT_FALSE(loads.restore()) << "it may only load";
+    EXPECT_THAT(test::message_of([&] { loads.save_or_stop(1); }), refused);
+  });
+  EXPECT_THAT(test::names_in(folder.path()), ElementsAre(kSavingLock));
+}
+
 TEST(Checkpoints, ATrainingRemovesItsOwnAlone) {
   run_ranks(1, [](ProcessGroup& group) {
     test::TempFolder folder;
@@ -186,7 +216,9 @@ TEST(Checkpoints, ATrainingRemovesItsOwnAlone) {
       checkpoints.restore();
       for (const int64_t step : steps)
         checkpoints.save(step);
-      return test::names_in(folder.path());
+      std::vector<std::string> names = test::names_in(folder.path());
+      std::erase(names, ".saving");
+      return names;
     };
     EXPECT_THAT(save("b", false, {1, 2, 3, 4}), ElementsAre("step-3", "step-4"));
     EXPECT_THAT(save("a", false, {10, 20, 30}),

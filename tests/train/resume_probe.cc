@@ -4,6 +4,9 @@
 //   resume_probe --stop-at N SIGNAL   after step N rank 1 sends its launcher the signal, and waits
 //                                     until it has come here
 //   resume_probe --resume             goes on from the newest checkpoint
+//   resume_probe --in FOLDER GATE     saves into FOLDER, and goes on after step 6 when GATE is
+//   there resume_probe --again-in FOLDER    goes on from the newest checkpoint in FOLDER
+//   resume_probe --load FOLDER        only loads it
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -13,6 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <string>
 
 #include "tests/support/digest.h"
 
@@ -23,7 +28,17 @@ struct Plan {
   int64_t stop_at = 0;
   int signal = 0;
   bool resume = false;
+  std::string folder = {};
+  std::string gate = {};
+  bool only_loads = false;
 };
+
+void wait_for(const std::string& gate) {
+  std::printf("waits\n");
+  std::fflush(stdout);
+  while (!std::filesystem::exists(gate))
+    ::usleep(1000);
+}
 
 void be_stopped(muster::Context& ctx, int signal) {
   ctx.stop_requested();
@@ -46,11 +61,16 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   auto data = ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)),
                          {.batch_size = 4, .accumulate = 2, .workers = 1});
   torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));  // each rank drops others
-  muster::Checkpoints checkpoints(ctx, {.every = 3, .resume = plan.resume});
+  muster::Checkpoints checkpoints(
+      ctx, {.folder = plan.folder, .every = plan.only_loads ? 0 : 3, .resume = plan.resume});
   muster::Metrics metrics(ctx);
   checkpoints.add("model", net.ptr()).add("optimizer", optimizer).add("schedule", schedule);
   checkpoints.add("data", data).add("metrics", metrics);
   checkpoints.restore();
+  if (plan.only_loads)
+    return;
+  if (ctx.rank() == 0)
+    std::printf("trains\n");
   muster::DistributedDataParallel model(net.ptr(), ctx.process_group());
   muster::TrainStep step(model, optimizer, {.schedule = &schedule});
   for (const auto& batch : data.steps(12)) {
@@ -65,6 +85,8 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
       be_stopped(ctx, plan.signal);
     if (checkpoints.save_or_stop(done))
       return;
+    if (done == 6 && ctx.rank() == 0 && !plan.gate.empty())
+      wait_for(plan.gate);
     if (done == plan.kill_at && ctx.rank() == 1 && ctx.env().attempt == 0)
       std::raise(SIGKILL);
   }
@@ -90,5 +112,11 @@ int main(int argc, char** argv) {
     plan = {.stop_at = std::atoll(argv[2]), .signal = std::atoi(argv[3])};
   if (is("--resume"))
     plan.resume = true;
+  if (is("--in"))
+    plan = {.folder = argv[2], .gate = argv[3]};
+  if (is("--again-in"))
+    plan = {.resume = true, .folder = argv[2]};
+  if (is("--load"))
+    plan = {.resume = true, .folder = argv[2], .only_loads = true};
   return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
 }

@@ -72,6 +72,45 @@ class Resume(unittest.TestCase):
                     self.assertAlmostEqual(loss, wanted, places=12)  # of steps on both sides of the kill
                 self.assertIn(f"step-{step // 3 * 3}" if step >= 3 else "no checkpoint yet", said)
 
+    def test_a_folder_of_checkpoints_is_one_jobs_at_a_time(self):
+        with tempfile.TemporaryDirectory(prefix="muster-shared-probe-") as folder:
+            shared, gate = pathlib.Path(folder, "shared"), f"{folder}/gate"
+            command = [f"{BUILD}/bin/muster", "run", "--nproc-per-node", "2", f"{BUILD}/tests/resume_probe", "--in", shared, gate]
+            env = {**os.environ, "MUSTER_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1"}
+            with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
+                try:
+                    while "waits" not in (line := first.stdout.readline()):
+                        self.assertTrue(line)
+                    self.others_beside_a_job_that_saves(folder, shared, gate)
+                finally:
+                    first.kill()  # its ranks end by themselves, and the lock with them
+                third = self.start(folder, "--again-in", str(shared))
+                self.assertEqual(third.returncode, 0, third.stdout + third.stderr)
+                self.assertIn(f"resume: {shared}/step-6", third.stderr)
+                self.assertNotIn("interrupted", third.stderr)
+            self.assertEqual(sorted(path.name for path in shared.iterdir()), ["step-12", "step-6", "step-9"])
+
+    def others_beside_a_job_that_saves(self, folder, shared, gate):
+        there = sorted(path.name for path in shared.iterdir())
+        second = self.start(folder, "--in", str(shared), gate)
+        self.assertNotEqual(second.returncode, 0)
+        self.assertRegex(second.stderr, rf"the folder '{shared}': expected no job that still writes there, got one "
+                         rf"\(process \d+ on {re.escape(os.uname().nodename)}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)")
+        self.assertNotIn("trains", second.stdout)  # it is refused before that
+        loads = self.start(folder, "--load", str(shared))
+        self.assertEqual(loads.returncode, 0, loads.stderr)
+        self.assertIn(f"{shared}/step-6", loads.stderr)
+        self.assertRegex(loads.stderr, r"another job saves into .*, and is refused when it saves")
+        self.assertEqual(sorted(path.name for path in shared.iterdir()), there)
+
+    def test_a_restarted_job_has_its_folder_again(self):
+        with tempfile.TemporaryDirectory(prefix="muster-own-probe-") as folder:
+            for flags in (("--max-restarts", "1"), ("--on-failure", "replace", "--max-restarts", "1")):
+                with self.subTest(flags=flags):
+                    done = self.start(folder, "--kill-at", "4", flags=flags)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                    self.assertNotIn("no job that still writes there", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

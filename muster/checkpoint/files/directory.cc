@@ -80,6 +80,14 @@ Fd open_folder(const std::string& path) {
   return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
+// What moves aside to be removed is no leftover of an interrupted save to others.
+Fd locked_folder(const std::string& path) {
+  Fd folder = open_folder(path);
+  if (folder.valid())
+    ::flock(folder.get(), LOCK_EX | LOCK_NB);
+  return folder;
+}
+
 // Whether the open folder still has that name, and not another folder.
 bool is_still_at(const Fd& folder, const std::string& path) {
   struct stat by_fd{};
@@ -145,6 +153,7 @@ void remove_leftovers(const std::string& directory) {
 // A folder is removed file by file, so it first gets a name that is no checkpoint's.
 void remove_checkpoint(const std::string& path) {
   const std::string aside = temporary_path(path);
+  const Fd lock = locked_folder(path);
   if (::rename(path.c_str(), aside.c_str()) != 0) {
     const auto why = std::error_code(errno, std::generic_category()).message();
     log(LogLevel::warn, cat("checkpoint: cannot remove '", path, "': ", why));
@@ -205,6 +214,7 @@ Staging::~Staging() {
 std::string Staging::publish() {
   sync_folder(path_);
   const bool exists = fs::exists(fs::symlink_status(final_path_));
+  const Fd old = exists ? locked_folder(final_path_) : Fd();
   if (exists) {
     replace(path_, final_path_);
   } else if (::rename(path_.c_str(), final_path_.c_str()) != 0) {

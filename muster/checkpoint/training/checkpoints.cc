@@ -13,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/lineage.h"
+#include "muster/checkpoint/files/saving_lock.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/best_metric.h"
 #include "muster/checkpoint/training/given_options.h"
@@ -93,6 +94,32 @@ void Checkpoints::delegate(DelegatingOptimizer optimizer) {
   training_->models().delegate(std::move(optimizer));
 }
 
+// Rank 0 writes, or makes the folder that all write into.
+void Checkpoints::take_folder() {
+  if (has_folder_)
+    return;
+  const CheckpointsOptions& options = training_->options();
+  Peers(group()).on_rank0([&] {
+    folder_lock_ =
+        lock_for_saving(options.folder, {.launch = options.launch, .attempt = options.attempt});
+  });
+  has_folder_ = true;
+}
+
+// A job that loads from the folder of another that still trains may be meant to.
+void Checkpoints::warn_of_other_saver() {
+  const std::string& folder = training_->options().folder;
+  const std::string other = group().rank() == 0 && !has_folder_ ? other_saver(folder) : "";
+  if (other.empty())
+    return;
+  log(LogLevel::warn,
+      cat("checkpoints: another job saves into '",
+          folder,
+          "' (",
+          other,
+          "): this one can load there, and is refused when it saves"));
+}
+
 const std::string& Checkpoints::path() const {
   return branch_->path;
 }
@@ -171,6 +198,10 @@ bool Checkpoints::restore() {
   const Span span("restore", Category::checkpoint);
   training_->check_named_parts();
   const CheckpointsOptions& options = training_->options();
+  const bool says_that_it_saves = options.every > 0 || options.every_time.count() > 0;
+  if (says_that_it_saves)
+    take_folder();
+  warn_of_other_saver();
   const bool is_restarted = options.attempt > 0;
   const bool is_asked = options.resume || !options.resume_from.empty() || is_restarted;
   const bool is_found = is_asked && (restore_kept() || load_saved());
@@ -308,6 +339,7 @@ std::string Checkpoints::save(int64_t step) {
 // No gradient is recorded for what is copied.
 std::string Checkpoints::write(int64_t step) {
   last_step_ = step;
+  take_folder();
   if (steps_between_kept() > 0)
     keep(step);  // so what is in memory is never older than what is on the disk
   const Span span("checkpoint", Category::checkpoint);
@@ -355,6 +387,7 @@ std::string Checkpoints::save_when_due(int64_t step) {
 
 // All ranks ask whether to stop, at the same step; the answer is the same for all of them.
 bool Checkpoints::save_or_stop(int64_t step) {
+  take_folder();
   const bool is_saved = !save_when_due(step).empty();
   const auto& should_stop = training_->options().should_stop;
   if (!should_stop || !should_stop())

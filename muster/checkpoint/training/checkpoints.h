@@ -55,6 +55,7 @@ concept CanBeAdded = IsSaved<Object> || std::same_as<std::remove_cvref_t<Object>
                      };
 
 class BestMetric;
+class FolderLock;
 struct KeptState;
 struct LoadedCheckpoint;
 class Training;
@@ -164,6 +165,10 @@ class Checkpoints {
     return *this;
   }
 
+  // Takes the folder if `every` or `every_time` is set; otherwise the first call that saves or may
+  // save takes it, and a job that only loads never does. One job at a time has a folder: another
+  // gets failed_precondition, which names the first, within some seconds.
+  //
   // Loads the newest complete checkpoint, if `resume` is set or the ranks were restarted; rank 0
   // logs which. After ranks were replaced in place, it loads the newest state that any rank has in
   // memory. Returns false if there is nothing to go on from. Collective: yes. Throws: as
@@ -247,7 +252,10 @@ class Checkpoints {
     struct Steps {
       Checkpoints& of;
       int64_t until;
-      StepIterator begin() const { return {of, until}; }
+      StepIterator begin() const {
+        of.take_folder();
+        return {of, until};
+      }
       std::default_sentinel_t end() const { return {}; }
     };
     return Steps{*this, until};
@@ -275,6 +283,8 @@ class Checkpoints {
   Checkpoints& add_part(std::unique_ptr<TrainingPart> part);
   void delegate(DelegatingOptimizer optimizer);
 
+  void take_folder();
+  void warn_of_other_saver();
   BestMetric& metric();
   bool take_value(int64_t step, double value);
   std::string best_path() const;
@@ -295,6 +305,9 @@ class Checkpoints {
   void begin_branch(const LoadedCheckpoint& loaded);
 
   std::unique_ptr<Training> training_;
+  std::shared_ptr<const FolderLock>
+      folder_lock_;  // on rank 0; outlives what the stores still write
+  bool has_folder_ = false;
   std::unique_ptr<TrainingStore> whole_store_, sharded_store_;
   std::unique_ptr<TrainingBranch> branch_;
   std::unique_ptr<BestMetric> best_;  // null without CheckpointsOptions::best

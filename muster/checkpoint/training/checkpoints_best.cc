@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/best_metric.h"
+#include "muster/checkpoint/training/stores.h"
 #include "muster/checkpoint/training/training.h"
 
 namespace muster {
@@ -30,6 +31,7 @@ bool Checkpoints::take_value(int64_t step, double value) {
 // that.
 bool Checkpoints::save_if_best(int64_t step, double value) {
   const BestMetric before = metric();
+  take_folder();
   if (!take_value(step, value))
     return false;
   save_from(step, &before);

@@ -1,14 +1,16 @@
-#include "muster/launch/folder_lock.h"
+#include "muster/base/folder_lock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <thread>
 
 #include "muster/base/error.h"
+#include "muster/base/units.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -62,6 +64,37 @@ TEST(FolderLock, TheFirstIsAloneUntilItShares) {
   shared = true;
   first.share();
   other.join();
+}
+
+TEST(FolderLock, AnotherAttemptOfAStartMayShareIt) {
+  const ScratchFolder folder;
+  const auto claim = [&](const std::string& start, const std::string& attempt) {
+    return FolderClaim{.folder = folder.path(), .start = start, .attempt = attempt, .patience = {}};
+  };
+  const auto error_of = [&](const FolderClaim& wish) {
+    try {
+      const FolderLock lock(wish);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  FolderLock first(claim("a", "0"));
+  first.share();
+  const std::string now = format_local_time(std::time(nullptr)).substr(0, 11);
+  EXPECT_THAT(error_of(claim("a", "0")), HasSubstr(", since " + now));
+  EXPECT_NE(error_of(claim("", "1")), "") << "nobody's start";
+  FolderLock second(claim("a", "1"));
+  EXPECT_EQ(second.why_not(), "");
+  EXPECT_THAT(holder_of_folder(claim("b", "0")), HasSubstr("process "));
+  first.remove_file_if_alone();
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/" + kFolderLock)) << "the second has it";
+}
+
+TEST(FolderLock, WhatCannotBeLockedIsSaid) {
+  const ScratchFolder folder;
+  std::filesystem::create_directory(folder.path() + "/" + kFolderLock);
+  EXPECT_EQ(FolderLock(folder.path(), "a").why_not(), "Is a directory");
 }
 
 TEST(FolderLock, AFolderThatWasRemovedIsMadeAgain) {

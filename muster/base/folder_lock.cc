@@ -1,0 +1,189 @@
+// The lock is a lock of the kernel on a file in the folder, so it ends with the processes that hold
+// it. The file's text says which start of a job holds it: the launchers of other hosts, which
+// belong to the same start, then share the lock instead of waiting for it.
+#include "muster/base/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "muster/base/clock.h"
+#include "muster/base/contains.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kNobody = "-";  // in place of a start or an attempt that is none
+
+// The words of the file's text, in this order.
+enum Word : size_t { kStart, kPid, kHost, kSince, kAttempt, kWords };
+
+std::string lock_note(const FolderClaim& claim) {
+  char host[256] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  const auto word = [](const std::string& text) {
+    return text.empty() ? kNobody : text;
+  };
+  return cat(word(claim.start),
+             " ",
+             ::getpid(),
+             " ",
+             host,
+             " ",
+             std::time(nullptr),
+             " ",
+             word(claim.attempt),
+             "\n");
+}
+
+// Empty words where the file has fewer.
+std::vector<std::string> read_lock_note(const Fd& file) {
+  char text[512];
+  const ssize_t size = file.valid() ? ::pread(file.get(), text, sizeof(text), 0) : 0;
+  const size_t length = std::max<ssize_t>(size, 0);
+  std::vector<std::string> words = split(trim({text, length}), ' ');
+  words.resize(kWords);
+  return words;
+}
+
+// "process 4711 on host-a, since 2026-01-31 12:00:00"; empty for a note that says nothing. The file
+// may be anybody's, so it is shown as it can be printed.
+std::string holder_in(const std::vector<std::string>& note) {
+  if (note[kPid].empty())
+    return "";
+  const std::optional<int64_t> since = parse_int(note[kSince]);
+  const std::string time = since ? cat(", since ", format_local_time(*since)) : "";
+  return printable(cat("process ", note[kPid], " on ", note[kHost], time));
+}
+
+struct flock whole_lock(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// Sets a lock of this open file, so that two launchers in one process are two holders. Returns 0,
+// or an errno.
+int set_lock(const Fd& file, short type) {
+  struct flock lock = whole_lock(type);
+  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0 ? 0 : errno;
+}
+
+// Whether the path still names this file: a folder that held nothing is removed with its lock.
+bool is_still_there(const Fd& file, const std::string& path) {
+  struct stat ours = {};
+  struct stat there = {};
+  if (::fstat(file.get(), &ours) != 0 || ::stat(path.c_str(), &there) != 0)
+    return false;
+  return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(FolderClaim claim)
+    : claim_(std::move(claim)), path_(claim_.folder + "/" + claim_.file) {
+  const Deadline deadline(claim_.patience);
+  std::error_code no_folder;
+  for (;;) {
+    std::filesystem::create_directories(claim_.folder, no_folder);
+    file_ = Fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+    const int error = file_.valid() ? 0 : errno;
+    if (!is_one_of(error, 0, ENOENT) && holder_of_folder(claim_).empty()) {
+      go_on_without(error);
+      return;
+    }
+    if (file_.valid() && try_lock())
+      return;
+    if (deadline.passed())
+      break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (no_folder)
+    fail_errno(cat("cannot create '", claim_.folder, "'"), no_folder.value());
+  const std::string holder = holder_of_folder(claim_);
+  throw Error(
+      ErrorCode::failed_precondition,
+      printable(cat("the folder '",
+                    claim_.folder,
+                    "': expected no job that still writes there, got one",
+                    holder.empty() ? "" : cat(" (", holder, ")"),
+                    "; wait until it has ended (`muster ps`), or give this one another folder")));
+}
+
+void FolderLock::go_on_without(int error) {
+  why_not_ = std::generic_category().message(error);
+  log(LogLevel::debug,
+      cat("no lock on ", printable(claim_.folder), " (", why_not_, "); going on without"));
+}
+
+// Whether the holder with this note belongs to the same start.
+bool FolderLock::may_share(const std::vector<std::string>& note) const {
+  const bool is_same_start = !claim_.start.empty() && note[kStart] == claim_.start;
+  const bool is_same_attempt = !claim_.attempt.empty() && note[kAttempt] == claim_.attempt;
+  return is_same_start && !is_same_attempt;
+}
+
+// False where another start holds it, or where the file has been removed meanwhile.
+bool FolderLock::try_lock() {
+  const int alone = set_lock(file_, F_WRLCK);
+  const bool held = is_one_of(alone, EAGAIN, EACCES);
+  if (alone != 0 && !held)
+    go_on_without(alone);
+  const std::vector<std::string> before = read_lock_note(file_);
+  is_new_start_ = before[kStart] != claim_.start;
+  if (held && !(may_share(before) && set_lock(file_, F_RDLCK) == 0))
+    return false;
+  if (!is_still_there(file_, path_))
+    return false;
+  if (held && claim_.attempt.empty())
+    return true;  // the note is the first holder's
+  const std::string note = lock_note(claim_);
+  const bool noted = ::ftruncate(file_.get(), 0) == 0 &&
+                     ::pwrite(file_.get(), note.data(), note.size(), 0) == std::ssize(note);
+  if (!noted)
+    log(LogLevel::debug, cat("no note in ", printable(path_)));
+  return true;
+}
+
+void FolderLock::share() {
+  if (file_.valid())
+    set_lock(file_, F_RDLCK);
+}
+
+void FolderLock::remove_file() const {
+  if (file_.valid())
+    ::unlink(path_.c_str());
+}
+
+// Who opens the file meanwhile sees that it is gone, and makes another.
+void FolderLock::remove_file_if_alone() {
+  if (file_.valid() && why_not_.empty() && set_lock(file_, F_WRLCK) == 0)
+    ::unlink(path_.c_str());
+}
+
+std::string holder_of_folder(const FolderClaim& claim) {
+  const std::string path = claim.folder + "/" + claim.file;
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  struct flock lock = whole_lock(F_WRLCK);
+  const bool is_held =
+      file.valid() && ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  return is_held ? holder_in(read_lock_note(file)) : "";
+}
+
+}  // namespace muster
