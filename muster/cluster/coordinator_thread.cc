@@ -24,7 +24,10 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kTick{200};
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTick{200};
+constexpr const char* kAge = "age";  // a key
 constexpr int64_t kReadAtATime = 256;
 
 // The report of that number; nothing if it does not come within a tick.
@@ -158,7 +161,7 @@ void CoordinatorThread::serve() {
   if (options_.take_over) {
     take_over(next_report);
   } else {
-    age_of_job();  // which begins now
+    tell_age();
   }
   while (!stop_) {
     std::vector<Order> orders = next_orders(next_report);
@@ -185,17 +188,32 @@ void CoordinatorThread::take_over(int64_t& next_report) {
     reports.push_back(report_from_text(text));
     history_.note(number, reports.back(), now);
   });
-  give(coordinator_.take_over(reports, orders, now, age_of_job()));
+  const milliseconds age = age_of_job();
+  began_ = now - age;
+  give(coordinator_.take_over(reports, orders, now, age));
 }
 
-// How long ago the job began, by the clock of the host that began it: after a takeover the age may
-// be as wrong as the hosts' clocks differ.
-std::chrono::milliseconds CoordinatorThread::age_of_job() {
-  using std::chrono::milliseconds;
-  const auto now =
-      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-  const auto began = parse_int(store_->compare_set("began", "", cat(now.count())));
-  return std::max(milliseconds(0), now - milliseconds(began.value_or(now.count())));
+milliseconds CoordinatorThread::time_of_day() const {
+  if (options_.time_of_day)
+    return options_.time_of_day();
+  return std::chrono::duration_cast<milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+}
+
+// "<the job's age> <the time of day>", in milliseconds.
+void CoordinatorThread::tell_age() {
+  const auto age = std::chrono::duration_cast<milliseconds>(Clock::now() - began_);
+  store_->set(kAge, cat(age.count(), " ", time_of_day().count()));
+}
+
+// As the coordinator before told it last, and the time since, which only the hosts' clocks know:
+// where they differ, or one has jumped, it is at most the time that a takeover takes.
+milliseconds CoordinatorThread::age_of_job() const {
+  const std::vector<std::string> told = split(store_->values({kAge}).at(0).value_or("0 0"), ' ');
+  const milliseconds age(parse_int(told.front()).value_or(0));
+  const milliseconds then(parse_int(told.back()).value_or(0));
+  const milliseconds most = options_.silence.is_gone_after() + 2 * options_.silence.step();
+  return age + std::clamp(time_of_day() - then, milliseconds(0), most);
 }
 
 // Each order has its number, which only one coordinator can take. A coordinator that was given up
@@ -223,6 +241,7 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   if (now < next_watch_)
     return;
   next_watch_ = now + options_.silence.step();
+  tell_age();
   const auto add = [&](std::vector<Order> more) {
     std::ranges::move(more, std::back_inserter(orders));
   };

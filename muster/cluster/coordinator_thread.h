@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,8 @@ struct CoordinatorThreadOptions {
   bool take_over = false;  // there was another coordinator: read what it did first
   // How long entries of the logs stay that nobody needs; nothing: as long as a host may be silent.
   std::optional<std::chrono::milliseconds> keeps_history = {};
+  // Since 1970; for tests. It may jump.
+  std::function<std::chrono::milliseconds()> time_of_day = {};
 };
 
 class CoordinatorThread {
@@ -57,7 +60,9 @@ class CoordinatorThread {
   std::vector<Order> next_orders(int64_t& next_report);
   void give_up(const std::string& why);
   void take_over(int64_t& next_report);
-  std::chrono::milliseconds age_of_job();
+  std::chrono::milliseconds time_of_day() const;
+  void tell_age();
+  std::chrono::milliseconds age_of_job() const;
   void give(const std::vector<Order>& orders);
   void watch_signs_of_life(std::vector<Order>& orders);
   void forget_history();
@@ -74,6 +79,7 @@ class CoordinatorThread {
   LogHistory history_;
   std::map<std::string, SignOfLife> signs_;
   Clock::time_point next_watch_;
+  Clock::time_point began_ = Clock::now();  // the job
   mutable std::mutex mutex_;
   std::optional<Order> result_;
   std::set<std::string> joined_;  // the hosts' names

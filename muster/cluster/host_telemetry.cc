@@ -28,6 +28,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/file_age.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_setup.h"
@@ -116,9 +117,7 @@ RankRange ranks_of(const HostTelemetryOptions& options) {
 
 // Whether a waiting rank of this host has just described the late one.
 bool has_shown_its_stack(const std::string& activity_path) {
-  std::error_code error;
-  const auto shown = fs::last_write_time(stack_path(activity_path), error);
-  return !error && fs::file_time_type::clock::now() - shown < kDescribeAgain;
+  return is_younger_than(stack_path(activity_path), kDescribeAgain);
 }
 
 // Calls `tell`, and logs its error: nothing that a job needs depends on what is told. Returns

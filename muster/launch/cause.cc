@@ -21,8 +21,19 @@ namespace {
 // Failures this close together may have come in any order.
 constexpr std::chrono::milliseconds kMoment{250};
 
+// How long after `b` rank `a` ended. The time of day may have jumped between the two, so it counts
+// only for ranks of different hosts.
+std::chrono::milliseconds time_between(const RankExit& b, const RankExit& a) {
+  constexpr std::chrono::milliseconds kNotKnown{0};
+  const bool share_a_clock =
+      a.host == b.host && a.host_clock != kNotKnown && b.host_clock != kNotKnown;
+  if (share_a_clock)
+    return a.host_clock - b.host_clock;
+  return std::chrono::floor<std::chrono::milliseconds>(a.at - b.at);
+}
+
 bool in_one_moment(const RankExit& a, const RankExit& b) {
-  return std::chrono::abs(a.at - b.at) <= kMoment;
+  return std::chrono::abs(time_between(a, b)) <= kMoment;
 }
 
 // A signal from outside ended it; a crash is the rank's own doing.
@@ -126,7 +137,8 @@ const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& f
   for (const RankExit& exit : exits) {
     if (exit.facts.left_early)
       return &exit;
-    if (exit.failed() || exit.sent_signal != 0 || exit.at > first.at)
+    const bool is_later = time_between(first, exit).count() > 0;
+    if (exit.failed() || exit.sent_signal != 0 || is_later)
       continue;
     const bool named = contains(first.facts.lost_ranks, exit.rank);
     if (left == nullptr || named)

@@ -146,7 +146,7 @@ JobSetup::JobSetup(const LaunchOptions& options,
 // What an earlier start has left there makes way for this one, once: the other launchers of this
 // start find the folder theirs.
 void JobSetup::take_folders() {
-  is_new_folder_ = make_run_folder(facts_.run_dir);
+  is_new_folder_ = make_run_folder(facts_.run_dir, &latest_before_);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
   const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";
   if (logs_elsewhere)
@@ -210,7 +210,7 @@ void JobSetup::remove_empty_folders() const {
 void JobSetup::remove_unused_folders() const {
   remove_empty_folders();
   if (is_new_folder_)
-    remove_unused_run_folder(facts_.run_dir);
+    remove_unused_run_folder(facts_.run_dir, latest_before_);
 }
 
 }  // namespace muster

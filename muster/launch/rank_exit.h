@@ -41,6 +41,8 @@ struct RankExit {
   std::string stderr_log{};               // the file that has all of it; empty: none
   std::chrono::milliseconds after{0};     // since start
   std::chrono::system_clock::time_point at{};
+  // The same moment on the clock of its host that never jumps; 0: not known.
+  std::chrono::milliseconds host_clock{0};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool failed_by_itself() const { return failed() && sent_signal == 0; }

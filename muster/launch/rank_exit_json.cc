@@ -136,7 +136,8 @@ Json to_json(const RankExit& exit) {
           {"last_lines", exit.last_lines},
           {"stderr_log", exit.stderr_log},
           {"seconds", std::chrono::duration<double>(exit.after).count()},
-          {"unix_milliseconds", milliseconds_of(exit.at)}};
+          {"unix_milliseconds", milliseconds_of(exit.at)},
+          {"host_milliseconds", exit.host_clock.count()}};
 }
 
 // The signal that muster sent is not recorded; that there was one is, and SIGTERM stands for it.
@@ -168,6 +169,7 @@ RankExit rank_exit_from_json(const Json& json) {
     exit.after = milliseconds_within(json.value("seconds", 0.0) * 1000);
     exit.at = std::chrono::system_clock::time_point(
         milliseconds_within(json.value("unix_milliseconds", 0.0)));
+    exit.host_clock = milliseconds_within(json.value("host_milliseconds", 0.0));
     return exit;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,

@@ -99,7 +99,9 @@ RankExit explain(const ChildExit& end,
                 .sent_signal = end.sent_signal,
                 .stderr_log = spec.err.file,
                 .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
-                .at = system_clock::now() - ago};
+                .at = system_clock::now() - ago,
+                .host_clock = std::chrono::duration_cast<std::chrono::milliseconds>(
+                    end.at.time_since_epoch())};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed())
     return exit;

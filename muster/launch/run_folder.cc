@@ -142,7 +142,7 @@ std::string resolve_run_folder(const std::string& path) {
 }
 
 // The owner is checked before and after: somebody else may have made the folder meanwhile.
-bool make_run_folder(const std::string& run_dir) {
+bool make_run_folder(const std::string& run_dir, std::string* latest_before) {
   std::error_code error;
   check_folder_owner(run_dir);
   const bool is_new = fs::create_directories(run_dir, error);
@@ -155,17 +155,22 @@ bool make_run_folder(const std::string& run_dir) {
                     "; give another with --run-dir"));
   }
   check_folder_owner(run_dir);
-  link_latest(run_dir);
+  const std::string before = link_latest(run_dir);
+  if (latest_before != nullptr)
+    *latest_before = before;
   return is_new;
 }
 
-void link_latest(const std::string& run_dir) {
+std::string link_latest(const std::string& run_dir) {
   const fs::path folder = run_dir;
   const bool is_within_run = get_env("MUSTER_RUN_DIR").has_value();
   if (is_within_run || !lies_in_runs(folder))
-    return;
+    return "";
   const Fd lock = lock_runs(folder.parent_path());
+  std::error_code is_none;
+  const fs::path before = fs::read_symlink(folder.parent_path() / kLatest, is_none);
   replace_latest(folder.parent_path(), folder.filename());
+  return before.string();
 }
 
 // The logs of each attempt are a folder whose name is a number.
@@ -205,7 +210,7 @@ bool holds_only(const std::string& folder, const std::string& name) {
 }
 
 // The lock keeps another launcher from making the folder the newest while it goes.
-void remove_unused_run_folder(const std::string& run_dir) {
+void remove_unused_run_folder(const std::string& run_dir, const std::string& latest_before) {
   const fs::path folder = run_dir;
   if (!lies_in_runs(folder))
     return;
@@ -218,6 +223,9 @@ void remove_unused_run_folder(const std::string& run_dir) {
     fs::remove_all(folder / name, error);
   if (::rmdir(folder.c_str()) != 0 || fs::read_symlink(runs / kLatest, error) != folder.filename())
     return;
+  // Times of folders may be those of a clock that was set since.
+  if (!latest_before.empty() && fs::is_directory(runs / latest_before, error))
+    return replace_latest(runs, latest_before);
   if (const auto before = newest_run(runs))
     return replace_latest(runs, *before);
   ::unlink((runs / kLatest).c_str());

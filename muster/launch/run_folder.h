@@ -14,14 +14,16 @@ namespace muster {
 // changes it. Throws: io, when there is no current folder.
 std::string resolve_run_folder(const std::string& path);
 
-// Makes the folder, and points `latest` to it (link_latest). Returns whether it is new. Throws: io;
+// Makes the folder, and points `latest` to it (link_latest), whose name of before goes to
+// `latest_before`. Returns whether it is new. Throws: io;
 // failed_precondition, of another user's folder (folder_owner.h).
-bool make_run_folder(const std::string& run_dir);
+bool make_run_folder(const std::string& run_dir, std::string* latest_before = nullptr);
 
 // Points the link `latest` to `run_dir`, where that is a folder in `runs/` of the current one and
 // the run is part of no other (MUSTER_RUN_DIR). The link is replaced in one step, and a file or
-// folder of that name is left alone. A link that cannot be made is no error.
-void link_latest(const std::string& run_dir);
+// folder of that name is left alone. A link that cannot be made is no error. Returns what it named
+// before; empty: nothing.
+std::string link_latest(const std::string& run_dir);
 
 // The folders of attempts in `log_dir`, which an earlier start of a job has left there, go into
 // `earlier-<n>` beside them. Throws: io.
@@ -35,7 +37,8 @@ std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
 bool holds_only(const std::string& folder, const std::string& name);
 
 // Removes a folder in `runs/` that holds nothing, or what the launcher itself writes alone;
-// `latest` then points to the run before.
-void remove_unused_run_folder(const std::string& run_dir);
+// `latest` then points to the run before: the folder `latest_before` if that is there, else to the
+// one that changed last.
+void remove_unused_run_folder(const std::string& run_dir, const std::string& latest_before = "");
 
 }  // namespace muster

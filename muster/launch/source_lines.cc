@@ -98,11 +98,14 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
     take_answer(*frames[i], said[2 * i], said[2 * i + 1], has_all_symbols);
 }
 
-// A module that was built anew since has other offsets.
+// A module that was built anew since has other offsets. One with a time of the future was built
+// before the clock was set back.
 bool has_changed_since(const std::string& module, std::chrono::system_clock::time_point taken) {
   struct stat info = {};
-  return ::stat(module.c_str(), &info) == 0 &&
-         std::chrono::system_clock::from_time_t(info.st_mtime) > taken;
+  if (::stat(module.c_str(), &info) != 0)
+    return false;
+  const auto changed = std::chrono::system_clock::from_time_t(info.st_mtime);
+  return changed > taken && changed <= std::chrono::system_clock::now();
 }
 
 std::string shorter(std::string function) {

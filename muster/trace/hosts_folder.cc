@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/file_age.h"
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -27,13 +28,6 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kAskedFor{5};
 constexpr std::chrono::seconds kFresh{4};  // they are asked for each second
 constexpr size_t kMostLateText = 65536;
-
-// A file that is not there is not young.
-bool is_younger_than(const fs::path& file, std::chrono::seconds age) {
-  std::error_code error;
-  const auto written = fs::last_write_time(file, error);
-  return !error && fs::file_time_type::clock::now() - written < age;
-}
 
 bool is_folder_of_copies(const fs::path& path) {
   std::error_code error;

@@ -5,12 +5,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -90,13 +94,31 @@ std::string begin_event(int64_t step) {
   return event;
 }
 
+constexpr std::string_view kEventFiles = "events.out.tfevents.";
+
+// TensorBoard reads a folder's files in the order of their names, so a new one's time is later than
+// that of the others, also where the clock was set back since.
+int64_t time_for_name(const std::string& folder) {
+  int64_t time = std::time(nullptr);
+  std::error_code is_none;
+  for (std::filesystem::directory_iterator entry(folder, is_none), end; !is_none && entry != end;
+       entry.increment(is_none)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kEventFiles))
+      continue;
+    const std::vector<std::string> words = split(name.substr(kEventFiles.size()), '.');
+    time = std::max(time, parse_int(words[0]).value_or(0) + 1);
+  }
+  return time;
+}
+
 // TensorBoard's own writers name their files like this. Several files of one process have different
 // numbers.
-std::string event_file_name() {
+std::string event_file_name(const std::string& folder) {
   static std::atomic<int> files = 0;
   char host[256] = "localhost";
   ::gethostname(host, sizeof(host) - 1);
-  return cat("events.out.tfevents.", std::time(nullptr), ".", host, ".", ::getpid(), ".", files++);
+  return cat(kEventFiles, time_for_name(folder), ".", host, ".", ::getpid(), ".", files++);
 }
 
 // A TFRecord: the length, its checksum, the event, its checksum.
@@ -114,7 +136,7 @@ std::string record_of(const std::string& event) {
 }  // namespace
 
 // The head is written with the first event, so that a full disk does not fail the start.
-EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_file_name()) {
+EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_file_name(folder)) {
   file_ = Fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
   if (!file_.valid())
     fail_errno(cat("tensorboard: cannot make '", path_, "'"), errno);

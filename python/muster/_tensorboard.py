@@ -9,6 +9,7 @@ import time
 from typing import Mapping
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # protobuf's wire types
+_PREFIX = "events.out.tfevents."
 _numbers = itertools.count()
 _table: list[int] = []
 
@@ -54,11 +55,17 @@ def _event(step: int) -> bytes:
     return _key(1, _EIGHT_BYTES) + struct.pack("<d", time.time()) + _key(2, _VARINT) + _varint(step)
 
 
+def _time_for_name(folder: str) -> int:
+    """Later than that of the other files, as TensorBoard reads them in the order of their names, also where the clock was set back."""
+    names = [name[len(_PREFIX):].split(".")[0] for name in os.listdir(folder) if name.startswith(_PREFIX)]
+    return max([int(time.time()), *(int(name) + 1 for name in names if name.isdecimal())])
+
+
 class EventFile:
     """Scalars for TensorBoard, in a new file of the folder."""
 
     def __init__(self, folder: str) -> None:
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        name = f"{_PREFIX}{_time_for_name(folder)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self.path = os.path.join(folder, name)
         with open(self.path, "xb"):
             pass

@@ -26,9 +26,13 @@ CoordinatorThreadOptions options_of(bool take_over) {
 class CoordinatorOverAStore : public testing::Test {
  protected:
   std::unique_ptr<CoordinatorThread> coordinator(bool take_over = false) {
+    return coordinator(between(2, 3), options_of(take_over));
+  }
+  std::unique_ptr<CoordinatorThread> coordinator(const CoordinatorRules& rules,
+                                                 const CoordinatorThreadOptions& options) {
     return std::make_unique<CoordinatorThread>(
         store_,
-        between(2, 3),
+        rules,
         [](const std::vector<HostFacts>& hosts) {
           Inventory inventory{.source = "test"};
           Request request;
@@ -38,7 +42,7 @@ class CoordinatorOverAStore : public testing::Test {
           }
           return plan(inventory, request);
         },
-        options_of(take_over));
+        options);
   }
 
   void join(const std::string& name) {
@@ -96,7 +100,7 @@ TEST_F(CoordinatorOverAStore, ItsLogsDoNotGrowWhileHostsComeAndGo) {
                 ElementsAre("id-" + others[0], "id-" + others[1], "id-" + cat(round + 2)));
     most = std::max(most, store_->num_keys());
   }
-  // Three joins, the sizes of both logs, the moment of the beginning; and of the last two rounds an
+  // Three joins, the sizes of both logs, the age of the job; and of the last two rounds an
   // order in some parts, a refusal, a stop and three reports each.
   EXPECT_LT(most, 60);
 }
@@ -118,6 +122,34 @@ TEST_F(CoordinatorOverAStore, ASuccessorReadsWhatIsLeftOfTheLogs) {
   report({.kind = Report::Kind::ended, .from = "id-12", .round = 12});
   report({.kind = Report::Kind::ended, .from = "id-13", .round = 12});
   EXPECT_EQ(next(Order::Kind::finish).exit_code, 0);
+}
+
+// The time limit is the job's, whoever coordinates it, and whatever the time of day is there.
+TEST_F(CoordinatorOverAStore, ASuccessorsClockDoesNotEndTheJob) {
+  CoordinatorRules rules = between(2, 3);
+  rules.time_limit = std::chrono::minutes(30);
+  const auto at = [&](bool take_over, std::chrono::hours jump) {
+    CoordinatorThreadOptions options = options_of(take_over);
+    options.silence = Silence(std::chrono::seconds(15));
+    options.time_of_day = [jump] {
+      return milliseconds(std::chrono::hours(500'000) + jump);
+    };
+    return coordinator(rules, options);
+  };
+  auto first = at(/*take_over=*/false, std::chrono::hours(0));
+  join("0");
+  store_->get("age", kLong);
+  first.reset();
+  at(/*take_over=*/true, std::chrono::hours(-1)).reset();
+  auto second = at(/*take_over=*/true, std::chrono::hours(1));
+  join("1");
+  join("2");
+  EXPECT_THAT(next(Order::Kind::start).hosts, ElementsAre("id-0", "id-1", "id-2"));
+  second.reset();
+  const milliseconds limit = *rules.time_limit;
+  store_->set("age", cat(limit.count(), " 0"));
+  const auto third = at(/*take_over=*/true, std::chrono::hours(0));
+  next(Order::Kind::stop);
 }
 
 }  // namespace

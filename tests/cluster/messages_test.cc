@@ -23,20 +23,20 @@ TEST(Messages, AReportIsReadBackAsItWas) {
                            .muster_version = "0.1.0",
                            .masks = {.cuda = "", .rocr = std::nullopt, .hip = "1"},
                            .host = gpu_host(1, 8)};
-  report.exits = {
-      {.rank = 3,
-       .local_rank = 1,
-       .host = "b",
-       .device = "GPU-1",
-       .pid = 99,
-       .signal = SIGSEGV,
-       .cause = "killed",
-       .message = "m",
-       .stack = "s",
-       .last_lines = {"one", "two"},
-       .stderr_log = "/log",
-       .after = std::chrono::milliseconds(1500),
-       .at = std::chrono::system_clock::time_point(std::chrono::milliseconds(1234567))}};
+  report.exits = {{.rank = 3,
+                   .local_rank = 1,
+                   .host = "b",
+                   .device = "GPU-1",
+                   .pid = 99,
+                   .signal = SIGSEGV,
+                   .cause = "killed",
+                   .message = "m",
+                   .stack = "s",
+                   .last_lines = {"one", "two"},
+                   .stderr_log = "/log",
+                   .after = std::chrono::milliseconds(1500),
+                   .at = std::chrono::system_clock::time_point(std::chrono::milliseconds(1234567)),
+                   .host_clock = std::chrono::milliseconds(4321)}};
   report.stopped_by = SIGTERM;
   report.error = "e";
   report.exit_code = 5;
@@ -54,6 +54,7 @@ TEST(Messages, AReportIsReadBackAsItWas) {
   EXPECT_EQ(read.exits[0].last_lines, report.exits[0].last_lines);
   EXPECT_EQ(read.exits[0].after, report.exits[0].after);
   EXPECT_EQ(read.exits[0].at, report.exits[0].at);
+  EXPECT_EQ(read.exits[0].host_clock, report.exits[0].host_clock);
   EXPECT_EQ(to_text(read), to_text(report));
 }
 

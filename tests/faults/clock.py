@@ -20,7 +20,7 @@ class FakedClock:
         self.jump_to(0)
 
     def jump_to(self, seconds):
-        """So many seconds ahead of the real one."""
+        """So many seconds ahead of the real one, or behind it."""
         later = self.file.with_name("later")
-        later.write_text(f"+{seconds}")
+        later.write_text(f"{seconds:+}")
         later.rename(self.file)  # at once: it is being read

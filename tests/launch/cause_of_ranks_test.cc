@@ -53,6 +53,29 @@ TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
   EXPECT_THAT(ranks_of(exits), ElementsAre(0, 1, 2)) << "else all failures are of one moment";
 }
 
+// The time of day may be set back or forth between two ends on one host.
+TEST(CauseOfRanks, AClockThatJumpsChangesNoOrder) {
+  for (const milliseconds jump : {milliseconds(-3'600'000), milliseconds(3'600'000)}) {
+    std::vector<RankExit> exits = {failed(0, 0), failed(1, 1), failed(2, 0, SIGABRT)};
+    const milliseconds ends[] = {milliseconds(1'000), milliseconds(6'000), milliseconds(6'010)};
+    for (size_t i = 0; i < exits.size(); ++i) {
+      exits[i].host = "a";
+      exits[i].host_clock = ends[i];
+      exits[i].at += ends[i];
+    }
+    exits[1].facts = {.code = "peer_failed", .lost_ranks = {0}};
+    exits[1].at += jump;
+    ASSERT_NE(left_early(exits, exits[1]), nullptr) << jump.count();
+    EXPECT_EQ(left_early(exits, exits[1])->rank, 0);
+    std::vector<RankExit> goes_on = exits;
+    put_cause_first(goes_on, true);
+    EXPECT_THAT(ranks_of(goes_on), ElementsAre(0, 2, 1)) << "a crash within one moment";
+    exits[2].host_clock = exits[1].host_clock + std::chrono::minutes(1);
+    put_cause_first(exits, true);
+    EXPECT_THAT(ranks_of(exits), ElementsAre(0, 1, 2)) << "another moment";
+  }
+}
+
 // For the hosts of a job, failures are told without their last lines.
 TEST(CauseOfRanks, IsFoundWithoutTheWords) {
   std::vector<RankExit> exits;

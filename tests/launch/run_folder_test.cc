@@ -96,6 +96,17 @@ TEST_F(RunFolder, AnUnusedFolderGoesAndLatestIsTheRunBefore) {
   EXPECT_TRUE(fs::is_empty("runs")) << "no link to nothing";
 }
 
+TEST_F(RunFolder, TheRunBeforeIsTheSameWhateverTheClockSays) {
+  make_run_folder(run("long-ago"));
+  make_run_folder(run("before"));
+  set_age("long-ago", -3600);  // the clock was set back since
+  std::string latest_before;
+  make_run_folder(run("new"), &latest_before);
+  EXPECT_EQ(latest_before, "before");
+  remove_unused_run_folder(run("new"), latest_before);
+  EXPECT_EQ(latest(), "before");
+}
+
 TEST_F(RunFolder, AFolderWithResultsStays) {
   make_run_folder(run("a"));
   folder_.write("runs/a/plan.json", "{}");

@@ -4,7 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <filesystem>
+
 #include "muster/base/strings.h"
+#include "tests/device/scratch.h"
 
 namespace muster {
 namespace {
@@ -23,6 +27,18 @@ TEST(SourceLines, NamesFunctionsWhereNoLineIsKnown) {
             "  #0 muster::run() (program+0x1a2b)\n"
             "  #1 ?? (program+0x77)\n"
             "by hand");
+}
+
+// The frames of a program that was built since the failure would be wrong ones.
+TEST(SourceLines, AProgramOfTheFutureWasThereBeforeTheClockWasSetBack) {
+  const ScratchFolder folder;
+  const std::string program = folder.write("program", "");
+  const std::string stack = cat("  #0 ", program, "(+0x1a2b) _ZN6muster3runEv");
+  const auto now = std::chrono::system_clock::now();
+  EXPECT_EQ(with_source_lines(stack, now - std::chrono::hours(1)), stack) << "built anew";
+  std::filesystem::last_write_time(
+      program, std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(with_source_lines(stack, now), "  #0 muster::run() (program+0x1a2b)");
 }
 
 TEST(SourceLines, TakesNoWordsOfAStackForACommand) {

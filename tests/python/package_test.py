@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -315,6 +316,11 @@ class Metrics(PackageTest):
                 muster.metrics(1, loss=wrong)
         with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected the number of a step, got '1'; "):
             muster.metrics("1", loss=1)
+
+    def test_an_event_file_comes_after_one_of_the_future(self):
+        before = self.folder / f"events.out.tfevents.{int(time.time()) + 3600}.host.1.0"  # then the clock was set back
+        before.touch()
+        self.assertGreater(EventFile(str(self.folder)).path, str(before))
 
     def test_an_event_file_is_one_of_tensorboard(self):
         events = EventFile(str(self.folder))

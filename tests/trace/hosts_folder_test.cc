@@ -58,6 +58,22 @@ TEST_F(HostsFolder, SamplesAreReadWhileTheyAreFresh) {
   EXPECT_THAT(fresh_host_samples(run_dir()), IsEmpty());
 }
 
+// Of files from before it, which have times of the future then.
+TEST_F(HostsFolder, AClockThatWasSetBackMakesNothingYoung) {
+  make();
+  ask_other_hosts(run_dir());
+  write_host_sample(run_dir(), 3, "one");
+  for (const char* const name : {"/asked", "/3.sample"}) {
+    std::filesystem::last_write_time(
+        hosts_folder(run_dir()) + name,
+        std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  }
+  EXPECT_FALSE(are_other_hosts_asked(run_dir()));
+  EXPECT_THAT(fresh_host_samples(run_dir()), IsEmpty());
+  ask_other_hosts(run_dir());
+  EXPECT_TRUE(are_other_hosts_asked(run_dir()));
+}
+
 TEST_F(HostsFolder, LateRanksAreAskedForOnce) {
   make();
   const LateRequest one{.attempt = 2, .ranks = {3, 5}}, other{.attempt = 2, .ranks = {4}};

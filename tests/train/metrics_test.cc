@@ -1,5 +1,6 @@
 #include "muster/train/metrics.h"
 #include "muster/train/metrics_lines.h"
+#include "muster/train/tensorboard.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -433,6 +435,14 @@ TEST(MetricsOnASmallDisk, LosesLinesUntilThereIsRoomAgain) {
   });
   EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
             before + "{\"step\":4,\"n\":1}\n{\"step\":5,\"n\":1}\n");
+}
+
+// TensorBoard reads event files by their names, which have times.
+TEST(TrainMetrics, AnEventFileComesAfterOneOfTheFuture) {
+  const std::string folder = folder_for_metrics();
+  const std::string before = cat("events.out.tfevents.", std::time(nullptr) + 3600, ".host.1.0");
+  std::ofstream(folder + "/" + before).put('x');
+  EXPECT_GT(EventFile(folder).path(), folder + "/" + before) << "the clock was set back";
 }
 
 TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {
