@@ -1,13 +1,15 @@
 #include "muster/device/strict_json.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
-// A text is read twice: once by a checker that only looks for what must not be there, and once by
-// nlohmann::json itself. What an object's members may be is decided by who reads them.
+// Values are built as the text is read, and what must not be there is refused then. What an
+// object's members may be is decided by who reads them.
 
 namespace muster {
 namespace {
@@ -27,20 +29,24 @@ std::string shown(const nlohmann::json& value) {
   return text;
 }
 
-// Refuses what nlohmann::json would let pass, before the document is read for good. (A callback
-// given to nlohmann::json::parse could do both, but takes time quadratic in the length of lists.)
-class Checker : public nlohmann::json_sax<nlohmann::json> {
+// Refuses what nlohmann::json would let pass. (A callback given to nlohmann::json::parse could do
+// so, too, but takes time quadratic in the length of lists.)
+class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Checker(const std::string& what) : what_(what) {}
+  explicit Builder(const std::string& what) : what_(what) {}
 
-  bool start_object(size_t) override { return open(); }
-  bool start_array(size_t) override { return open(); }
+  nlohmann::json take() { return std::move(root_); }
+
+  bool start_object(size_t) override { return open(nlohmann::json::object()); }
+  bool start_array(size_t) override { return open(nlohmann::json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   // nlohmann::json would keep the last of two members of one name, and say nothing.
   bool key(std::string& name) override {
-    if (keys_.back().insert(name).second)
+    const auto [member, is_new] = open_.back()->emplace(name, nullptr);
+    member_ = &*member;
+    if (is_new)
       return true;
     refuse(cat("each member once, got '", name, "' twice in one object"));
   }
@@ -49,54 +55,68 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
     refuse(cat("JSON, got something else: ", json_words(error.what())));
   }
 
-  bool null() override { return count(); }
-  bool boolean(bool) override { return count(); }
-  bool number_integer(nlohmann::json::number_integer_t) override { return count(); }
-  bool number_unsigned(nlohmann::json::number_unsigned_t) override { return count(); }
-  bool number_float(nlohmann::json::number_float_t, const std::string&) override { return count(); }
-  bool string(std::string&) override { return count(); }
-  bool binary(nlohmann::json::binary_t&) override { return count(); }
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(nlohmann::json::number_integer_t value) override { return add(value); }
+  bool number_unsigned(nlohmann::json::number_unsigned_t value) override { return add(value); }
+  bool number_float(nlohmann::json::number_float_t value, const std::string&) override {
+    return add(value);
+  }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(nlohmann::json::binary_t&) override { refuse("text, got bytes"); }
 
  private:
   [[noreturn]] void refuse(const std::string& expected) const {
     throw Error(ErrorCode::invalid_argument, printable(cat(what_, ": expected ", expected)));
   }
 
-  bool open() {
-    if (keys_.size() == kMaxDepth)
+  bool open(nlohmann::json&& value) {
+    if (open_.size() == kMaxDepth)
       refuse(cat("JSON nested at most ", kMaxDepth, " levels deep, got more"));
-    keys_.emplace_back();
-    return count();
+    open_.push_back(&place(std::move(value)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  bool add(nlohmann::json&& value) {
+    place(std::move(value));
+    return true;
   }
 
   // The number of values bounds the memory that the document takes.
-  bool count() {
-    if (++values_ <= kMaxValues)
-      return true;
-    refuse(cat("at most ", kMaxValues, " values, got more"));
-  }
-
-  // Lists have an entry in keys_ as objects do, so that its size is the depth.
-  bool close() {
-    keys_.pop_back();
-    return true;
+  nlohmann::json& place(nlohmann::json&& value) {
+    if (++values_ > kMaxValues)
+      refuse(cat("at most ", kMaxValues, " values, got more"));
+    if (open_.empty())
+      return root_ = std::move(value);
+    if (open_.back()->is_object())
+      return *member_ = std::move(value);
+    open_.back()->push_back(std::move(value));
+    return open_.back()->back();
   }
 
   const std::string& what_;
   size_t values_ = 0;
-  std::vector<std::set<std::string>> keys_;  // of the objects and lists that are open
+  nlohmann::json root_;
+  std::vector<nlohmann::json*> open_;  // objects and lists, each in the one before
+  nlohmann::json* member_ = nullptr;   // of the last open object, whose value comes next
 };
 
 }  // namespace
 
 nlohmann::json parse_strict_json(const std::string& text, const std::string& what) {
-  Checker checker(what);
-  nlohmann::json::sax_parse(text, &checker);
-  return nlohmann::json::parse(text);
+  Builder builder(what);
+  nlohmann::json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::string path)
     : value_(&value), what_(std::move(what)), path_(std::move(path)) {
+  known_.reserve(value.size());
   if (value.is_object())
     return;
   const std::string place = path_.empty() ? "the top" : path_;
@@ -118,7 +138,7 @@ void JsonObject::fail(const std::string& key,
 
 // Whoever asks for a member makes it known, whether or not it is there.
 const nlohmann::json* JsonObject::find(const char* key) {
-  known_.insert(key);
+  known_.push_back(key);
   const auto member = value_->find(key);
   const bool is_there = member != value_->end() && !member->is_null();
   return is_there ? &*member : nullptr;
@@ -234,12 +254,17 @@ JsonObject JsonObject::object(const char* key) {
   return {require(key), what_, path_of(key)};
 }
 
+std::optional<JsonObject> JsonObject::object_or_none(const char* key) {
+  return find(key) == nullptr ? std::nullopt : std::optional(object(key));
+}
+
 // A member that nobody asked for is most likely misspelt, so it is not passed over.
 void JsonObject::finish() const {
   for (const auto& [key, member] : value_->items()) {
-    if (known_.contains(key))
+    if (std::ranges::find(known_, key) != known_.end())
       continue;
-    fail(key, cat("only the members ", join(known_, ", ")), "an unknown member");
+    const std::set<std::string> known(known_.begin(), known_.end());
+    fail(key, cat("only the members ", join(known, ", ")), "an unknown member");
   }
 }
 

@@ -7,8 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace muster {
@@ -42,7 +42,8 @@ class JsonObject {
   std::vector<JsonObject> objects_or_none(const char* key);
   std::vector<std::string> texts_or_none(const char* key);
   JsonObject object(const char* key);
-  void ignore(const char* key) { known_.insert(key); }  // the member may be there, unread
+  std::optional<JsonObject> object_or_none(const char* key);
+  void ignore(const char* key) { known_.push_back(key); }  // the member may be there, unread
   void finish() const;
 
   [[noreturn]] void fail(const std::string& key,
@@ -57,7 +58,7 @@ class JsonObject {
   const nlohmann::json* value_;
   std::string what_;
   std::string path_;
-  std::set<std::string> known_;
+  std::vector<std::string_view> known_;  // literals
 };
 
 // Reads "schema" of the outermost object. Throws: invalid_argument when it is not `expected`.
