@@ -1,5 +1,6 @@
 // Events wait in a queue for their virtual time. A report takes the coordinator's link, then the
-// coordinator, which reads one after another; an order takes the link once for each host.
+// coordinator, which reads one after another; an order takes the link once for each host, and an
+// order to start twice more: each host asks for its part of the plan.
 #include "benchmarks/cluster_simulation.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "benchmarks/invented_hosts.h"
 #include "muster/base/strings.h"
+#include "muster/cluster/stored_plan.h"
 #include "muster/placement/planner.h"
 #include "muster/store/store.h"
 
@@ -23,6 +25,7 @@ constexpr double kResent = 0.2;      // until a lost message is sent again
 constexpr double kJoinSeconds = 5;   // in which all hosts come
 constexpr double kEndSeconds = 0.5;  // that ranks take to end, at most
 constexpr double kMinute = 60;
+constexpr size_t kQuestionBytes = 100;     // for a host's part: a key and a frame
 constexpr std::chrono::seconds kKept{20};  // of what nobody needs in the logs
 
 double thread_seconds() {
@@ -31,10 +34,10 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-muster::Plan plan_for(const std::vector<muster::HostFacts>& hosts) {
+muster::Plan plan_for(std::vector<muster::HostFacts> hosts) {
   muster::Inventory inventory{.source = "benchmark"};
-  for (const muster::HostFacts& host : hosts)
-    inventory.hosts.push_back(host.host);
+  for (muster::HostFacts& host : hosts)
+    inventory.hosts.push_back(std::move(host.host));
   return muster::plan(inventory, {});
 }
 
@@ -52,6 +55,61 @@ std::string id_of(int host) {
 }
 
 }  // namespace
+
+void ModelStore::set(const std::string& key, const std::string& value) {
+  std::string& kept = values_[key];
+  bytes_ += static_cast<double>(value.size()) - static_cast<double>(kept.size());
+  kept = value;
+}
+
+std::string ModelStore::get(const std::string& key, std::chrono::milliseconds /*timeout*/) {
+  return values_.at(key);
+}
+
+int64_t ModelStore::add(const std::string& key, int64_t amount) {
+  const auto found = values_.find(key);
+  const int64_t before = found == values_.end() ? 0 : muster::parse_int(found->second).value_or(0);
+  set(key, cat(before + amount));
+  return before + amount;
+}
+
+std::string ModelStore::compare_set(const std::string& key,
+                                    const std::string& expected,
+                                    const std::string& desired) {
+  const auto found = values_.find(key);
+  const std::string now = found == values_.end() ? "" : found->second;
+  if (now != expected)
+    return now;
+  set(key, desired);
+  return desired;
+}
+
+bool ModelStore::check(const std::vector<std::string>& keys) {
+  return std::ranges::all_of(keys,
+                             [this](const std::string& key) { return values_.contains(key); });
+}
+
+void ModelStore::wait(const std::vector<std::string>& /*keys*/,
+                      std::chrono::milliseconds /*timeout*/) {}
+
+bool ModelStore::remove(const std::string& key) {
+  const auto removed = values_.extract(key);
+  if (removed.empty())
+    return false;
+  bytes_ -= static_cast<double>(removed.mapped().size());
+  return true;
+}
+
+int64_t ModelStore::num_keys() {
+  return std::ssize(values_);
+}
+
+size_t ModelStore::bytes_of(const std::vector<std::string>& keys) const {
+  size_t bytes = 0;
+  for (const std::string& key : keys)
+    bytes += values_.at(key).size();
+  return bytes;
+}
 
 bool ClusterSimulation::Event::operator<(const Event& other) const {
   return std::pair(time, number) > std::pair(other.time, other.number);
@@ -158,10 +216,8 @@ PhaseCost ClusterSimulation::run(const std::string& name, const Totals& before) 
 void ClusterSimulation::forget_history() {
   for (auto keys = history_.take_due(clock(now_)); !keys.empty();
        keys = history_.take_due(clock(now_))) {
-    for (const std::string& key : keys) {
-      const auto entry = log_.extract(key);
-      log_bytes_ -= entry.empty() ? 0 : static_cast<double>(entry.mapped());
-    }
+    for (const std::string& key : keys)
+      store_.remove(key);
   }
 }
 
@@ -212,44 +268,56 @@ void ClusterSimulation::tell(Report report, double time) {
   at(send(in_, time, text.size()) + delay(report.from), [this, text] { hear(text); });
 }
 
-void ClusterSimulation::keep(const std::string& key, size_t bytes) {
-  log_[key] = bytes;
-  log_bytes_ += static_cast<double>(bytes);
-}
-
 // The coordinator reads the report when it has done what came before.
 void ClusterSimulation::hear(const std::string& text) {
   const double begin = std::max(now_, free_);
   const double before = thread_seconds();
   const Report report = muster::report_from_text(text);
   history_.note(++reports_, report, clock(begin));
-  std::vector<std::pair<Order, std::string>> given;
+  std::vector<std::pair<Order, muster::WrittenOrder>> given;
   for (Order& order : coordinator_.on_report(report, clock(begin))) {
-    std::string order_text = muster::to_text(order);
-    given.emplace_back(std::move(order), std::move(order_text));
+    muster::WrittenOrder written = muster::write_order(store_, ++orders_, order);
+    given.emplace_back(std::move(order), std::move(written));
   }
   const double took = thread_seconds() - before;
   processor_ += took;
   free_ = begin + took;
-  keep(muster::log_entry_key(muster::kReports, reports_), text.size());
-  for (const auto& [order, order_text] : given)
-    give(order, order_text);
+  store_.set(muster::log_entry_key(muster::kReports, reports_), text);
+  for (const auto& [order, written] : given)
+    give(order, written);
 }
 
-// Every host reads every order.
-void ClusterSimulation::give(const Order& order, const std::string& text) {
-  const std::string key = muster::log_entry_key(muster::kOrders, ++orders_);
-  keep(key, text.size());
-  history_.note(order, {key}, clock(free_));
-  if (order.kind == Order::Kind::start) {
+// Every host reads every order, and of an order to start its part.
+void ClusterSimulation::give(const Order& order, const muster::WrittenOrder& written) {
+  history_.note(order, written.keys, clock(free_));
+  const std::string& entry = store_.values().at(written.keys.front());
+  const Order read = muster::order_from_text(entry);
+  const bool is_start = order.kind == Order::Kind::start;
+  if (is_start) {
     running_ = order.hosts;
     round_ = order.round;
   }
   const Order head{.kind = order.kind, .round = order.round};
+  const size_t whole = store_.bytes_of(written.keys);
   for (const std::string& id : running_) {
-    const double arrives = send(out_, free_, text.size()) + delay(id);
-    at(arrives, [this, id, head] { obey(id, head); });
+    const double arrives = send(out_, free_, entry.size()) + delay(id);
+    if (!is_start) {
+      at(arrives, [this, id, head] { obey(id, head); });
+      continue;
+    }
+    const bool is_first = id == running_.front();
+    const size_t part = store_.bytes_of(muster::keys_of_part(read.stored, id));
+    at(arrives,
+       [this, id, head, bytes = part + (is_first ? whole : 0)] { ask_for_part(id, head, bytes); });
   }
+}
+
+// The store answers at once.
+void ClusterSimulation::ask_for_part(const std::string& id, const Order& order, size_t bytes) {
+  const double asked = send(in_, now_, kQuestionBytes) + delay(id);
+  at(asked, [this, id, order, bytes] {
+    at(send(out_, now_, bytes) + delay(id), [this, id, order] { obey(id, order); });
+  });
 }
 
 void ClusterSimulation::obey(const std::string& id, const Order& order) {

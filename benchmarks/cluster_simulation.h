@@ -2,6 +2,7 @@
 // clock and a modelled network. Processor time is measured, time on the wire is computed.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,8 @@
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/log_history.h"
 #include "muster/cluster/messages.h"
+#include "muster/cluster/order_log.h"
+#include "muster/store/store.h"
 
 // Units: seconds and bytes.
 struct NetworkModel {
@@ -31,6 +34,31 @@ struct PhaseCost {
   double processor = 0;  // of the coordinator
   double bytes_per_host = 0;
   double messages_per_host = 0;
+};
+
+// What the job's store has, without anybody who waits for it.
+class ModelStore final : public muster::Store {
+ public:
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  std::string compare_set(const std::string& key,
+                          const std::string& expected,
+                          const std::string& desired) override;
+  bool check(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  bool remove(const std::string& key) override;
+  int64_t num_keys() override;
+
+  const std::map<std::string, std::string>& values() const { return values_; }
+  double bytes() const { return bytes_; }
+  // Of the values of these keys.
+  size_t bytes_of(const std::vector<std::string>& keys) const;
+  using muster::Store::values;
+
+ private:
+  std::map<std::string, std::string> values_;
+  double bytes_ = 0;
 };
 
 class ClusterSimulation {
@@ -52,8 +80,8 @@ class ClusterSimulation {
   PhaseCost end();
 
   // What the logs hold now.
-  size_t log_entries() const { return log_.size(); }
-  double log_bytes() const { return log_bytes_; }
+  size_t log_entries() const { return store_.values().size(); }
+  double log_bytes() const { return store_.bytes(); }
 
  private:
   // Everything that will happen, in the order of the virtual time.
@@ -87,11 +115,11 @@ class ClusterSimulation {
   void join(double time);
   void tell(muster::Report report, double time);
   void hear(const std::string& text);
-  void give(const muster::Order& order, const std::string& text);
+  void give(const muster::Order& order, const muster::WrittenOrder& written);
+  void ask_for_part(const std::string& id, const muster::Order& order, size_t bytes);
   void obey(const std::string& id, const muster::Order& order);
   void end_ranks_of(const std::string& id, int round, bool failed);
   void forget_history();
-  void keep(const std::string& key, size_t bytes);
   muster::Clock::time_point clock(double time) const;
 
   const NetworkModel network_;
@@ -104,8 +132,7 @@ class ClusterSimulation {
   Link in_, out_;
   muster::Coordinator coordinator_;
   muster::LogHistory history_;
-  std::map<std::string, size_t> log_;  // the bytes of each entry
-  double log_bytes_ = 0;
+  ModelStore store_;
   int64_t reports_ = 0;
   int64_t orders_ = 0;
   int joined_ = 0;                          // hosts so far

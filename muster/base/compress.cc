@@ -75,4 +75,14 @@ std::string uncompressed(std::string_view bytes, size_t max_bytes) {
   }
 }
 
+std::string packed(std::string text) {
+  constexpr size_t kPlainBytes = 1 << 10;
+  return text.size() < kPlainBytes ? text : compressed(text);
+}
+
+std::string unpacked(std::string bytes) {
+  constexpr size_t kMostBytes = size_t{1} << 30;
+  return is_compressed(bytes) ? uncompressed(bytes, kMostBytes) : bytes;
+}
+
 }  // namespace muster

@@ -16,4 +16,11 @@ std::string compressed(std::string_view text);
 // text.
 std::string uncompressed(std::string_view bytes, size_t max_bytes);
 
+// As it is, or compressed, where that saves something: for text that does not begin as compressed
+// bytes do.
+std::string packed(std::string text);
+
+// The text, of 1 GiB at most. Throws: as uncompressed.
+std::string unpacked(std::string bytes);
+
 }  // namespace muster

@@ -1,7 +1,6 @@
 // A rank's facts and its device, as JSON.
 #include <algorithm>
 #include <chrono>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "muster/device/strict_json.h"
 #include "muster/launch/assigned_device.h"
 #include "muster/placement/plan_json.h"
+#include "muster/placement/plan_part.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/store/rendezvous_file.h"
 
@@ -99,14 +99,7 @@ bool all_own_gpus(const RankEnv& env, Surplus surplus, const AssignedDevice& own
     return false;
   if (env.plan.empty())
     return surplus != Surplus::share && surplus != Surplus::cpu;
-  std::set<std::pair<int, std::string>> devices;
-  const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
-  for (const RankPlan& rank : plan.ranks) {
-    if (rank.device.kind != DeviceAssignment::Kind::gpu ||
-        !devices.emplace(rank.host_index, rank.device.uuid.value).second)
-      return false;
-  }
-  return true;
+  return all_own_gpus(plan_from_json(read_small_file(env.plan), env.plan));
 }
 
 // One rank's entry in the words of plan.json, whose other members nobody asks for here.

@@ -12,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
+#include "muster/device/numbers.h"
 #include "muster/launch/cause.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/launch.h"
@@ -448,10 +449,11 @@ Order Coordinator::round_of(const std::vector<std::string>& ids) const {
   }
   Order order{.kind = Order::Kind::start,
               .hosts = ids,
+              .num_hosts = int_size(ids),
               .run_folder = rules_.run_folder,
               .launch = rules_.launch};
-  order.plan = planner_(hosts);
-  const HostFacts& first = hosts.at(order.plan.ranks.at(0).host_index);
+  order.plan = planner_(std::move(hosts));
+  const HostFacts& first = members_.at(ids.at(order.plan.ranks.at(0).host_index)).facts;
   order.round = round_ + 1;
   order.restart_count = restarts_;
   order.failures = failures_of_;

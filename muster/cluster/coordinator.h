@@ -52,7 +52,7 @@ class Coordinator {
  public:
   // The plan for these hosts, in this order. Throws: Error when there is none; the job then ends
   // with it.
-  using Planner = std::function<Plan(const std::vector<HostFacts>&)>;
+  using Planner = std::function<Plan(std::vector<HostFacts>)>;
   // Says one line to people.
   using Say = std::function<void(const std::string&)>;
 

@@ -6,6 +6,7 @@
 #include <ranges>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -219,17 +220,18 @@ void Coordinator::order_new_ones(std::vector<std::string>& ids) const {
 // Those that were there before keep their order, so that ranks stay where they were; new ones
 // follow in the order of their numbers, of the network and of their names, whoever came first.
 std::vector<std::string> Coordinator::candidates() const {
-  const auto key = [&](const std::string& id) {
-    const Member& member = members_.at(id);
+  using Key = std::tuple<int, int, std::string_view, std::string_view>;
+  std::vector<Key> keys;
+  for (const auto& [id, member] : members_) {
     const bool is_new = member.seniority == 0;
     const int unnumbered = is_new ? rules_.max_hosts : -1;
-    return std::tuple(member.facts.node_rank.value_or(unnumbered),
+    keys.emplace_back(member.facts.node_rank.value_or(unnumbered),
                       is_new ? next_seniority_ : member.seniority,
                       member.facts.host.name,
                       id);
-  };
-  std::vector<std::string> ids = live_hosts();
-  std::ranges::sort(ids, {}, key);
+  }
+  std::ranges::sort(keys);
+  auto ids = mapped(keys, [](const Key& key) { return std::string(std::get<3>(key)); });
   order_new_ones(ids);
   if (std::ssize(ids) > rules_.max_hosts)
     ids.resize(rules_.max_hosts);

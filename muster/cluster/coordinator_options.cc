@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "muster/launch/job_plan.h"
@@ -20,14 +21,14 @@ constexpr std::chrono::seconds kBeyondGrace{15};
 
 // Plans for the hosts as they were when they joined.
 Coordinator::Planner planner_of(const LaunchOptions& options) {
-  return [options](const std::vector<HostFacts>& facts) {
+  return [options](std::vector<HostFacts> facts) {
     Inventory inventory{.source = "the job's hosts"};
     LaunchOptions here = options;
     here.request.hosts.clear();
-    for (const HostFacts& host : facts) {
-      inventory.hosts.push_back(host.host);
+    for (HostFacts& host : facts) {
       here.request.hosts.push_back(
           {.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
+      inventory.hosts.push_back(std::move(host.host));
     }
     return place(inventory, here);
   };

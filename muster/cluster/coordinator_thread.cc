@@ -181,7 +181,7 @@ void CoordinatorThread::take_over(int64_t& next_report) {
   std::vector<Order> orders;
   next_order_ = read_log(*store_, kOrders, [&](int64_t number, const std::string& entry) {
     orders.push_back(read_order(*store_, entry));
-    history_.note(orders.back(), keys_of_order(number, entry), now);
+    history_.note(orders.back(), keys_of_order(number, entry, orders.back().stored), now);
   });
   std::vector<Report> reports;
   next_report = read_log(*store_, kReports, [&](int64_t number, const std::string& text) {

@@ -157,14 +157,6 @@ bool HostAgent::ends_our_ranks(const Order& order) const {
   return order.kind != Order::Kind::stop || order.round == running_round_;
 }
 
-// This host's number among those that take part; nothing: it is a spare.
-std::optional<int> HostAgent::host_index_in(const Order& order) const {
-  const auto at = std::ranges::find(order.hosts, member_->id());
-  if (at == order.hosts.end())
-    return std::nullopt;
-  return static_cast<int>(at - order.hosts.begin());
-}
-
 // Returns the exit code if no order will come, or nothing once there is one.
 std::optional<int> HostAgent::wait_for_order() {
   for (;;) {

@@ -43,12 +43,11 @@ std::vector<RankExit> not_started(const std::vector<RankSpec>& specs) {
 
 // Returns the exit code if this host leaves the job with the round's end.
 std::optional<int> HostAgent::run_round(const Order& order) {
-  const auto host_index = host_index_in(order);
-  if (!host_index) {
+  if (!order.host_index) {
     be_spare(order);
     return std::nullopt;
   }
-  const Report end = run_to_the_end(order, *host_index);
+  const Report end = run_to_the_end(order);
   if (job_)
     job_->end_attempt(end.exits, end.error);
   if (lost_)
@@ -66,16 +65,16 @@ void HostAgent::be_spare(const Order& order) {
   const bool is_history = stopped_round_ >= order.round || !pending_.empty();
   if (!is_history)
     log(LogLevel::info,
-        cat("the job has its ", plural(order.hosts.size(), "host"), "; this one is a spare"));
+        cat("the job has its ", plural(order.num_hosts, "host"), "; this one is a spare"));
 }
 
 // Runs the ranks of this host. Returns the report of their end, or of why they could not start.
-Report HostAgent::run_to_the_end(const Order& order, int host_index) {
+Report HostAgent::run_to_the_end(const Order& order) {
   Report end{.kind = Report::Kind::ended, .round = order.round};
   try {
     if (!job_)
       set_up(order);
-    job_->begin_round(order, host_index);
+    job_->begin_round(order);
     end.exits = run_ranks(order, &end.stopped_by);
     look_at_gpus(end);
   } catch (const Error& error) {
@@ -194,8 +193,7 @@ std::vector<BadGpu> HostAgent::bad_gpus() const {
 bool HostAgent::go_on_in_place(const Order& order) {
   if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on)
     return false;
-  const auto host_index = host_index_in(order);
-  if (!host_index) {
+  if (!order.host_index) {
     job_->become_spare();
     processes_.end_all();
     return false;
@@ -204,7 +202,7 @@ bool HostAgent::go_on_in_place(const Order& order) {
   if (processes_.is_ending())
     return true;
   followed_failures_ = order.exits;
-  job_->change_round(order, *host_index);
+  job_->change_round(order);
   replacing_.go_on({.number = attempt_of(order.round),
                     .specs = job_->rank_specs(order),
                     .pause = order.pause,

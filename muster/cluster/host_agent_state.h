@@ -40,7 +40,6 @@ class HostAgent {
   bool is_for_us(const Order& order) const;
   void take(Order order);
   bool ends_our_ranks(const Order& order) const;
-  std::optional<int> host_index_in(const Order& order) const;
   std::optional<int> wait_for_order();
   std::optional<int> leave(int signal);
   void hand_over();
@@ -52,7 +51,7 @@ class HostAgent {
   // A round (host_agent_round.cc).
   std::optional<int> run_round(const Order& order);
   void be_spare(const Order& order);
-  Report run_to_the_end(const Order& order, int host_index);
+  Report run_to_the_end(const Order& order);
   void set_up(const Order& order);
   std::vector<RankExit> run_ranks(const Order& order, int* stopped_by);
   bool is_awaited() const;

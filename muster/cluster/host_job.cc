@@ -5,18 +5,24 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/cluster/stored_plan.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_activity.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_report.h"
 #include "muster/launch/job_start.h"
+#include "muster/placement/plan_part.h"
+#include "muster/trace/activity.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -28,6 +34,32 @@ std::string in_words(const RankRange& ranks) {
   if (ranks.count == 1)
     return cat("rank ", ranks.first);
   return cat("ranks ", ranks.first, " to ", ranks.first + ranks.count - 1);
+}
+
+RoundHosts hosts_of(const WholeRound& whole) {
+  RoundHosts hosts{.ids = whole.hosts};
+  for (int i = 0; i < std::ssize(whole.hosts); ++i)
+    hosts.ranks.push_back(ranks_on_host(whole.plan, i));
+  return hosts;
+}
+
+// The first host has the whole plan. Another reads it where somebody asks there about all of the
+// job, who then finds plan.json there, too: in a folder that the first host does not write to.
+std::function<RoundHosts()> asking_for_all(const Order& order,
+                                           const std::shared_ptr<Store>& store,
+                                           const JobFacts& facts) {
+  if (order.whole)
+    return [whole = order.whole] {
+      return hosts_of(*whole);
+    };
+  const std::string rank_0 = activity_path(facts.work_dir, attempt_of(order.round), 0);
+  return [order, store, rank_0, run_dir = facts.run_dir] {
+    const WholeRound whole = read_whole(*store, order);
+    std::error_code error;
+    if (!std::filesystem::exists(rank_0, error))
+      write_plan(run_dir, whole.plan);
+    return hosts_of(whole);
+  };
 }
 
 LaunchOptions with_folder(LaunchOptions options, const std::string& run_folder) {
@@ -49,25 +81,27 @@ HostJob::HostJob(const LaunchOptions& options,
       setup_(std::make_unique<JobSetup>(
           options_, std::move(ranks), host_.host.num_cores, first.launch)) {}
 
-void HostJob::begin_round(const Order& order, int host_index) {
+void HostJob::begin_round(const Order& order) {
   setup_->use_plan(order.plan, {});  // lets the last round's leases go
-  setup_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
-  take_place(order, host_index);
-  announce(order, host_index);
-  begin_record(order, host_index);
+  setup_->use_plan(order.plan, lease_host(order.plan, *order.host_index, options_));
+  take_place(order);
+  announce(order);
+  begin_record(order);
 }
 
-void HostJob::change_round(const Order& order, int host_index) {
+void HostJob::change_round(const Order& order) {
   setup_->change_plan(order.plan);
-  take_place(order, host_index);
+  take_place(order);
   end_attempt(order.exits, "");
-  begin_record(order, host_index);
+  begin_record(order);
 }
 
 // Takes over all that another round may change for this host, in place or not.
-void HostJob::take_place(const Order& order, int host_index) {
+void HostJob::take_place(const Order& order) {
   plan_ = order.plan;
-  setup_->use_place(host_index, order.master_addr, order.master_port, order.store);
+  if (order.whole)
+    write_plan(setup_->facts().run_dir, order.whole->plan);
+  setup_->use_place(*order.host_index, order.master_addr, order.master_port, order.store);
   setup_->count_restarts(order.restart_count);
   setup_->use_launch(order.launch);
   registration_.reset();
@@ -80,21 +114,21 @@ void HostJob::take_place(const Order& order, int host_index) {
 void HostJob::begin_telemetry(const Order& order) {
   const std::string& run_dir = setup_->facts().work_dir;
   keep_copies_of_launch(run_dir, order.launch);
-  std::vector<RankRange> ranks;
-  for (int i = 0; i < std::ssize(order.hosts); ++i)
-    ranks.push_back(ranks_on_host(order.plan, i));
   telemetry_.reset();  // it removes what the next one makes
-  telemetry_ = std::make_unique<HostTelemetry>(host_.store,
-                                               HostTelemetryOptions{.host = host_.id,
-                                                                    .hosts = order.hosts,
-                                                                    .ranks = std::move(ranks),
-                                                                    .run_dir = run_dir,
-                                                                    .launch = order.launch,
-                                                                    .sampler = host_.sampler});
+  telemetry_ = std::make_unique<HostTelemetry>(
+      host_.store,
+      HostTelemetryOptions{.host = host_.id,
+                           .host_index = *order.host_index,
+                           .num_hosts = order.num_hosts,
+                           .ranks = rank_numbers_on_host(order.plan, *order.host_index),
+                           .all = asking_for_all(order, host_.store, setup_->facts()),
+                           .run_dir = run_dir,
+                           .launch = order.launch,
+                           .sampler = host_.sampler});
 }
 
-void HostJob::begin_record(const Order& order, int host_index) {
-  if (host_index != 0) {
+void HostJob::begin_record(const Order& order) {
+  if (order.host_index != 0) {
     if (record_)
       record_->hand_over();
     record_.reset();
@@ -106,30 +140,30 @@ void HostJob::begin_record(const Order& order, int host_index) {
 }
 
 // A plan is announced once, however often it is started. The first host shows all of it.
-void HostJob::announce(const Order& order, int host_index) {
-  if (order.plan == announced_)
+void HostJob::announce(const Order& order) {
+  if (order.stored.digest == announced_)
     return;
-  announced_ = order.plan;
-  if (host_index != 0)
-    return announce_to_others(order, host_index);
-  show_plan(order.plan, options_, STDERR_FILENO);
-  const std::string unknown = unknown_local_ranks(order.plan, options_);
+  announced_ = order.stored.digest;
+  if (!order.whole)
+    return announce_to_others(order);
+  show_plan(order.whole->plan, options_, STDERR_FILENO);
+  const std::string unknown = unknown_local_ranks(order.whole->plan, options_);
   if (!unknown.empty())
     log(LogLevel::warn, unknown);
 }
 
-void HostJob::announce_to_others(const Order& order, int host_index) const {
+void HostJob::announce_to_others(const Order& order) const {
   if (cluster_.remote || options_.quiet)
     return;
   log(LogLevel::info,
       cat("host ",
-          host_index,
+          *order.host_index,
           " of ",
-          order.hosts.size(),
+          order.num_hosts,
           ": ",
-          in_words(ranks_on_host(order.plan, host_index)),
+          in_words(rank_numbers_on_host(order.plan, *order.host_index)),
           " of ",
-          order.plan.ranks.size(),
+          world_size(order.plan),
           "; rank 0 is at ",
           order.master_addr));
 }

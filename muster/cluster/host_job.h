@@ -42,9 +42,9 @@ class HostJob {
           const Order& first);
 
   // A round of new processes begins. Throws: Error where this host cannot start its ranks.
-  void begin_round(const Order& order, int host_index);
+  void begin_round(const Order& order);
   // The processes go on in another round. Throws: Error, as it writes the plan.
-  void change_round(const Order& order, int host_index);
+  void change_round(const Order& order);
 
   // The ranks of this host in a round, as they are to be started.
   std::vector<RankSpec> rank_specs(const Order& order) const;
@@ -66,11 +66,11 @@ class HostJob {
   void finish(const Order& order, bool stopped);
 
  private:
-  void take_place(const Order& order, int host_index);
+  void take_place(const Order& order);
   void begin_telemetry(const Order& order);
-  void begin_record(const Order& order, int host_index);
-  void announce(const Order& order, int host_index);
-  void announce_to_others(const Order& order, int host_index) const;
+  void begin_record(const Order& order);
+  void announce(const Order& order);
+  void announce_to_others(const Order& order) const;
   void report_end(const Order& order, bool stopped) const;
 
   LaunchOptions options_;
@@ -80,8 +80,8 @@ class HostJob {
   std::unique_ptr<JobRegistration> registration_ = {};
   std::unique_ptr<HostTelemetry> telemetry_ = {};
   std::unique_ptr<RunRecorder> record_ = {};  // where this is the first of the job's hosts
-  Plan plan_ = {};
-  Plan announced_ = {};
+  Plan plan_ = {};                            // this host's part
+  std::string announced_ = {};                // the digest of the plan that was
 };
 
 }  // namespace muster

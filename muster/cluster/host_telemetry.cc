@@ -109,12 +109,6 @@ std::vector<int> numbers_in(const RankRange& ranks) {
   return numbers;
 }
 
-// The ranks of this host.
-RankRange ranks_of(const HostTelemetryOptions& options) {
-  const auto own = std::ranges::find(options.hosts, options.host);
-  return options.ranks.at(own - options.hosts.begin());
-}
-
 // Whether a waiting rank of this host has just described the late one.
 bool has_shown_its_stack(const std::string& activity_path) {
   return is_younger_than(stack_path(activity_path), kDescribeAgain);
@@ -144,6 +138,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   bool pause(std::chrono::milliseconds length);  // false: it is to end
   void stop();
   void ask(const std::string& host, const std::string& what);
+  const RoundHosts& all();
 
   void watch();
   bool hold_folder(Fd& lock);
@@ -168,6 +163,9 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   std::map<std::string, Clock::time_point> unanswered = {};  // hosts, since when
   // The answering thread's.
   std::map<int, Clock::time_point> described = {};  // by rank
+
+  std::mutex hosts_mutex;
+  std::optional<RoundHosts> hosts;  // once they have been asked for
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -229,6 +227,14 @@ void HostTelemetry::State::stop() {
   changed.notify_all();
 }
 
+// Few hosts are ever asked about the others. The answer stays as it is. Throws: as options.all.
+const RoundHosts& HostTelemetry::State::all() {
+  const std::lock_guard lock(hosts_mutex);
+  if (!hosts)
+    hosts = options.all();
+  return *hosts;
+}
+
 // A request is "<the asker's host> <its id> <number> <what>".
 void HostTelemetry::State::ask(const std::string& host, const std::string& what) {
   store->append(request_log(host), cat(options.host, " ", id, " ", ++requests, " ", what));
@@ -255,7 +261,7 @@ bool HostTelemetry::State::hold_folder(Fd& lock) {
   if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
     return true;
   const bool is_held = lock.valid() && errno == EWOULDBLOCK;
-  return !is_held && options.hosts.front() == options.host;
+  return !is_held && options.host_index == 0;
 }
 
 void HostTelemetry::State::look() {
@@ -277,14 +283,14 @@ void HostTelemetry::State::pass_on_late_requests() {
   for (const LateRequest& request : take_late_requests(options.run_dir))
     late[request.attempt].insert(request.ranks.begin(), request.ranks.end());
   for (const auto& [attempt, ranks] : late) {
-    for (size_t i = 0; i < options.hosts.size(); ++i) {
+    for (size_t i = 0; i < all().ids.size(); ++i) {
       LateRequest request{.attempt = attempt};
       for (const int rank : ranks) {
-        if (is_in(options.ranks.at(i), rank))
+        if (is_in(all().ranks.at(i), rank))
           request.ranks.push_back(rank);
       }
       if (!request.ranks.empty())
-        ask(options.hosts[i], cat(kDescribeRequest, to_text(request)));
+        ask(all().ids[i], cat(kDescribeRequest, to_text(request)));
     }
   }
 }
@@ -293,7 +299,7 @@ void HostTelemetry::State::pass_on_late_requests() {
 // asked again, but less often.
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
-  for (const std::string& host : options.hosts) {
+  for (const std::string& host : all().ids) {
     const auto asked = unanswered.find(host);
     if (asked != unanswered.end() && Clock::now() - asked->second < kAskAgain)
       continue;
@@ -304,11 +310,11 @@ void HostTelemetry::State::ask_for_samples() {
 
 // An answer to an earlier watch, or to the round before, is too old to be shown.
 void HostTelemetry::State::take_samples() {
-  for (size_t i = 0; i < options.hosts.size(); ++i) {
-    auto answer = take_value(*store, sample_key(options.hosts[i], options.host));
+  for (size_t i = 0; i < all().ids.size(); ++i) {
+    auto answer = take_value(*store, sample_key(all().ids[i], options.host));
     if (!answer)
       continue;
-    unanswered.erase(options.hosts[i]);
+    unanswered.erase(all().ids[i]);
     const bool is_own = take_word(*answer) == id;
     const auto number = parse_int(take_word(*answer));
     if (is_own && number && *number >= first_of_watch)
@@ -349,7 +355,7 @@ void HostTelemetry::State::answer_to(std::string request) {
   const std::string number = take_word(request);
   if (request == kSampleRequest && options.sampler) {
     store->set(sample_key(options.host, asker),
-               cat(asked_by, " ", number, " ", options.sampler(ranks_of(options))));
+               cat(asked_by, " ", number, " ", options.sampler(options.ranks)));
   }
   if (!request.starts_with(kDescribeRequest))
     return;
@@ -361,7 +367,7 @@ void HostTelemetry::State::answer_to(std::string request) {
 // Writes the stacks of this host's late ranks into the log, each at most every few seconds.
 void HostTelemetry::State::describe(const LateRequest& request) {
   for (const int rank : request.ranks) {
-    if (!is_in(ranks_of(options), rank))
+    if (!is_in(options.ranks, rank))
       continue;
     const std::string path = activity_path(options.run_dir, request.attempt, rank);
     const auto before = described.find(rank);
@@ -374,7 +380,7 @@ void HostTelemetry::State::describe(const LateRequest& request) {
 }
 
 bool HostTelemetry::is_first() const {
-  return state_->options.hosts.front() == state_->options.host;
+  return state_->options.host_index == 0;
 }
 
 // Whether this host writes into the first host's folder: rank 0, which runs there, has left files
@@ -397,7 +403,7 @@ void HostTelemetry::leave(int attempt) {
 // the attempt before.
 void HostTelemetry::leave_activity(int attempt) {
   const HostTelemetryOptions& options = state_->options;
-  for (const int rank : numbers_in(ranks_of(options))) {
+  for (const int rank : numbers_in(options.ranks)) {
     without_error([&] {
       state_->store->set(activity_key(options.host, rank),
                          cat(attempt, " ", pack_activity(options.run_dir, attempt, rank)));
@@ -408,7 +414,7 @@ void HostTelemetry::leave_activity(int attempt) {
 // Leaves the events of all attempts: ranks that went on in place have theirs where they began.
 void HostTelemetry::leave_events() {
   const HostTelemetryOptions& options = state_->options;
-  size_t room = std::min(kMostValueOfEvents, kMostEvents / options.hosts.size());
+  size_t room = std::min(kMostValueOfEvents, kMostEvents / std::max(1, options.num_hosts));
   std::string places;
   for (const std::string& place : event_places(options.run_dir)) {
     without_error([&] {
@@ -427,20 +433,20 @@ void HostTelemetry::leave_events() {
 void HostTelemetry::collect(int last_attempt) {
   if (!is_first())
     return;
-  const HostTelemetryOptions& options = state_->options;
+  const RoundHosts& hosts = state_->all();
   const Deadline deadline(kCollect);
-  for (size_t i = 1; i < options.hosts.size(); ++i) {
+  for (size_t i = 1; i < hosts.ids.size(); ++i) {
     if (deadline.passed()) {
       log(LogLevel::warn,
           cat("what the ranks of ",
-              options.hosts.size() - i,
+              hosts.ids.size() - i,
               " of ",
-              options.hosts.size(),
+              hosts.ids.size(),
               " hosts did has not come in time; the job's report and trace are without it"));
       return;
     }
-    collect_activity(options.hosts[i], options.ranks.at(i), last_attempt);
-    without_error([&] { collect_events(options.hosts[i]); });
+    collect_activity(hosts.ids[i], hosts.ranks.at(i), last_attempt);
+    without_error([&] { collect_events(hosts.ids[i]); });
   }
 }
 

@@ -228,7 +228,7 @@ bool Member::take_next_order() {
     throw Error(ErrorCode::failed_precondition,
                 "this host was not heard for so long that the others went on without it");
   }
-  Order order = read_order(*store_, text);  // where this fails, it is asked for again
+  Order order = read_order_of_host(*store_, text, id_);  // where this fails, it is asked for again
   ++next_order_;
   const std::lock_guard lock(mutex_);
   finished_ = order.kind == Order::Kind::finish;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/compress.h"
 #include "muster/base/error.h"
@@ -17,15 +18,13 @@
 #include "muster/launch/json_members.h"
 #include "muster/launch/rank_exit_json.h"
 #include "muster/placement/plan_json.h"
+#include "muster/placement/plan_part.h"
 
 namespace muster {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr size_t kPlainBytes = 1 << 10;         // a message of less is sent as it is
-constexpr size_t kMostBytes = size_t{1} << 30;  // of a message's text
 
 // The names are in the order of the kinds.
 constexpr std::array<const char*, 6> kReportKinds = {
@@ -77,7 +76,7 @@ void visit_report(AnyReport& report, const Visit& visit) {
 template <class AnyOrder, class Visit>
 void visit_order(AnyOrder& order, const Visit& visit) {
   visit("round", order.round);
-  visit("hosts", order.hosts);
+  visit("num_hosts", order.num_hosts);
   visit("run_folder", order.run_folder);
   visit("launch", order.launch);
   visit("in_place", order.in_place);
@@ -92,42 +91,65 @@ void visit_order(AnyOrder& order, const Visit& visit) {
   visit("exit_code", order.exit_code);
 }
 
-// Removes what is not known, at any depth.
-Json without_nulls(const Json& json) {
+template <class AnyStored, class Visit>
+void visit_stored(AnyStored& stored, const Visit& visit) {
+  visit("place", stored.place);
+  visit("buckets", stored.buckets);
+  visit("digest", stored.digest);
+  visit("pieces", stored.pieces);
+}
+
+// Whether a machine's text says as much without the member. A GPU with instances is in MIG mode
+// where nothing is said.
+bool is_default(const Json& object, const std::string& key) {
+  const Json& value = object.at(key);
+  const bool is_empty = value.is_array() && value.empty();
+  const bool is_false =
+      value == false && (key != "mig_enabled" || object.value("mig", Json()).empty());
+  const bool is_usual =
+      (key == "health" && value == kHealthy) || (key == "vendor" && value == "nvidia");
+  return value.is_null() || is_empty || is_false || is_usual;
+}
+
+// Removes what a reader takes for given, at any depth.
+Json without_defaults(const Json& json) {
   if (!json.is_structured())
     return json;
   Json kept = json.is_object() ? Json::object() : Json::array();
   for (const auto& [key, value] : json.items()) {
     if (json.is_array()) {
-      kept.push_back(without_nulls(value));
-    } else if (!value.is_null()) {
-      kept[key] = without_nulls(value);
+      kept.push_back(without_defaults(value));
+    } else if (!is_default(json, key)) {
+      kept[key] = without_defaults(value);
     }
   }
   return kept;
 }
 
-// The machine is text in the text: a captured file without blanks and nulls.
 Json to_json(const HostFacts& facts) {
   const VisibilityMasks& masks = facts.masks;
   Json json = members_to_json([&](const auto& visit) { visit_facts(facts, visit); });
   json["masks"] =
       Json::array({member_json(masks.cuda), member_json(masks.rocr), member_json(masks.hip)});
-  const std::string devices = inventory_to_json({.source = "a host", .hosts = {facts.host}});
-  json["devices"] = without_nulls(Json::parse(devices)).dump();
   return json;
 }
 
+// A captured file without blanks, in one line.
+std::string machine_line(const Host& machine) {
+  const std::string devices = inventory_to_json({.source = "a host", .hosts = {machine}});
+  return without_defaults(Json::parse(devices)).dump();
+}
+
 // Throws: nlohmann's exceptions; as inventory_from_json.
-HostFacts facts_from(const Json& json) {
+HostFacts facts_from(const Json& json, const std::string& machine) {
   HostFacts facts;
   members_from_json(json, [&](const auto& visit) { visit_facts(facts, visit); });
   const Json& masks = json.at("masks");
   take_member(masks.at(0), facts.masks.cuda);
   take_member(masks.at(1), facts.masks.rocr);
   take_member(masks.at(2), facts.masks.hip);
-  const auto devices = json.at("devices").get<std::string>();
-  facts.host = inventory_from_json(devices, cat("what host ", facts.id, " told")).hosts.at(0);
+  facts.host =
+      std::move(inventory_from_json(machine, cat("what host ", facts.id, " told")).hosts.at(0));
   return facts;
 }
 
@@ -143,17 +165,21 @@ std::vector<RankExit> exits_from(const Json& json) {
 
 // A rank's lines and a host's name need not be UTF-8.
 std::string dump(const Json& json) {
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.size() < kPlainBytes ? text : compressed(text);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Calls `read` with the parsed message. Throws: invalid_argument that begins with `what`.
+// Calls `read` with the parsed first line of the message, and with the second if there is one.
+// Throws: invalid_argument that begins with `what`.
 template <class Value>
-Value parse(const std::string& message, const char* what, Value (*read)(const Json&)) {
+Value parse(const std::string& message,
+            const char* what,
+            Value (*read)(const Json& json, const std::string& second_line)) {
   try {
-    const std::string text = is_compressed(message) ? uncompressed(message, kMostBytes) : message;
-    check_json_depth(text, what);
-    return read(Json::parse(text));
+    const std::string text = unpacked(message);
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string line = text.substr(0, end);
+    check_json_depth(line, what);
+    return read(Json::parse(line), text.substr(std::min(end + 1, text.size())));
   } catch (const nlohmann::json::exception& error) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -175,44 +201,54 @@ const char* to_string(Order::Kind kind) {
   return name_of(kOrderKinds, kind);
 }
 
-// A host that joins tells its facts; other reports have none.
+// A host that joins tells its facts, the machine in a line of its own; other reports have none.
 std::string to_text(const Report& report) {
   Json json = members_to_json([&](const auto& visit) { visit_report(report, visit); });
   json["kind"] = to_string(report.kind);
   json["exits"] = to_json(report.exits);
-  if (report.facts)
-    json["facts"] = to_json(*report.facts);
-  return dump(json);
+  if (!report.facts)
+    return packed(dump(json));
+  json["facts"] = to_json(*report.facts);
+  return packed(cat(dump(json), "\n", machine_line(report.facts->host)));
 }
 
 Report report_from_text(const std::string& text) {
-  return parse<Report>(text, "report of a host", [](const Json& json) {
+  return parse<Report>(text, "report of a host", [](const Json& json, const std::string& machine) {
     Report report{.kind = kind_of<Report::Kind>(kReportKinds, json)};
     members_from_json(json, [&](const auto& visit) { visit_report(report, visit); });
     report.exits = exits_from(json.at("exits"));
     if (json.contains("facts"))
-      report.facts = facts_from(json.at("facts"));
+      report.facts = facts_from(json.at("facts"), machine);
     return report;
   });
 }
 
-// Only an order to start has a plan, which is large.
-std::string to_text(const Order& order) {
+// An order to start has a plan and a place instead of its hosts.
+std::string to_text(const Order& order, const StoredPlan& stored) {
   Json json = members_to_json([&](const auto& visit) { visit_order(order, visit); });
   json["kind"] = to_string(order.kind);
   json["exits"] = to_json(order.exits);
-  if (order.kind == Order::Kind::start)
-    json["plan"] = plan_to_json(order.plan);
-  return dump(json);
+  if (order.kind == Order::Kind::start) {
+    json["plan"] = plan_to_json(part_without_ranks(order.plan));
+    json["stored"] = members_to_json([&](const auto& visit) { visit_stored(stored, visit); });
+  } else {
+    json["hosts"] = order.hosts;
+  }
+  return packed(dump(json));
 }
 
 Order order_from_text(const std::string& text) {
-  return parse<Order>(text, "order of the coordinator", [](const Json& json) {
+  return parse<Order>(text, "order of the coordinator", [](const Json& json, const std::string&) {
     Order order{.kind = kind_of<Order::Kind>(kOrderKinds, json)};
     members_from_json(json, [&](const auto& visit) { visit_order(order, visit); });
     order.exits = exits_from(json.at("exits"));
-    if (json.contains("plan"))
-      order.plan = plan_from_json(json.at("plan").get<std::string>(), "the job's plan");
+    if (order.kind != Order::Kind::start) {
+      take_member(json.at("hosts"), order.hosts);
+      return order;
+    }
+    order.plan = plan_from_json(json.at("plan").get<std::string>(), "the job's plan");
+    members_from_json(json.at("stored"),
+                      [&](const auto& visit) { visit_stored(order.stored, visit); });
     return order;
   });
 }

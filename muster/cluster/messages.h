@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -66,6 +67,23 @@ inline int attempt_of(int round) {
   return std::max(0, round - 1);
 }
 
+// Where the store has the plan of an order to start, and the ids of its hosts, for whoever wants
+// the whole or a part (order_log.h): under keys that no other order uses.
+struct StoredPlan {
+  std::string place = {};
+  int buckets = 0;          // of hosts, by their ids
+  std::string digest = {};  // of the whole
+  // Pieces of what is in more than one, as the store takes no larger values; by the bucket's
+  // number.
+  std::map<std::string, int> pieces = {};
+};
+
+// All hosts of a round, and the plan for all of them.
+struct WholeRound {
+  std::vector<std::string> hosts = {};  // ids, in the plan's order
+  Plan plan = {};
+};
+
 struct Order {
   enum class Kind {
     start,   // a round: these hosts start their ranks of this plan; in place: those that have no
@@ -76,13 +94,19 @@ struct Order {
   };
   Kind kind = Kind::start;
   int round = 0;
-  std::vector<std::string> hosts = {};  // start: ids, in the plan's order; refuse: the one
+  // start: ids, in the plan's order; refuse: the one. As a host reads an order to start, it has
+  // none.
+  std::vector<std::string> hosts = {};
+  int num_hosts = 0;            // start
   std::string run_folder = {};  // start: the name of the job's, for hosts that were not told one
   std::string launch = {};      // start: JobFacts::launch
-  Plan plan = {};               // start
-  bool in_place = false;        // start: processes of the round before go on in this one
-  std::chrono::milliseconds pause{0};        // start in place: before processes are started
-  int restart_count = 0;                     // start, finish
+  Plan plan = {};               // start: whole; as a host reads it, its part
+  StoredPlan stored = {};       // start, as it is read
+  std::optional<int> host_index = {};            // start, as a host reads it; nothing: a spare
+  std::shared_ptr<const WholeRound> whole = {};  // start, as the first host reads it
+  bool in_place = false;               // start: processes of the round before go on in this one
+  std::chrono::milliseconds pause{0};  // start in place: before processes are started
+  int restart_count = 0;               // start, finish
   std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
   std::set<std::string> set_aside = {};      // start: names of hosts
   std::string master_addr = {};              // start
@@ -99,7 +123,11 @@ const char* to_string(Report::Kind kind);
 const char* to_string(Order::Kind kind);
 
 std::string to_text(const Report& report);
-std::string to_text(const Order& order);
+// Of a start the common part of its plan, and where the store has the rest.
+std::string to_text(const Order& order, const StoredPlan& stored);
+inline std::string to_text(const Order& order) {
+  return to_text(order, order.stored);
+}
 
 // Throws: invalid_argument when the text is none.
 Report report_from_text(const std::string& text);

@@ -1,16 +1,20 @@
-// The parts of a large order are written first, under keys that no other coordinator uses. Then the
-// entry of the log says where they are: until it is there, nobody has seen anything.
+// The plan of an order, and the parts of a large entry, are written first, under keys that no other
+// coordinator uses. Then the entry of the log says where they are: until it is there, nobody has
+// seen anything, and nobody mixes two orders.
 #include "muster/cluster/order_log.h"
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
+#include <memory>
 #include <optional>
+#include <ranges>
 #include <string_view>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/cluster/stored_plan.h"
 #include "muster/launch/job_setup.h"
 
 namespace muster {
@@ -69,33 +73,63 @@ void raise_size(Store& store, int64_t number) {
 
 // The size comes last, in case a coordinator ends between the two steps.
 WrittenOrder write_order(Store& store, int64_t number, const Order& order) {
-  const std::string text = to_text(order);
+  const bool has_plan = order.kind == Order::Kind::start;
+  const StoredPlan stored = has_plan ? store_plan(store, number, order) : StoredPlan();
+  const std::string text = to_text(order, stored);
   const bool is_large = text.size() > store.max_value_bytes();
   const std::string entry = is_large ? write_parts(store, number, text) : text;
-  const std::string key = log_entry_key(kOrders, number);
-  if (store.compare_set(key, "", entry) != entry) {
-    for (const std::string& part : is_large ? keys_of_parts(entry) : std::vector<std::string>())
-      store.remove(part);
+  std::vector<std::string> keys = keys_of_order(number, entry, stored);
+  if (store.compare_set(keys.front(), "", entry) != entry) {
+    for (const std::string& key : keys | std::views::drop(1))
+      store.remove(key);
     return {};
   }
   raise_size(store, number);
-  return {.is_ours = true, .keys = keys_of_order(number, entry)};
+  return {.is_ours = true, .keys = std::move(keys)};
 }
 
-std::vector<std::string> keys_of_order(int64_t number, const std::string& entry) {
+std::vector<std::string> keys_of_order(int64_t number,
+                                       const std::string& entry,
+                                       const StoredPlan& stored) {
   std::vector<std::string> keys = {log_entry_key(kOrders, number)};
   if (entry.starts_with(kInParts))
-    std::ranges::move(keys_of_parts(entry), std::back_inserter(keys));
+    append_all(keys, keys_of_parts(entry));
+  append_all(keys, keys_of(stored));
   return keys;
 }
 
-Order read_order(Store& store, const std::string& entry) {
+namespace {
+
+// The order with the common part of its plan.
+Order read_entry(Store& store, const std::string& entry) {
   if (!entry.starts_with(kInParts))
     return order_from_text(entry);
   std::string text;
   for (const std::string& key : keys_of_parts(entry))
     text += store.get(key, std::chrono::milliseconds(0));
   return order_from_text(text);
+}
+
+}  // namespace
+
+Order read_order(Store& store, const std::string& entry) {
+  Order order = read_entry(store, entry);
+  if (order.kind != Order::Kind::start)
+    return order;
+  WholeRound whole = read_whole(store, order);
+  order.hosts = std::move(whole.hosts);
+  order.plan = std::move(whole.plan);
+  return order;
+}
+
+Order read_order_of_host(Store& store, const std::string& entry, const std::string& id) {
+  Order order = read_entry(store, entry);
+  if (order.kind != Order::Kind::start)
+    return order;
+  read_part(store, id, order);
+  if (order.host_index == 0)
+    order.whole = std::make_shared<const WholeRound>(read_whole(store, order));
+  return order;
 }
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
 #include "muster/placement/plan_json.h"
+#include "muster/placement/plan_part.h"
 #include "muster/placement/selection/gpu_facts.h"
 
 // muster's launcher writes a plan, which has an entry for every rank. Other launchers tell a rank
@@ -22,7 +23,8 @@ namespace {
 // Throws: invalid_argument for a plan without this rank.
 AssignedDevice from_plan(const RankEnv& env) {
   const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
-  if (env.rank >= std::ssize(plan.ranks)) {
+  const RankPlan* const own = rank_in(plan, env.rank);
+  if (own == nullptr) {
     throw Error(ErrorCode::invalid_argument,
                 cat("plan '",
                     env.plan,
@@ -31,10 +33,8 @@ AssignedDevice from_plan(const RankEnv& env) {
                     ", got ",
                     plural(plan.ranks.size(), "rank")));
   }
-  AssignedDevice found{.assignment = plan.ranks[env.rank], .mesh = plan.mesh};
-  if (plan.global_batch > 0) {
-    found.batch_shares = mapped(plan.ranks, &RankPlan::batch_share);
-  }
+  AssignedDevice found{
+      .assignment = *own, .mesh = plan.mesh, .batch_shares = batch_shares_in(plan)};
   const DeviceAssignment& device = found.assignment.device;
   if (device.kind == DeviceAssignment::Kind::gpu && !env.simulated)
     found.ordinal = device.ordinal;

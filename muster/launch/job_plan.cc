@@ -79,6 +79,13 @@ Unfit unfit_on(const Inventory& inventory, const RankPlan& rank, bool simulated)
 // The plan of --plan. It fits when its GPUs are here and can be used.
 Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   Plan plan = plan_from_json(read_small_file(options.plan), options.plan);
+  if (plan.part) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--plan ",
+                    options.plan,
+                    ": expected a whole plan, got one host's part; give plan.json of the run's "
+                    "folder"));
+  }
   for (const RankPlan& rank : plan.ranks) {
     const Unfit unfit = unfit_on(inventory, rank, plan.simulated);
     if (unfit.got.empty())

@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
 #include "muster/base/random_bytes.h"
@@ -52,6 +53,15 @@ void check_work_dir(const std::string& path) {
                   "' (",
                   error ? error.message() : "a file",
                   "); make it first"));
+}
+
+std::string plan_path_of(const std::string& run_dir) {
+  return run_dir + "/plan.json";
+}
+
+// Parts of plans lie there, each with its launcher's mark as its name.
+std::string parts_folder_of(const std::string& run_dir) {
+  return cat(run_dir, "/", kPlanParts);
 }
 
 // The network interface on the route to that host; empty: there is none, or loopback. Where there
@@ -113,6 +123,10 @@ int watched_port(const LaunchOptions& options, const JobFacts& job) {
   return options.program.empty() ? job.master_port : 0;
 }
 
+void write_plan(const std::string& run_dir, const Plan& plan) {
+  write_file(plan_path_of(run_dir), plan_to_json(plan));
+}
+
 JobSetup::JobSetup(const LaunchOptions& options,
                    RankRendezvous rendezvous,
                    int cores,
@@ -130,7 +144,7 @@ JobSetup::JobSetup(const LaunchOptions& options,
   const auto task_dir = get_env("MUSTER_TASK_DIR");
   facts_.work_dir = task_dir && options.run_dir.empty() ? *task_dir : facts_.run_dir;
   facts_.log_dir = log_folder_of(options, facts_.run_dir);
-  facts_.plan_path = facts_.run_dir + "/plan.json";
+  facts_.plan_path = plan_path_of(facts_.run_dir);
   facts_.master_addr = text_or(options.master_addr, "localhost");
   facts_.master_port = rendezvous_.master_port();
   facts_.store = facts_.agent_store = rendezvous_.store();
@@ -156,6 +170,8 @@ void JobSetup::take_folders() {
     move_earlier_logs(facts_.log_dir);
   if (lock_.is_new_start()) {
     ::unlink(cat(facts_.run_dir, "/failure.json").c_str());
+    std::error_code ignored;
+    fs::remove_all(parts_folder_of(facts_.run_dir), ignored);
     const bool is_new_work_dir = is_new_folder_ && facts_.work_dir == facts_.run_dir;
     if (!is_new_work_dir) {
       remove_earlier_activity(facts_.work_dir);
@@ -172,8 +188,21 @@ void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {
   change_plan(plan);
 }
 
+// A rank whose process goes on finds its next plan in the same file.
 void JobSetup::change_plan(const Plan& plan) {
+  if (plan.part) {
+    make_folder_below(facts_.run_dir, kPlanParts);
+    facts_.plan_path = cat(parts_folder_of(facts_.run_dir), "/", facts_.mark, ".json");
+  }
   write_file(facts_.plan_path, plan_to_json(plan));
+}
+
+// The last of the hosts that share the folder removes it.
+void JobSetup::remove_part() const {
+  if (facts_.plan_path == plan_path_of(facts_.run_dir))
+    return;
+  ::unlink(facts_.plan_path.c_str());
+  ::rmdir(parts_folder_of(facts_.run_dir).c_str());
 }
 
 // The ranks' interface may be another for each place of rank 0.
@@ -197,6 +226,7 @@ std::vector<int> JobSetup::inherited_fds() const {
 
 // rmdir leaves alone what holds something.
 void JobSetup::remove_empty_folders() const {
+  remove_part();
   std::error_code ignored;
   if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored))
     return;

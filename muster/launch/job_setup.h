@@ -28,6 +28,9 @@ std::vector<std::string> program_paths(const LaunchOptions& options);
 // starts itself meet in muster's own store.
 int watched_port(const LaunchOptions& options, const JobFacts& job);
 
+// plan.json in the run's folder. Throws: io.
+void write_plan(const std::string& run_dir, const Plan& plan);
+
 class JobSetup {
  public:
   // Makes the run's folder, and locks it for this start of the job. `start`: its id, of a job of
@@ -38,7 +41,8 @@ class JobSetup {
            int cores,
            const std::string& start = "");
 
-  // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
+  // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go. A
+  // part of a plan has a file of its own for each launcher, as hosts may share the run's folder.
   void use_plan(const Plan& plan, std::vector<Lease> leases);
 
   // This host's ranks go on in another plan: keeps the leases.
@@ -62,7 +66,10 @@ class JobSetup {
   // Descriptors that every rank inherits.
   std::vector<int> inherited_fds() const;
 
-  // Removes the folders of logs that hold nothing.
+  // Removes this launcher's part of a plan, which nobody needs when its ranks have ended.
+  void remove_part() const;
+
+  // And the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
   // And the run's folder, if this job made it and nothing is in it but plan.json and run.json: on

@@ -19,6 +19,7 @@
 #include "muster/base/strings.h"
 #include "muster/placement/picture/draw_svg.h"
 #include "muster/placement/plan_json.h"
+#include "muster/placement/plan_part.h"
 #include "muster/placement/plan_table.h"
 
 namespace muster {
@@ -88,12 +89,11 @@ JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts&
   // "none" is the name of many jobs; their folders have names of their own.
   const std::string id =
       job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id;
-  const int num_ranks = static_cast<int>(plan.ranks.size());
   JobNote note{.id = id,
                .pid = ::getpid(),
                .program = join(options.argv, " "),
                .run_dir = job.run_dir,
-               .num_ranks = num_ranks,
+               .num_ranks = world_size(plan),
                .since_seconds = std::time(nullptr)};
   for (const RankPlan& rank : plan.ranks) {
     if (rank.host_index != job.host_index && !plan.simulated)

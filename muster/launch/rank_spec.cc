@@ -21,6 +21,7 @@
 #include "muster/base/usage.h"
 #include "muster/device/cpu_list.h"
 #include "muster/launch/lease.h"
+#include "muster/placement/plan_part.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -111,26 +112,6 @@ void check_extra_env(const Environment& extra, const Environment& variables) {
                     "'; leave it out",
                     chooses_gpus ? ", and choose GPUs with --gpus" : ""));
   }
-}
-
-// A host's number among the hosts that have ranks, in the plan's order, and how many these are.
-struct HostPlace {
-  int index = 0;
-  int count = 0;
-};
-
-HostPlace place_of_host(const Plan& plan, int host_index) {
-  HostPlace place;
-  std::optional<int> before;
-  for (const RankPlan& rank : plan.ranks) {
-    if (rank.host_index == before)
-      continue;
-    before = rank.host_index;
-    if (rank.host_index == host_index)
-      place.index = place.count;
-    ++place.count;
-  }
-  return place;
 }
 
 // One rank, and what its environment is made of.
@@ -254,9 +235,9 @@ std::string line_prefix(const LaunchOptions& options,
                         const std::string& role,
                         const Plan& plan) {
   if (options.line_prefix.empty()) {
-    if (plan.ranks.size() == 1)
+    if (world_size(plan) == 1)
       return "";
-    const bool one_host = plan.ranks.front().host_index == plan.ranks.back().host_index;
+    const bool one_host = place_of_host(plan, rank.host_index).count == 1;
     return one_host ? cat("[", rank.rank, "] ") : cat("[", rank.rank, "@", rank.host, "] ");
   }
   return substitute(options.line_prefix,
@@ -274,25 +255,26 @@ std::vector<RankSpec> make_rank_specs(const Plan& plan,
                                       int attempt) {
   const RankRange here =
       plan.simulated ? RankRange{0, plan.ranks.size()} : ranks_on_host(plan, job.host_index);
-  const std::vector<RankProgram> programs = rank_programs(options, job, plan.ranks.size());
+  const int num_ranks = world_size(plan);
+  const std::vector<RankProgram> programs = rank_programs(options, job, num_ranks);
   std::vector<RankSpec> specs;
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const RankPlan& rank = plan.ranks[i];
+    const RankProgram& program = programs.at(rank.rank);
     const std::string files = cat(job.log_dir, "/", attempt, "/", rank.rank);
-    RankSpec spec{
-        .rank = rank.rank,
-        .local_rank = rank.local_rank,
-        .attempt = attempt,
-        .host = rank.host,
-        .device = rank.device.id(),
-        .argv = programs[i].argv,
-        .program = programs[i].path,
-        .working_directory = options.work_dir,
-        .out = stream_target(options, rank.local_rank, 1, files + ".out"),
-        .err = stream_target(options, rank.local_rank, 2, files + ".err"),
-        .prefix = line_prefix(options, rank, programs[i].role, plan),
-        .collapse = options.collapse && options.line_prefix.empty() && plan.ranks.size() > 1,
-        .error_file = files + ".error.json"};
+    RankSpec spec{.rank = rank.rank,
+                  .local_rank = rank.local_rank,
+                  .attempt = attempt,
+                  .host = rank.host,
+                  .device = rank.device.id(),
+                  .argv = program.argv,
+                  .program = program.path,
+                  .working_directory = options.work_dir,
+                  .out = stream_target(options, rank.local_rank, 1, files + ".out"),
+                  .err = stream_target(options, rank.local_rank, 2, files + ".err"),
+                  .prefix = line_prefix(options, rank, program.role, plan),
+                  .collapse = options.collapse && options.line_prefix.empty() && num_ranks > 1,
+                  .error_file = files + ".error.json"};
     if (rank.bind_cpus && !plan.simulated)
       spec.cpus = parse_cpu_list(rank.cpus);
     const RankStart start{
@@ -300,9 +282,9 @@ std::vector<RankSpec> make_rank_specs(const Plan& plan,
         .rank = rank,
         .options = options,
         .job = job,
-        .program = programs[i],
+        .program = program,
         .attempt = attempt,
-        .world_size = static_cast<int>(plan.ranks.size()),
+        .world_size = num_ranks,
         .local_world_size = static_cast<int>(ranks_on_host(plan, rank.host_index).count),
         .host = place_of_host(plan, rank.host_index)};
     spec.environment = rank_environment(start, spec);

@@ -37,7 +37,7 @@ constexpr const char* kLatest = "latest";
 // The launcher itself puts these into a folder. The activity of ranks is of use only beside
 // results.
 constexpr const char* kLaunchersOwn[] = {
-    "plan.json", "run.json", "activity", "breakdown.json", kFolderLock};
+    "plan.json", kPlanParts, "run.json", "activity", "breakdown.json", kFolderLock};
 
 // Whether the folder is one of those that runs get below the current folder.
 bool lies_in_runs(const fs::path& run_dir) {

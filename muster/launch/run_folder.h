@@ -10,6 +10,9 @@
 
 namespace muster {
 
+// The folder in a run's folder for the parts of its plan, one of each launcher of several hosts.
+inline constexpr const char* kPlanParts = "plans";
+
 // The absolute path of a run's folder. A link as `runs/latest` is followed now, since the next run
 // changes it. Throws: io, when there is no current folder.
 std::string resolve_run_folder(const std::string& path);

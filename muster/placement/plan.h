@@ -65,6 +65,18 @@ struct RankPlan {
   bool operator==(const RankPlan&) const = default;
 };
 
+// What one host's part of a plan says of the whole: as much as its ranks need.
+struct PlanPart {
+  int first_rank = 0;                      // of the part; its other ranks follow
+  int world_size = 0;                      // the whole plan's, as all that follows
+  int hosts_before = 0;                    // hosts with ranks that stand before this one
+  int num_hosts = 0;                       // hosts with ranks
+  bool own_gpus = false;                   // all_own_gpus (plan_part.h)
+  std::vector<int64_t> batch_shares = {};  // of each rank; empty: no global batch
+  std::string digest = {};                 // equal plans for the same hosts have the same
+  bool operator==(const PlanPart&) const = default;
+};
+
 struct Plan {
   std::string policy = {};
   MeshShape mesh = {};       // of all ranks; no axes if none was requested
@@ -76,6 +88,9 @@ struct Plan {
   // Those of the notes that tell of ranks that are elsewhere than was asked for: never to be left
   // out.
   std::vector<std::string> warnings = {};
+  // The ranks are those of one host, as it gets them where a job has several. Nothing: the plan is
+  // whole.
+  std::optional<PlanPart> part = {};
   bool operator==(const Plan&) const = default;
 };
 

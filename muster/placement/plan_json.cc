@@ -1,20 +1,25 @@
 #include "muster/placement/plan_json.h"
 
+#include <algorithm>
+#include <concepts>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
-#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
 #include "muster/device/strict_json.h"
+#include "muster/placement/plan_part.h"
 
-// Reading checks more than the form: whoever executes a plan relies on the order of its ranks, on
-// ids and on shares, so a plan that somebody edited must hold together.
+// Ranks are written as text, all else by nlohmann::json. Reading checks more than the form: whoever
+// executes a plan relies on the order of its ranks, on ids and on shares, so a plan that somebody
+// edited must hold together.
 
 namespace muster {
 namespace {
@@ -28,41 +33,111 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// The vendor is left out for NVIDIA, as in plans from before there was one.
-Json to_json(const DeviceAssignment& device) {
-  Json json = {{"id", device.id()}};
-  if (device.kind == DeviceAssignment::Kind::cpu) {
-    json.update({{"kind", "cpu"}, {"cpu_slot", device.cpu_slot}});
-  } else {
-    json.update({{"kind", "cuda"},
-                 {"uuid", device.uuid.value},
-                 {"index", device.index.value},
-                 {"model", device.model},
-                 {"ordinal", device.ordinal.value}});
-    if (device.vendor == Vendor::amd)
-      json["vendor"] = "amd";
-    add_unless_default(json, "pci", device.pci.value);
+// As dump() writes it. Most texts need no escapes.
+std::string quoted(const std::string& text) {
+  const auto is_plain = [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  };
+  return std::ranges::all_of(text, is_plain) ? cat("\"", text, "\"") : dump(text);
+}
+
+// An object's members, written one after the other: a plan has very many ranks, and a tree of
+// values for each takes several times as long.
+class ObjectText {
+ public:
+  void add(std::string_view key, const std::string& text) { add_json(key, quoted(text)); }
+  void add(std::string_view key, std::integral auto number) { add_json(key, cat(number)); }
+  void add_json(std::string_view key, std::string_view json) {
+    text_ += text_.size() == 1 ? "\"" : ",\"";
+    text_ += key;
+    text_ += "\":";
+    text_ += json;
   }
-  return json;
+  std::string end() && {
+    text_ += '}';
+    return std::move(text_);
+  }
+
+ private:
+  std::string text_ = "{";
+};
+
+// The vendor is left out for NVIDIA, as in plans from before there was one.
+std::string to_text(const DeviceAssignment& device) {
+  ObjectText object;
+  object.add("id", device.id());
+  if (device.kind == DeviceAssignment::Kind::cpu) {
+    object.add("kind", "cpu");
+    object.add("cpu_slot", device.cpu_slot);
+    return std::move(object).end();
+  }
+  object.add("kind", "cuda");
+  object.add("uuid", device.uuid.value);
+  object.add("index", device.index.value);
+  object.add("model", device.model);
+  object.add("ordinal", device.ordinal.value);
+  if (device.vendor == Vendor::amd)
+    object.add("vendor", "amd");
+  if (!device.pci.value.empty())
+    object.add("pci", device.pci.value);
+  return std::move(object).end();
 }
 
 // A fact that is not known or was not asked for is left out.
-Json to_json(const RankPlan& rank) {
-  Json json = {{"rank", rank.rank},
-               {"local_rank", rank.local_rank},
-               {"host_index", rank.host_index},
-               {"host", rank.host},
-               {"device", to_json(rank.device)}};
-  for (const DeviceAssignment& device : rank.more_devices)
-    json["more_devices"].push_back(to_json(device));
+void add_what_it_has(ObjectText& object, const RankPlan& rank) {
+  object.add_json("device", to_text(rank.device));
+  if (!rank.more_devices.empty()) {
+    const auto devices =
+        mapped(rank.more_devices, [](const DeviceAssignment& device) { return to_text(device); });
+    object.add_json("more_devices", cat("[", join(devices, ","), "]"));
+  }
   if (rank.numa_node)
-    json["numa_node"] = *rank.numa_node;
-  add_unless_default(json, "cpus", rank.cpus);
-  add_unless_default(json, "bind_cpus", rank.bind_cpus);
+    object.add("numa_node", *rank.numa_node);
+  if (!rank.cpus.empty())
+    object.add("cpus", rank.cpus);
+  if (rank.bind_cpus)
+    object.add_json("bind_cpus", "true");
   if (rank.batch_share > 0)
-    json["batch_share"] = rank.batch_share;
-  json["reason"] = rank.reason;
-  return json;
+    object.add("batch_share", rank.batch_share);
+  object.add("reason", rank.reason);
+}
+
+std::string to_text(const RankPlan& rank) {
+  ObjectText object;
+  object.add("rank", rank.rank);
+  object.add("local_rank", rank.local_rank);
+  object.add("host_index", rank.host_index);
+  object.add("host", rank.host);
+  add_what_it_has(object, rank);
+  return std::move(object).end();
+}
+
+// Without its place, which follows from that of the host.
+std::string text_on_its_host(const RankPlan& rank) {
+  ObjectText object;
+  add_what_it_has(object, rank);
+  return std::move(object).end();
+}
+
+// The shares in runs: "64*6,32*2".
+std::string text_of_shares(const std::vector<int64_t>& shares) {
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < shares.size();) {
+    const size_t begin = i;
+    while (i < shares.size() && shares[i] == shares[begin])
+      ++i;
+    runs.push_back(cat(shares[begin], "*", i - begin));
+  }
+  return join(runs, ",");
+}
+
+Json to_json(const PlanPart& part) {
+  return {{"first_rank", part.first_rank},
+          {"hosts_before", part.hosts_before},
+          {"num_hosts", part.num_hosts},
+          {"own_gpus", part.own_gpus},
+          {"batch_shares", text_of_shares(part.batch_shares)},
+          {"digest", part.digest}};
 }
 
 // A plan without a vendor is one of NVIDIA's GPUs.
@@ -125,8 +200,11 @@ void read_cpus(JsonObject& object, RankPlan& rank) {
 
 // Reads the numbers and the host of a rank. Ranks count up over hosts, local ranks within one: what
 // everybody who reads a plan relies on.
-void read_place(JsonObject& object, const std::vector<RankPlan>& before, RankPlan& rank) {
-  const int next = int_size(before);
+void read_place(JsonObject& object,
+                const std::vector<RankPlan>& before,
+                int first_rank,
+                RankPlan& rank) {
+  const int next = first_rank + int_size(before);
   rank.rank = object.small_integer("rank", next, next);
   const RankPlan last = before.empty() ? RankPlan() : before.back();
   rank.host_index = object.small_integer("host_index", last.host_index);
@@ -153,9 +231,7 @@ void read_more_devices(JsonObject& object, RankPlan& rank) {
   }
 }
 
-RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
-  RankPlan rank;
-  read_place(object, before, rank);
+void read_what_it_has(JsonObject& object, RankPlan& rank) {
   rank.device = device_from(object.object("device"));
   read_more_devices(object, rank);
   rank.numa_node = object.optional_integer("numa_node", 0);
@@ -163,7 +239,64 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
   rank.batch_share = size_from(object, "batch_share");
   rank.reason = object.text_or("reason", "");
   object.finish();
+}
+
+RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before, int first_rank) {
+  RankPlan rank;
+  read_place(object, before, first_rank, rank);
+  read_what_it_has(object, rank);
   return rank;
+}
+
+// The shares of as many ranks as there are, or none.
+std::vector<int64_t> shares_from(JsonObject& part, int num_ranks) {
+  const std::string text = part.text_or("batch_shares", "");
+  std::vector<int64_t> shares;
+  if (text.empty())
+    return shares;
+  for (const std::string& run : split(text, ',')) {
+    const auto words = split(run, '*');
+    const auto share = parse_int(words.front());
+    const auto count = parse_int(words.back());
+    const int64_t left = num_ranks - std::ssize(shares);
+    if (words.size() != 2 || !share || !count || *share < 1 || *count < 1 || *count > left)
+      part.fail("batch_shares", cat("the shares of ", num_ranks, " ranks"), cat("'", run, "'"));
+    shares.insert(shares.end(), *count, *share);
+  }
+  if (int_size(shares) != num_ranks)
+    part.fail("batch_shares", cat("the shares of ", num_ranks, " ranks"), cat(shares.size()));
+  return shares;
+}
+
+// A part says how many ranks the whole has.
+std::optional<PlanPart> part_from(JsonObject& document) {
+  auto parts = document.object_or_none("part");
+  if (!parts)
+    return std::nullopt;
+  PlanPart part{.first_rank = parts->small_integer("first_rank", 0),
+                .world_size = document.small_integer("world_size", 1),
+                .hosts_before = parts->small_integer("hosts_before", 0),
+                .num_hosts = parts->small_integer("num_hosts", 0),
+                .own_gpus = parts->boolean_or("own_gpus", false)};
+  part.batch_shares = shares_from(*parts, part.world_size);
+  part.digest = parts->text_or("digest", "");
+  parts->finish();
+  return part;
+}
+
+// A whole plan has the number of ranks that it says. A part has no more than that.
+int world_size_from(JsonObject& document, const Plan& plan) {
+  const int size = int_size(plan.ranks);
+  if (plan.part) {
+    if (plan.part->world_size - plan.part->first_rank < size)
+      document.fail("world_size", cat(plan.part->first_rank + size, " at least"), "less");
+    return plan.part->world_size;
+  }
+  if (plan.ranks.empty())
+    document.fail("ranks", "at least one rank", "none");
+  if (document.small_integer_or("world_size", 1, size) != size)
+    document.fail("world_size", cat(size, ", the number of ranks"), "another number");
+  return size;
 }
 
 // The error names the member of the document instead of the flag.
@@ -189,7 +322,7 @@ MeshShape mesh_from(JsonObject& document, int num_ranks) {
 }
 
 // Everybody who reads a plan relies on the shares: they are the whole batch, and no rank is
-// without.
+// without. A part's ranks have some of it.
 void check_shares(const JsonObject& document, const Plan& plan) {
   int64_t left = plan.global_batch;
   for (const RankPlan& rank : plan.ranks) {
@@ -201,7 +334,7 @@ void check_shares(const JsonObject& document, const Plan& plan) {
     }
     left -= rank.batch_share;
   }
-  if (left != 0)
+  if (left != 0 && !plan.part)
     document.fail("global_batch", "the sum of all shares", cat(left, " more"));
 }
 
@@ -222,9 +355,11 @@ std::string plan_to_json(const Plan& plan, const std::string& model) {
     add("global_batch", cat(plan.global_batch));
   add("visibility", dump(to_string(plan.visibility)));
   add("simulated", dump(plan.simulated));
-  add("world_size", cat(plan.ranks.size()));
+  add("world_size", cat(world_size(plan)));
+  if (plan.part)
+    add("part", dump(to_json(*plan.part)));
   const auto ranks =
-      mapped(plan.ranks, [](const RankPlan& rank) { return cat("\n    ", dump(to_json(rank))); });
+      mapped(plan.ranks, [](const RankPlan& rank) { return cat("\n    ", to_text(rank)); });
   add("ranks", cat("[", join(ranks, ","), "\n  ]"));
   add("notes", dump(plan.notes));
   if (!plan.warnings.empty())
@@ -232,6 +367,38 @@ std::string plan_to_json(const Plan& plan, const std::string& model) {
   if (!model.empty())
     add("model", model);
   return cat("{", join(members, ","), "\n}\n");
+}
+
+std::string host_ranks_to_json(const HostRanks& host) {
+  ObjectText object;
+  object.add("host_index", host.host_index);
+  object.add("first_rank", host.first_rank);
+  object.add("hosts_before", host.hosts_before);
+  object.add("host", host.ranks.empty() ? std::string() : host.ranks.front().host);
+  const auto ranks = mapped(host.ranks, text_on_its_host);
+  object.add_json("ranks", cat("[", join(ranks, ","), "]"));
+  return std::move(object).end();
+}
+
+HostRanks host_ranks_from_json(const std::string& text, const std::string& source) {
+  const std::string what = cat("ranks of ", source);
+  const auto json = parse_strict_json(text, what);
+  JsonObject document(json, what, "");
+  HostRanks host{.host_index = document.small_integer("host_index", 0),
+                 .first_rank = document.small_integer("first_rank", 0),
+                 .hosts_before = document.small_integer("hosts_before", 0)};
+  const std::string name = document.text("host");
+  for (JsonObject& object : document.objects("ranks")) {
+    const int local_rank = int_size(host.ranks);
+    RankPlan rank{.rank = host.first_rank + local_rank,
+                  .local_rank = local_rank,
+                  .host_index = host.host_index,
+                  .host = name};
+    read_what_it_has(object, rank);
+    host.ranks.push_back(std::move(rank));
+  }
+  document.finish();
+  return host;
 }
 
 // Ranks come before the mesh and the shares, which are checked against them.
@@ -244,14 +411,11 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   plan.policy = document.text("policy");
   plan.visibility = visibility_from(document);
   plan.simulated = document.boolean_or("simulated", false);
+  plan.part = part_from(document);
+  const int first_rank = plan.part ? plan.part->first_rank : 0;
   for (JsonObject& rank : document.objects("ranks"))
-    plan.ranks.push_back(rank_from(std::move(rank), plan.ranks));
-  if (plan.ranks.empty())
-    document.fail("ranks", "at least one rank", "none");
-  const int size = int_size(plan.ranks);
-  if (document.small_integer_or("world_size", 1, size) != size)
-    document.fail("world_size", cat(size, ", the number of ranks"), "another number");
-  plan.mesh = mesh_from(document, size);
+    plan.ranks.push_back(rank_from(std::move(rank), plan.ranks, first_rank));
+  plan.mesh = mesh_from(document, world_size_from(document, plan));
   plan.global_batch = size_from(document, "global_batch");
   check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");

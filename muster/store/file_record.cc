@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "muster/base/fnv.h"
 #include "muster/base/strings.h"
 #include "muster/store/bytes.h"
 
@@ -17,10 +18,7 @@ constexpr size_t kBodyStart = 1 + 4;    // kind, size of the key
 
 // FNV-1a tells a torn record, which is all it is for.
 uint64_t checksum(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const unsigned char byte : bytes)
-    hash = (hash ^ byte) * 0x100000001b3;
-  return hash;
+  return fnv1a(bytes);
 }
 
 }  // namespace

@@ -64,5 +64,14 @@ TEST(Compress, RefusesWhatIsDamagedOrCutShort) {
   EXPECT_THAT(error_of(changed, kRoom), HasSubstr("damaged or cut short"));
 }
 
+TEST(Compress, OnlyLargeTextIsPacked) {
+  const std::string large(5'000, 'y');
+  for (const std::string& text : {std::string(), std::string("{}"), large})
+    EXPECT_EQ(unpacked(packed(text)), text);
+  EXPECT_EQ(packed("{}"), "{}");
+  EXPECT_LT(packed(large).size(), large.size() / 10);
+  EXPECT_THROW(unpacked(packed(large).substr(0, 10)), Error);
+}
+
 }  // namespace
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "muster/launch/port.h"
@@ -134,6 +135,35 @@ TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {
   EXPECT_THAT(second.out,
               AllOf(HasSubstr("1 of 3, local 0 of 2, host 1 of 2, role 1 of 3"),
                     HasSubstr("2 of 3, local 1 of 2, host 1 of 2, role 2 of 3")));
+}
+
+// The file of a rank's plan is its host's part, and goes with the job; plan.json is whole.
+TEST_F(Agents, EachHostHasItsPartOfThePlan) {
+  const std::string run = folder_.path() + "/run";
+  const auto words = shell("cp $MUSTER_PLAN seen.$RANK");
+  auto b = node(1, words, {"-n", "2", "--run-dir", run});
+  auto a = node(0, words, {"--run-dir", run});
+  const Ran first = a->finish();
+  const Ran second = b->finish();
+  ASSERT_EQ(first.code, 0) << first.err;
+  ASSERT_EQ(second.code, 0) << second.err;
+  const auto read = [&](const std::string& path) {
+    std::ifstream file(path);
+    return nlohmann::json::parse(file);
+  };
+  const auto whole = read(run + "/plan.json");
+  EXPECT_EQ(whole.at("ranks").size(), 3U);
+  EXPECT_FALSE(whole.contains("part"));
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto part = read(folder_.path() + cat("/seen.", rank));
+    EXPECT_EQ(part.at("world_size"), 3);
+    EXPECT_EQ(part.at("ranks").size(), rank == 0 ? 1U : 2U) << rank;
+    EXPECT_EQ(part.at("part").at("first_rank"), rank == 0 ? 0 : 1);
+    EXPECT_EQ(part.at("part").at("num_hosts"), 2);
+    for (const auto& own : part.at("ranks"))
+      EXPECT_EQ(own, whole.at("ranks").at(own.at("rank").get<size_t>()));
+  }
+  EXPECT_FALSE(std::filesystem::exists(run + "/plans"));
 }
 
 TEST_F(Agents, AFailureIsToldOnEveryHost) {

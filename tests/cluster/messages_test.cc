@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/agent_spec.h"
+#include "muster/placement/plan_part.h"
 #include "muster/placement/planner.h"
 #include "tests/placement/machines.h"
 
@@ -62,6 +63,7 @@ TEST(Messages, AnOrderIsReadBackAsItWas) {
   const Order order{.kind = Order::Kind::start,
                     .round = 3,
                     .hosts = {"a", "b"},
+                    .num_hosts = 2,
                     .run_folder = "job",
                     .plan = plan(Inventory{.source = "test", .hosts = {gpu_host(1, 2)}}, {}),
                     .in_place = true,
@@ -74,13 +76,24 @@ TEST(Messages, AnOrderIsReadBackAsItWas) {
                     .store = "tcp://10.0.0.1:1",
                     .reason = "r",
                     .exit_code = 9};
-  const Order read = order_from_text(to_text(order));
-  EXPECT_EQ(read.plan, order.plan);
+  const StoredPlan stored{.place = "p", .buckets = 3, .digest = "d", .pieces = {{"1", 2}}};
+  const Order read = order_from_text(to_text(order, stored));
+  EXPECT_EQ(read.plan, part_without_ranks(order.plan)) << "the ranks lie elsewhere";
+  EXPECT_EQ(read.num_hosts, 2);
+  EXPECT_EQ(read.stored.place, "p");
+  EXPECT_EQ(read.stored.buckets, 3);
+  EXPECT_EQ(read.stored.digest, "d");
+  EXPECT_EQ(read.stored.pieces, stored.pieces);
   EXPECT_EQ(read.failures, order.failures);
   EXPECT_EQ(read.set_aside, order.set_aside);
   EXPECT_TRUE(read.in_place);
   EXPECT_EQ(read.pause, order.pause);
-  EXPECT_EQ(to_text(read), to_text(order));
+  EXPECT_EQ(to_text(read), to_text(order, stored));
+}
+
+TEST(Messages, AnOrderToOneHostNamesIt) {
+  const Order order{.kind = Order::Kind::refuse, .hosts = {"a"}, .reason = "r"};
+  EXPECT_EQ(order_from_text(to_text(order)).hosts, order.hosts);
 }
 
 TEST(Messages, WhatIsNoneIsAnError) {

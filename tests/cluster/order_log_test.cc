@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/cluster/stored_plan.h"
+#include "muster/placement/plan_part.h"
 #include "muster/placement/planner.h"
 #include "tests/placement/machines.h"
 #include "tests/support/memory_store.h"
@@ -14,41 +19,154 @@ using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::SizeIs;
 
+// Hosts of 8 GPUs; their ids are "id-0", "id-1" …
 Order order_of(int hosts) {
   Inventory inventory{.source = "test"};
+  Order order{.round = 3, .num_hosts = hosts, .reason = "r"};
   for (int i = 0; i < hosts; ++i) {
     inventory.hosts.push_back(gpu_host(i, 8));
-    inventory.hosts.back().name = "host-" + std::to_string(i);
+    inventory.hosts.back().name = cat("host-", i);
+    order.hosts.push_back(cat("id-", i));
   }
-  return {.round = 3, .plan = plan(inventory, {}), .reason = "r"};
+  order.plan = plan(inventory, {.global_batch = 64 * hosts});
+  order.plan.notes = {"a note"};
+  return order;
+}
+
+std::string entry_at(Store& store, int64_t number) {
+  return store.get(log_entry_key(kOrders, number), milliseconds(0));
 }
 
 Order order_at(Store& store, int64_t number) {
-  return read_order(store, store.get(log_entry_key(kOrders, number), milliseconds(0)));
+  return read_order(store, entry_at(store, number));
 }
 
 TEST(OrderLog, AnOrderIsReadBackWhole) {
-  MemoryStore store;
-  const Order order = order_of(2);
-  const WrittenOrder written = write_order(store, 1, order);
-  EXPECT_TRUE(written.is_ours);
-  EXPECT_THAT(written.keys, ElementsAre("orders/1"));
-  EXPECT_EQ(order_at(store, 1).plan, order.plan);
-  EXPECT_EQ(store.get("orders/size", milliseconds(0)), "1");
+  for (const size_t limit : {size_t{500}, kMaxValueBytes}) {
+    for (const int hosts : {1, 2, 40}) {
+      MemoryStore store(limit);
+      const Order order = order_of(hosts);
+      const WrittenOrder written = write_order(store, 1, order);
+      EXPECT_TRUE(written.is_ours);
+      EXPECT_EQ(written.keys.front(), "orders/1") << "it goes first when the order is forgotten";
+      EXPECT_EQ(order_at(store, 1).plan, order.plan);
+      EXPECT_EQ(order_at(store, 1).hosts, order.hosts);
+      EXPECT_EQ(store.get("orders/size", milliseconds(0)), "1");
+      const Order read = order_at(store, 1);
+      EXPECT_EQ(keys_of_order(1, entry_at(store, 1), read.stored), written.keys);
+    }
+  }
 }
 
-TEST(OrderLog, AnOrderLargerThanTheStoreTakesIsWrittenInParts) {
-  MemoryStore store(500);
+// What the functions of plan_part.h say of a part is what they say of the whole.
+TEST(OrderLog, AHostReadsItsPart) {
+  MemoryStore store;
+  const Order order = order_of(10);
+  write_order(store, 1, order);
+  for (int host = 0; host < 10; ++host) {
+    const Order read = read_order_of_host(store, entry_at(store, 1), cat("id-", host));
+    EXPECT_TRUE(read.hosts.empty());
+    EXPECT_EQ(read.num_hosts, 10);
+    ASSERT_EQ(read.host_index, host);
+    ASSERT_TRUE(read.plan.part.has_value());
+    EXPECT_EQ(read.plan.part->digest, read.stored.digest);
+    const RankRange range = ranks_on_host(order.plan, host);
+    const auto begin = order.plan.ranks.begin() + std::ssize(order.plan.ranks) / 10 * host;
+    EXPECT_EQ(read.plan.ranks, std::vector<RankPlan>(begin, begin + 8));
+    EXPECT_EQ(rank_numbers_on_host(read.plan, host).first, range.first);
+    EXPECT_EQ(rank_numbers_on_host(read.plan, host).count, range.count);
+    EXPECT_EQ(world_size(read.plan), 80);
+    EXPECT_EQ(place_of_host(read.plan, host).index, host);
+    EXPECT_EQ(place_of_host(read.plan, host).count, 10);
+    EXPECT_TRUE(all_own_gpus(read.plan));
+    EXPECT_EQ(batch_shares_in(read.plan), batch_shares_in(order.plan));
+    EXPECT_EQ(read.whole != nullptr, host == 0) << "the first host shows it and writes plan.json";
+    const WholeRound whole = read_whole(store, read);
+    EXPECT_EQ(whole.plan, order.plan);
+    EXPECT_EQ(whole.hosts, order.hosts);
+  }
+}
+
+TEST(OrderLog, AHostWithoutAPartIsASpare) {
+  MemoryStore store;
+  write_order(store, 1, order_of(10));
+  const Order read = read_order_of_host(store, entry_at(store, 1), "id-10");
+  EXPECT_FALSE(read.host_index.has_value());
+  EXPECT_EQ(read.num_hosts, 10);
+  EXPECT_TRUE(read.plan.ranks.empty());
+}
+
+TEST(OrderLog, AHostNeedsNothingOfTheOthers) {
+  MemoryStore store;
+  const WrittenOrder written = write_order(store, 1, order_of(200));
+  const std::string entry = entry_at(store, 1);
+  const StoredPlan stored = order_from_text(entry).stored;
+  std::vector<std::string> own = keys_of_part(stored, "id-77");
+  own.emplace_back("orders/1");
+  size_t bytes = 0;
+  for (const std::string& key : written.keys) {
+    if (std::ranges::find(own, key) == own.end())
+      store.remove(key);
+    else
+      bytes += store.get(key, milliseconds(0)).size();
+  }
+  EXPECT_EQ(read_order_of_host(store, entry, "id-77").plan.ranks.front().rank, 77 * 8);
+  EXPECT_LT(bytes, 4'000U);
+}
+
+TEST(OrderLog, ValuesLargerThanTheStoreTakesAreWrittenInParts) {
+  MemoryStore store(100);
   const Order order = order_of(40);
   const WrittenOrder written = write_order(store, 1, order);
   ASSERT_TRUE(written.is_ours);
-  EXPECT_GT(written.keys.size(), 5U);
   for (const std::string& key : written.keys)
-    EXPECT_LE(store.get(key, milliseconds(0)).size(), 500U) << key;
+    EXPECT_LE(store.get(key, milliseconds(0)).size(), 100U) << key;
   EXPECT_EQ(order_at(store, 1).plan, order.plan);
+  EXPECT_EQ(read_order_of_host(store, entry_at(store, 1), "id-7").host_index, 7);
   for (const std::string& key : written.keys)
     store.remove(key);
   EXPECT_EQ(store.num_keys(), 1) << "the size of the log";
+}
+
+// A coordinator ends before it has written the entry: nobody sees an order, and its successor's is
+// whole.
+TEST(OrderLog, PartsWithoutAnEntryAreNoOrder) {
+  MemoryStore store;
+  const Order lost = order_of(30);
+  const WrittenOrder written = write_order(store, 1, lost);
+  store.remove(written.keys.front());
+  EXPECT_FALSE(store.check({"orders/1"}));
+  const Order order = order_of(20);
+  ASSERT_TRUE(write_order(store, 1, order).is_ours);
+  EXPECT_EQ(order_at(store, 1).plan, order.plan);
+  EXPECT_EQ(read_order_of_host(store, entry_at(store, 1), "id-7").num_hosts, 20);
+  EXPECT_FALSE(read_order_of_host(store, entry_at(store, 1), "id-25").host_index.has_value())
+      << "only the lost order had it";
+}
+
+// What an order has lost, as it is forgotten, is no smaller plan.
+TEST(OrderLog, AnOrderWithoutAPartIsNone) {
+  MemoryStore store;
+  const WrittenOrder written = write_order(store, 1, order_of(30));
+  const std::string entry = entry_at(store, 1);
+  store.remove(written.keys.back());
+  EXPECT_THROW(read_order(store, entry), Error);
+  store.set(written.keys.back(), "");
+  EXPECT_THROW(read_order(store, entry), Error);
+}
+
+TEST(OrderLog, EqualPlansHaveTheSameDigest) {
+  MemoryStore store;
+  Order order = order_of(5);
+  write_order(store, 1, order);
+  order.round = 4;
+  order.hosts[2] = "another agent of that host";
+  write_order(store, 2, order);
+  order.plan.ranks[3].reason = "another";
+  write_order(store, 3, order);
+  EXPECT_EQ(order_at(store, 1).stored.digest, order_at(store, 2).stored.digest);
+  EXPECT_NE(order_at(store, 1).stored.digest, order_at(store, 3).stored.digest);
+  EXPECT_EQ(order_at(store, 2).hosts, order.hosts);
 }
 
 TEST(OrderLog, ANumberIsTakenOnce) {
@@ -91,7 +209,7 @@ TEST(OrderLog, RefusesPartsThatNobodyCanHaveWritten) {
                                   "in parts x -1",
                                   "in parts x 9999999999"}) {
     EXPECT_THROW(read_order(store, entry), Error) << entry;
-    EXPECT_THROW(keys_of_order(1, entry), Error) << entry;
+    EXPECT_THROW(keys_of_order(1, entry, {}), Error) << entry;
   }
   EXPECT_THROW(read_order(store, "in parts x 1"), Error) << "a part that is not there";
 }

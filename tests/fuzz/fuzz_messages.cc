@@ -4,6 +4,7 @@
 #include "muster/cluster/agent_spec.h"
 #include "muster/cluster/messages.h"
 #include "muster/launch/lease_note.h"
+#include "muster/placement/plan_json.h"
 #include "muster/tasks/hosts/remote_message.h"
 #include "tests/fuzz/fuzz_targets.h"
 
@@ -27,6 +28,10 @@ void check_again(const std::string& text, const Read& read, const Write& write) 
 void fuzz_messages(const std::string& text) {
   check_again(text, report_from_text, [](const Report& report) { return to_text(report); });
   check_again(text, order_from_text, [](const Order& order) { return to_text(order); });
+  check_again(
+      text,
+      [](const std::string& line) { return host_ranks_from_json(line, "fuzz"); },
+      host_ranks_to_json);
   check_again(text, agent_spec_from, [](const AgentSpec& spec) { return to_line(spec); });
   check_again(
       text, remote_message_from, [](const RemoteMessage& message) { return to_line(message); });

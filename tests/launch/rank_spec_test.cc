@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
+#include "muster/placement/plan_part.h"
 
 namespace muster {
 namespace {
@@ -121,6 +122,34 @@ Environment all_that_a_rank_is_told() {
   plan.simulated = true;
   told.merge(make_rank_specs(plan, launch, facts, 2)[0].environment);
   return told;
+}
+
+// A host of several gets the ranks of the plan that are its own.
+TEST(RankSpec, APartOfAPlanGivesTheSameRanksAsTheWhole) {
+  Plan whole = cpu_plan(6);
+  for (int rank : {3, 4, 5}) {
+    whole.ranks[rank].host_index = 2;  // host 1 has none
+    whole.ranks[rank].local_rank = rank - 3;
+  }
+  LaunchOptions with_roles = options();
+  with_roles.more_programs = {{.argv = {"serve"}, .num_ranks = 2, .role = "server"}};
+  JobFacts facts = job();
+  facts.more_programs = {"/bin/serve"};
+  facts.host_index = 2;
+  Plan part = part_without_ranks(whole);
+  part.ranks = {whole.ranks.begin() + 3, whole.ranks.end()};
+  part.part->first_rank = 3;
+  part.part->hosts_before = 1;
+  const auto of_whole = make_rank_specs(whole, with_roles, facts, 0);
+  const auto of_part = make_rank_specs(part, with_roles, facts, 0);
+  ASSERT_EQ(of_whole.size(), 3U);
+  ASSERT_EQ(of_part.size(), 3U);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(of_part[i].rank, 3 + i);
+    EXPECT_EQ(of_part[i].argv, of_whole[i].argv);
+    EXPECT_EQ(of_part[i].prefix, of_whole[i].prefix);
+    EXPECT_EQ(of_part[i].environment, of_whole[i].environment);
+  }
 }
 
 TEST(RankSpec, WhatALauncherTellsARankIsErasedForAJobInsideIt) {

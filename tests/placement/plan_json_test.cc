@@ -4,6 +4,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+#include "muster/placement/plan_part.h"
 #include "muster/placement/planner.h"
 #include "tests/placement/machines.h"
 
@@ -70,6 +72,57 @@ Plan full_plan() {
     host.gpus[static_cast<size_t>(i)].pci.value = cat("0000:0", i, ":00.0");
   }
   return muster::plan(inventory, {.global_batch = 5, .numa_binding = NumaBinding::node});
+}
+
+Plan part_of_mixed_plan() {
+  Plan part = part_without_ranks(mixed_plan());
+  part.ranks = {mixed_plan().ranks.back()};
+  part.ranks.front().local_rank = 0;
+  part.part->first_rank = part.ranks.front().rank;
+  part.part->hosts_before = 1;
+  part.part->batch_shares = {5, 5, 3, 3};
+  part.part->batch_shares.resize(part.part->world_size, 2);
+  part.part->digest = "d";
+  return part;
+}
+
+TEST(PlanJson, APartIsReadBackAsItWas) {
+  const Plan part = part_of_mixed_plan();
+  EXPECT_EQ(plan_from_json(plan_to_json(part), "plan.json"), part);
+  const Plan without = part_without_ranks(mixed_plan());
+  EXPECT_EQ(plan_from_json(plan_to_json(without), "plan.json"), without);
+}
+
+TEST(PlanJson, ErrorsInAPart) {
+  const std::string text = plan_to_json(part_of_mixed_plan());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return plan_json_error(std::string(text).replace(at, from.size(), to));
+  };
+  const std::string size = cat(part_of_mixed_plan().part->world_size);
+  EXPECT_THAT(with(cat("\"world_size\": ", size), "\"world_size\": 1"), HasSubstr("batch_shares"));
+  EXPECT_THAT(with("\"first_rank\":", "\"first_rank\":1"), HasSubstr("rank"));
+  EXPECT_THAT(with("\"5*2", "\"5*0"), HasSubstr("batch_shares"));
+  EXPECT_THAT(with("\"5*2", "\"5"), HasSubstr("batch_shares"));
+  EXPECT_THAT(with("\"5*2", "\"5*99999999999"), HasSubstr("batch_shares"));
+  EXPECT_THAT(with("\"part\": {", "\"part\": {\"more\": 1, "), HasSubstr("an unknown member"));
+}
+
+TEST(PlanJson, RanksOfAHostAreReadBackAsTheyWere) {
+  const Plan plan = mixed_plan();
+  const RankRange range = ranks_on_host(plan, 1);
+  HostRanks host{.host_index = 1, .first_rank = int_size(plan.ranks) - 2, .hosts_before = 1};
+  host.ranks = {plan.ranks.end() - 2, plan.ranks.end()};
+  ASSERT_EQ(range.count, 2U);
+  const std::string text = host_ranks_to_json(host);
+  EXPECT_THAT(text, Not(HasSubstr("\n"))) << "it stands in one line";
+  const HostRanks read = host_ranks_from_json(text, "test");
+  EXPECT_EQ(read.host_index, 1);
+  EXPECT_EQ(read.first_rank, host.first_rank);
+  EXPECT_EQ(read.hosts_before, 1);
+  EXPECT_EQ(read.ranks, host.ranks);
+  EXPECT_THROW(host_ranks_from_json("{}", "test"), Error);
 }
 
 TEST(PlanJson, WhatIsKnownBesides) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/fnv.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -41,12 +42,9 @@ bool is_device_and_function(std::string_view text) {
   return is_hex(text.substr(0, 2)) && text[3] >= '0' && text[3] <= '7';
 }
 
-// FNV-1a, then mixed as splitmix64 does, so that near seeds give far values. Source: G. Fowler, L.
-// Noll and P. Vo; S. Vigna.
+// FNV-1a, then mixed as splitmix64 does, so that near seeds give far values. Source: S. Vigna.
 uint64_t hash(std::string_view text, uint64_t start) {
-  uint64_t value = 14695981039346656037U ^ start;
-  for (const unsigned char c : text)
-    value = (value ^ c) * 1099511628211U;
+  uint64_t value = fnv1a(text, kFnvStart ^ start);
   value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
   value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
   return value ^ (value >> 31U);
