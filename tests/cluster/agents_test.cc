@@ -166,6 +166,29 @@ TEST_F(Agents, EachHostHasItsPartOfThePlan) {
   EXPECT_FALSE(std::filesystem::exists(run + "/plans"));
 }
 
+// Hosts that share no folder: only the first has the whole plan, until somebody asks another for
+// it.
+TEST_F(Agents, MusterTopAtAnotherHostFindsTheWholePlanThere) {
+  const std::string run = folder_.path() + "/b";
+  const auto words = shell("echo up $RANK; until [ -e seen ]; do sleep 0.02; done");
+  auto b = node(1, words, {"-n", "2", "--run-dir", run});
+  auto a = node(0, words, {"--run-dir", folder_.path() + "/a"});
+  a->read_until("up 0");
+  b->read_until("up 1");
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() + "/a/plan.json"));
+  EXPECT_FALSE(std::filesystem::exists(run + "/plan.json"));
+  nlohmann::json view;
+  do {
+    const Ran top = Program({"top", "--json", run}, folder_, settings()).finish();
+    ASSERT_EQ(top.code, 0) << top.err;
+    view = nlohmann::json::parse(top.out);
+  } while (view.at("ranks").size() < 3);
+  EXPECT_EQ(read_file(run + "/plan.json"), read_file(folder_.path() + "/a/plan.json"));
+  std::ofstream(folder_.path() + "/seen").flush();
+  EXPECT_EQ(a->finish().code, 0);
+  EXPECT_EQ(b->finish().code, 0);
+}
+
 TEST_F(Agents, AFailureIsToldOnEveryHost) {
   // Rank 1 fails only when rank 0 runs, else that one need not be started any more.
   const Args program = shell(

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -126,6 +127,87 @@ TEST(OrderLog, ValuesLargerThanTheStoreTakesAreWrittenInParts) {
   for (const std::string& key : written.keys)
     store.remove(key);
   EXPECT_EQ(store.num_keys(), 1) << "the size of the log";
+}
+
+// A store that is lost to its user after some writes.
+class BreakingStore final : public Store {
+ public:
+  BreakingStore(Store& store, int writes) : store_(store), left_(writes) {}
+  void set(const std::string& key, const std::string& value) override {
+    write();
+    store_.set(key, value);
+  }
+  std::string get(const std::string& key, milliseconds timeout) override {
+    return store_.get(key, timeout);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return store_.add(key, amount); }
+  std::string compare_set(const std::string& key,
+                          const std::string& expected,
+                          const std::string& desired) override {
+    write();
+    return store_.compare_set(key, expected, desired);
+  }
+  bool check(const std::vector<std::string>& keys) override { return store_.check(keys); }
+  void wait(const std::vector<std::string>& keys, milliseconds timeout) override {
+    store_.wait(keys, timeout);
+  }
+  bool remove(const std::string& key) override {
+    write();
+    return store_.remove(key);
+  }
+  int64_t num_keys() override { return store_.num_keys(); }
+  size_t max_value_bytes() const override { return store_.max_value_bytes(); }
+
+ private:
+  void write() {
+    if (left_-- <= 0)
+      throw Error(ErrorCode::unavailable, "the store is lost");
+  }
+
+  Store& store_;
+  int left_;
+};
+
+bool is_lost(const std::function<void()>& use) {
+  try {
+    use();
+    return false;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    return true;
+  }
+}
+
+// A coordinator ends after each of its writes: a successor finds the whole order, or none.
+TEST(OrderLog, AnOrderThatBreaksOffIsThereAsAWholeOrNotAtAll) {
+  const Order order = order_of(20);
+  bool was_lost = true;
+  for (int writes = 0; was_lost; ++writes) {
+    MemoryStore store(300);
+    BreakingStore breaking(store, writes);
+    was_lost = is_lost([&] { write_order(breaking, 1, order); });
+    if (!store.check({"orders/1"})) {
+      EXPECT_TRUE(was_lost);
+      ASSERT_TRUE(write_order(store, 1, order_of(10)).is_ours) << "the successor's";
+      EXPECT_EQ(order_at(store, 1).plan, order_of(10).plan);
+      continue;
+    }
+    EXPECT_EQ(order_at(store, 1).plan, order.plan) << writes;
+    EXPECT_EQ(order_at(store, 1).hosts, order.hosts) << writes;
+    for (const std::string& id : order.hosts)
+      EXPECT_TRUE(read_order_of_host(store, entry_at(store, 1), id).host_index) << writes;
+  }
+}
+
+// Nor does a successor find the rest of one that is being forgotten.
+TEST(OrderLog, AnOrderThatIsHalfForgottenIsNotFound) {
+  const Order order = order_of(20);
+  MemoryStore store(300);
+  const WrittenOrder written = write_order(store, 1, order);
+  for (const std::string& key : written.keys) {
+    store.remove(key);
+    EXPECT_FALSE(store.check({"orders/1"})) << key;
+  }
 }
 
 // A coordinator ends before it has written the entry: nobody sees an order, and its successor's is
