@@ -9,6 +9,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/placement/selection/error.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -67,9 +68,7 @@ class Resolver {
       : selection_(selection), part_(part), host_(host), usable_(usable), scores_(scores) {}
 
   Devices resolve() {
-    std::ranges::copy_if(usable_.gpus, std::back_inserter(left_), [&](const UsableGpu& device) {
-      return passes(device);
-    });
+    left_ = filtered(usable_.gpus, [&](const UsableGpu& device) { return passes(device); });
     const std::vector<SelectionItem>& items = part_.items;
     const bool only_narrows = std::ranges::all_of(
         items, [](const SelectionItem& item) { return role_of(item) == Role::filter; });
@@ -84,11 +83,8 @@ class Resolver {
       if (role_of(items[i]) == Role::choice)
         picks[i] = take_chosen(items[i]);
     }
-    Devices selected;
-    for (const UsableGpu& device : picks | std::views::join) {
-      if (contains(left_, device))
-        selected.push_back(device);
-    }
+    Devices selected = concatenated(picks, std::identity());
+    std::erase_if(selected, [&](const UsableGpu& device) { return !contains(left_, device); });
     return selected;
   }
 
@@ -164,18 +160,15 @@ class Resolver {
 
   // Returns one instance, or all of one GPU.
   Devices by_uuid(const SelectionItem& item) const {
-    Devices found;
-    std::vector<std::string> uuids;
     const bool of_instances = item.text.starts_with("MIG-");
-    for (const UsableGpu& device : usable_.gpus) {
-      const std::string& uuid =
-          of_instances ? uuid_of(host_, device).value : gpu_of(host_, device).uuid.value;
-      if (!uuid.starts_with(item.text))
-        continue;
-      found.push_back(device);
-      if (uuids.empty() || uuids.back() != uuid)
-        uuids.push_back(uuid);
-    }
+    const auto uuid_to_match = [&](const UsableGpu& device) {
+      return of_instances ? uuid_of(host_, device).value : gpu_of(host_, device).uuid.value;
+    };
+    Devices found = filtered(usable_.gpus, [&](const UsableGpu& device) {
+      return uuid_to_match(device).starts_with(item.text);
+    });
+    std::vector<std::string> uuids = mapped(found, uuid_to_match);
+    uuids.erase(std::unique(uuids.begin(), uuids.end()), uuids.end());
     const std::string device = of_instances ? "a MIG instance" : "a GPU";
     if (found.empty())
       fail(item, cat("expected the UUID of ", device, " that can be used, got ", shown(item.text)));
@@ -200,10 +193,8 @@ class Resolver {
 
   // Takes the best of the devices that no entry has taken so far.
   Devices take_chosen(const SelectionItem& item) {
-    Devices candidates;
-    std::ranges::copy_if(left_, std::back_inserter(candidates), [&](const UsableGpu& device) {
-      return is_candidate(item, device);
-    });
+    Devices candidates =
+        filtered(left_, [&](const UsableGpu& device) { return is_candidate(item, device); });
     if (item.kind == Kind::free) {
       std::ranges::stable_sort(candidates, {}, [&](const UsableGpu& device) {
         return load_of(host_, device).used_memory_bytes;
@@ -219,18 +210,20 @@ class Resolver {
 
   // Every candidate needs a score, since one without could be the fastest.
   void sort_by_score(const SelectionItem& item, Devices& devices) const {
-    for (const UsableGpu& device : devices) {
-      if (score_of(scores_, host_, device))
-        continue;
+    const auto score = [&](const UsableGpu& device) {
+      return score_of(scores_, host_, device);
+    };
+    const auto has_none = [&](const UsableGpu& device) {
+      return !score(device);
+    };
+    if (const UsableGpu* const unknown = element_where(devices, has_none)) {
       fail(item,
            cat("expected a score for each GPU, got none for ",
-               label_of(host_, device),
+               label_of(host_, *unknown),
                " (measure them with `muster bench device`, or give `muster run` --scores FILE with "
                "all of them)"));
     }
-    std::ranges::stable_sort(devices, std::greater(), [&](const UsableGpu& device) {
-      return *score_of(scores_, host_, device);
-    });
+    std::ranges::stable_sort(devices, std::greater(), score);
   }
 
   // Leaves as many candidates as the entry counts.
@@ -238,14 +231,13 @@ class Resolver {
     if (std::ssize(candidates) < item.first) {
       const auto labels =
           mapped(candidates, [&](const UsableGpu& device) { return label_of(host_, device); });
-      const std::string which = labels.empty() ? "" : cat(" (", join(labels, ", "), ")");
       fail(item,
            cat("expected ",
                plural(item.first, "GPU"),
                item.kind == Kind::free ? " with no compute process" : "",
                ", got ",
                labels.size(),
-               which));
+               framed(" (", join(labels, ", "), ")")));
     }
     candidates.resize(item.first);
   }
