@@ -106,7 +106,7 @@ bool has_device(const Gpu& gpu, const GpuUuid& uuid) {
 }
 
 // Adds the use of its GPU to a rank. The size of the memory may not be told.
-void add_gpu(TopRank& rank, const Gpu& gpu) {
+void add_readings(TopRank& rank, const Gpu& gpu) {
   rank.gpu_percent = gpu.utilization_percent;
   if (gpu.memory_total_bytes == 0)
     return;
@@ -130,7 +130,7 @@ void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
     const Gpu* const gpu = element_where(
         gpus, [&](const Gpu& one) { return has_device(one, plan.ranks[i].device.uuid); });
     if (gpu != nullptr)
-      add_gpu(view.ranks[i], *gpu);
+      add_readings(view.ranks[i], *gpu);
   }
 }
 

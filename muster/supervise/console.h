@@ -36,7 +36,8 @@ class Console {
   // True when writers should pause, from a full buffer until it is half empty; then `on_room` is
   // called.
   bool full() const { return full_; }
-  std::function<void()> on_room = [] {};
+  std::function<void()> on_room = [] {
+  };
 
   // True when nobody can ever read it again (a closed pipe).
   bool closed() const { return closed_; }

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <ranges>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <ranges>
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
