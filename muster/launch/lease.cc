@@ -221,13 +221,13 @@ std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
     return std::nullopt;
   }
   for (const std::string& word : split(options_.inherited, ',')) {
-    const int fd = parse_count(word).value_or(-1);
+    const auto fd = parse_count(word);
     struct stat info = {};
-    const bool is_open = ::fstat(fd, &info) == 0;
+    const bool is_open = fd && ::fstat(*fd, &info) == 0;
     if (!is_open || info.st_dev != file.st_dev || info.st_ino != file.st_ino)
       continue;
     // The copy has the same lock, which belongs to the open file.
-    Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    Fd copy(::fcntl(*fd, F_DUPFD_CLOEXEC, 3));
     if (copy.valid())
       return Lease(gpu, std::move(copy), false);
   }

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -157,7 +158,8 @@ size_t end_of_folded(const std::vector<std::optional<Frame>>& frames, size_t fir
   const auto of_others = [&](const auto& frame) {
     return folded_into(frame) != whose;
   };
-  return std::find_if(frames.begin() + first, frames.end(), of_others) - frames.begin();
+  const auto rest = std::span(frames).subspan(first);
+  return first + (std::ranges::find_if(rest, of_others) - rest.begin());
 }
 
 std::string to_text(const Frame& frame) {
@@ -216,8 +218,8 @@ size_t last_line_of_call(const std::vector<std::string>& lines, size_t at) {
   const auto is_source = [&](const std::string& line) {
     return line.starts_with("  ") && line.find_first_not_of(' ') > indent + 1;
   };
-  const auto next = std::find_if_not(lines.begin() + at + 1, lines.end(), is_source);
-  return next - lines.begin() - 1;
+  const auto behind = std::span(lines).subspan(at + 1);
+  return at + (std::ranges::find_if_not(behind, is_source) - behind.begin());
 }
 
 void add_folded(std::vector<std::string>& text, int calls) {

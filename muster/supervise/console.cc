@@ -97,6 +97,11 @@ void Console::add_note_of_dropped() {
   dropped_bytes_ = 0;
 }
 
+void Console::tell_of_room() const {
+  if (on_room)
+    on_room();
+}
+
 // The ranks have done nothing wrong: what they print is read on, and missing here until there is
 // room again.
 void Console::fail(int why) {
@@ -138,7 +143,7 @@ void Console::close() {
   written_ = 0;
   loop_.cancel(watch_);
   loop_.cancel(stall_timer_);
-  on_room();
+  tell_of_room();
 }
 
 // One write. True when it is worth trying again at once.
@@ -188,7 +193,7 @@ void Console::push() {
   const bool has_paused = full_ || stalled_;
   if (has_paused && size() <= options_.buffer_bytes / 2) {
     full_ = stalled_ = false;
-    on_room();
+    tell_of_room();
   }
 }
 
@@ -205,7 +210,7 @@ void Console::check_stall() {
   }
   stalled_ = true;
   full_ = false;
-  on_room();
+  tell_of_room();
 }
 
 // A disk that is full gets no note of what is missing.

@@ -36,8 +36,7 @@ class Console {
   // True when writers should pause, from a full buffer until it is half empty; then `on_room` is
   // called.
   bool full() const { return full_; }
-  std::function<void()> on_room = [] {
-  };
+  std::function<void()> on_room;
 
   // True when nobody can ever read it again (a closed pipe).
   bool closed() const { return closed_; }
@@ -59,6 +58,7 @@ class Console {
   void forget_written();
   void watch_reader();
   bool has_more_to_say() const;
+  void tell_of_room() const;
   void check_stall();
   void give_up();
   void fail(int why);
