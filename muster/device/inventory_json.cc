@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -176,9 +177,21 @@ void read_memory(JsonObject& object, Gpu& gpu) {
   }
 }
 
+// The lists of CPUs of one host's GPUs, which are long and mostly the same, as to_cpu_list writes
+// them.
+using CpuLists = std::map<std::string, std::string>;
+
+const std::string& cpu_list_from(JsonObject& object, const char* key, CpuLists& lists) {
+  const std::string text = object.text_or(key, "");
+  const auto [list, is_new] = lists.try_emplace(text);
+  if (is_new)
+    list->second = to_cpu_list(cpus_from(object, key, text));
+  return list->second;
+}
+
 // An unhealthy GPU may be without a UUID, since the driver may not have told one. MIG mode is on
 // where there are instances, unless the file says otherwise.
-Gpu gpu_from(JsonObject object) {
+Gpu gpu_from(JsonObject object, CpuLists& lists) {
   Gpu gpu;
   gpu.index.value = object.small_integer("index", 0);
   gpu.health = object.text_or("health", kHealthy);
@@ -201,7 +214,7 @@ Gpu gpu_from(JsonObject object) {
   gpu.pcie_generation = object.optional_integer("pcie_generation", 1);
   gpu.pcie_width = object.optional_integer("pcie_width", 1);
   gpu.numa_node = object.optional_integer("numa_node", 0);
-  gpu.near_cpus = to_cpu_list(cpus_from(object, "near_cpus", object.text_or("near_cpus", "")));
+  gpu.near_cpus = cpu_list_from(object, "near_cpus", lists);
   gpu.mig = mig_from(object);
   gpu.mig_enabled = object.boolean_or("mig_enabled", !gpu.mig.empty());
   for (JsonObject& process : object.objects_or_none("processes")) {
@@ -282,8 +295,9 @@ Host host_from(JsonObject object) {
   host.gpu_note = object.text_or("gpu_note", "");
   host.notes = object.texts_or_none("notes");
   host.gpus_expected = object.boolean_or("gpus_expected", false);
+  CpuLists lists;
   for (JsonObject& gpu : object.objects_or_none("gpus"))
-    host.gpus.push_back(gpu_from(std::move(gpu)));
+    host.gpus.push_back(gpu_from(std::move(gpu), lists));
   if (const auto repeated = first_repeated(host.gpus)) {
     object.fail("gpus", cat("each ", repeated->what, " once"), cat(repeated->value, " twice"));
   }
