@@ -272,10 +272,10 @@ void ClusterSimulation::tell(Report report, double time) {
 void ClusterSimulation::hear(const std::string& text) {
   const double begin = std::max(now_, free_);
   const double before = thread_seconds();
-  const Report report = muster::report_from_text(text);
+  Report report = muster::report_from_text(text);
   history_.note(++reports_, report, clock(begin));
   std::vector<std::pair<Order, muster::WrittenOrder>> given;
-  for (Order& order : coordinator_.on_report(report, clock(begin))) {
+  for (Order& order : coordinator_.on_report(std::move(report), clock(begin))) {
     muster::WrittenOrder written = muster::write_order(store_, ++orders_, order);
     given.emplace_back(std::move(order), std::move(written));
   }
@@ -296,6 +296,9 @@ void ClusterSimulation::give(const Order& order, const muster::WrittenOrder& wri
   if (is_start) {
     running_ = order.hosts;
     round_ = order.round;
+    places_.clear();
+    for (const std::string& id : running_)
+      places_.emplace(id, places_.size());
   }
   const Order head{.kind = order.kind, .round = order.round};
   const size_t whole = store_.bytes_of(written.keys);
@@ -344,9 +347,9 @@ void ClusterSimulation::end_ranks_of(const std::string& id, int round, bool fail
     return;
   last_ended_ = std::max(last_ended_, now_);
   Report report{.kind = Report::Kind::ended, .from = id, .round = round};
-  const auto place = std::ranges::find(running_, id) - running_.begin();
+  const int place = places_.at(id);
   for (int i = 0; i < kInventedGpus; ++i) {
-    report.exits.push_back({.rank = static_cast<int>(place) * kInventedGpus + i,
+    report.exits.push_back({.rank = place * kInventedGpus + i,
                             .local_rank = i,
                             .host = id,
                             .device = cat("GPU-", id),

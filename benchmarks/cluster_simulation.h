@@ -138,6 +138,7 @@ class ClusterSimulation {
   int joined_ = 0;                          // hosts so far
   std::map<std::string, int> last_number_;  // of each host's reports
   std::vector<std::string> running_;        // hosts of the round
+  std::map<std::string, int> places_;       // of each in the plan
   std::map<std::string, int> ended_in_round_;
   int round_ = 0;
   double free_ = 0;       // when the coordinator can read the next report

@@ -40,7 +40,7 @@ Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock
       not_before_(now) {}
 
 // After the end of the job hosts only take leave; others that come are refused.
-std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_point now) {
+std::vector<Order> Coordinator::on_report(Report report, Clock::time_point now) {
   now_ = now;
   if (is_told_again(report))
     return on_tick(now);
@@ -53,7 +53,7 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
   }
   switch (report.kind) {
     case Report::Kind::join:
-      on_join(report);
+      on_join(std::move(report));
       break;
     case Report::Kind::failing:
       on_failing(report);

@@ -59,7 +59,7 @@ class Coordinator {
   Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now);
 
   // The orders that follow from a report, or from the time alone.
-  std::vector<Order> on_report(const Report& report, Clock::time_point now);
+  std::vector<Order> on_report(Report report, Clock::time_point now);
   std::vector<Order> on_tick(Clock::time_point now);
   // A host of live_hosts() has been heard again.
   std::vector<Order> on_sign_of_life(const std::string& id, Clock::time_point now);
@@ -109,7 +109,7 @@ class Coordinator {
 
   void replay(const Order& order);
   void join_again();
-  void on_join(const Report& report);
+  void on_join(Report report);
   const std::string* holder_of(const std::optional<int>& node_rank) const;
   std::optional<std::string> same_agent(const HostFacts& facts) const;
   void forget_newcomer(const std::string& id);

@@ -30,7 +30,7 @@ std::string driver_text(const Host& host) {
 
 }  // namespace
 
-void Coordinator::on_join(const Report& report) {
+void Coordinator::on_join(Report report) {
   if (members_.contains(report.from))
     return;
   const HostFacts& facts = *report.facts;
@@ -41,9 +41,9 @@ void Coordinator::on_join(const Report& report) {
   if (const std::string why = why_not(facts); !why.empty())
     return refuse(report.from, why);
   tell_differences(facts);
-  members_[report.from] = {.facts = facts};
   if (facts.node_rank)
     holders_[*facts.node_rank] = report.from;
+  members_[report.from] = {.facts = *std::move(report.facts)};
   if (phase_ != Phase::running || !rules_.elastic())
     return;
   const auto members = std::views::values(members_);

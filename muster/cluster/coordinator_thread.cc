@@ -142,14 +142,14 @@ std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
     return coordinator_.on_tick(now);
   const int64_t number = next_report++;
   try {
-    const Report report = report_from_text(*text);
+    Report report = report_from_text(*text);
     log(LogLevel::debug, cat("report ", number, ": ", to_string(report.kind), " of ", report.from));
     history_.note(number, report, now);
     if (report.kind == Report::Kind::join && report.facts) {
       const std::lock_guard lock(mutex_);
       joined_.insert(report.facts->host.name);
     }
-    return coordinator_.on_report(report, now);
+    return coordinator_.on_report(std::move(report), now);
   } catch (const Error& error) {
     log(LogLevel::error, cat("coordinator: ", error.message()));
     return {};

@@ -41,6 +41,10 @@ class HostJob {
           RankRendezvous ranks,
           const Order& first);
 
+  HostJob(const HostJob&) = delete;
+  HostJob& operator=(const HostJob&) = delete;
+  ~HostJob() { setup_->remove_part(); }
+
   // A round of new processes begins. Throws: Error where this host cannot start its ranks.
   void begin_round(const Order& order);
   // The processes go on in another round. Throws: Error, as it writes the plan.

@@ -226,7 +226,6 @@ std::vector<int> JobSetup::inherited_fds() const {
 
 // rmdir leaves alone what holds something.
 void JobSetup::remove_empty_folders() const {
-  remove_part();
   std::error_code ignored;
   if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored))
     return;

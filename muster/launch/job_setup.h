@@ -69,7 +69,7 @@ class JobSetup {
   // Removes this launcher's part of a plan, which nobody needs when its ranks have ended.
   void remove_part() const;
 
-  // And the folders of logs that hold nothing.
+  // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
   // And the run's folder, if this job made it and nothing is in it but plan.json and run.json: on
