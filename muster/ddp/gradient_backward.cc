@@ -13,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/reducer_state.h"
+#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -144,7 +145,8 @@ void GradientReducer::State::on_backward() {
 
 void GradientReducer::State::look_outside() {
   watch.look_outside([this](const at::Tensor& leaf) {
-    return LiveReducer::any_has(leaf) || model.source().ignores(leaf);
+    return LiveReducer::any_has(leaf) || optim::has_divided_gradient(leaf) ||
+           model.source().ignores(leaf);
   });
 }
 
