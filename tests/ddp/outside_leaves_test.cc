@@ -22,7 +22,7 @@ using torch::nn::Sequential;
 using torch::optim::SGD;
 
 using Model = DistributedDataParallel<Sequential>;
-constexpr int kSteps = 6;
+constexpr int kOutsideSteps = 6;
 constexpr const char* kOutside = "expected every trained tensor of a backward to be a parameter";
 
 std::string printed_by_two(const std::function<void(ProcessGroup&)>& program) {
@@ -50,7 +50,7 @@ struct ScaledProgram {
     Model model(two_layers(), group, options);
     const at::Tensor factor = scale(group.rank());
     SGD optimizer(with(model.parameters(), factor), 0.01);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutsideSteps; ++step) {
       optimizer.zero_grad();
       square_loss(model(batch_of(group.rank(), step % 2)) * factor).backward();
       before_step(group, factor);
@@ -73,7 +73,7 @@ TEST(OutsideLeaves, ABareModelBeforeAWrappedOneIsSaid) {
     for (const at::Tensor& parameter : encoder->parameters())
       parameters.push_back(parameter);
     SGD optimizer(parameters, 0.01);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutsideSteps; ++step) {
       optimizer.zero_grad();
       square_loss(head(encoder->forward(batch_of(group.rank())))).backward();
       optimizer.step();
@@ -87,7 +87,7 @@ TEST(OutsideLeaves, ATensorOfEverySecondBackwardIsSaid) {
     Model model(two_layers(), group);
     const at::Tensor scale = torch::ones({1}).requires_grad_();
     SGD optimizer(with(model.parameters(), scale), 0.01);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutsideSteps; ++step) {
       optimizer.zero_grad();
       const auto output = model(batch_of(group.rank()));
       square_loss(step % 2 == 0 ? output * scale : output).backward();
@@ -121,7 +121,7 @@ TEST(OutsideLeaves, InputsWithGradientsAreNone) {
   const auto printed = printed_by_two([](ProcessGroup& group) {
     Model model(two_layers(), group);
     SGD optimizer(model.parameters(), 0.01);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutsideSteps; ++step) {
       const at::Tensor noise = torch::zeros({2, 3}).requires_grad_();
       optimizer.zero_grad();
       square_loss(model(batch_of(group.rank()) + noise)).backward();
@@ -138,7 +138,7 @@ TEST(OutsideLeaves, ThoseOfAnotherWrappedModelAreNone) {
     Model head(Sequential(torch::nn::Linear(2, 1)), group);
     SGD first(encoder.parameters(), 0.01);
     SGD second(head.parameters(), 0.01);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutsideSteps; ++step) {
       first.zero_grad();
       second.zero_grad();
       square_loss(head(encoder(batch_of(group.rank())))).backward();
@@ -153,7 +153,7 @@ TEST(OutsideLeaves, IgnoredParametersAreNone) {
   const auto printed = printed_by_two([](ProcessGroup& group) {
     Model model(two_layers(), group, {.ignored_parameters = {"1.bias"}});
     SGD optimizer(model.module()->parameters(), 0.01);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutsideSteps; ++step) {
       optimizer.zero_grad();
       square_loss(model(batch_of(group.rank()))).backward();
       optimizer.step();

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails when two sources of a folder define functions of one name in anonymous namespaces, or two headers types.
+"""Fails when two sources of a folder define functions or constants of one name in anonymous namespaces, or two headers
+types.
 
 Also fails for a word that stands for a concept which has another name here (docs/glossary.md).
 
@@ -17,6 +18,10 @@ import sys
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^(?!using |typedef |return |class |(?:struct|enum) [^(]*\{|TEST|INSTANTIATE|MATCHER|constexpr [^(]*=)"
                       r"(?:\[\[\w+\]\] )?[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
+
+# Programs of one source each, in a folder of tests that are compiled as one.
+PROGRAMS = ("ddp_more.cc", "ddp_table.cc", "hook_table.cc")
+CONSTANT = re.compile(r"^(?:inline )?(?:constexpr |const )+[\w:<>,&* ()]+?[ &*](\w+)(?:\[\w*\])* ?(?:=|\{)", re.MULTILINE)
 
 # One word for one concept: what must not come back, where, and the word for it.
 WORDS = [
@@ -57,15 +62,19 @@ def type_clashes(root):
     return {name: files for name, files in sorted(seen.items()) if len(files) > 1}
 
 
-def functions_of(path):
-    text = path.read_text(encoding="utf-8")
-    return {name for part in ANONYMOUS.findall(text) for name in FUNCTION.findall(part)}
+def names_of(path):
+    """The functions and constants of its anonymous namespaces; a function ends in ()."""
+    parts = ANONYMOUS.findall(path.read_text(encoding="utf-8"))
+    functions = {f"{name}()" for part in parts for name in FUNCTION.findall(part)}
+    if path.name in PROGRAMS:
+        return functions
+    return functions | {name for part in parts for name in CONSTANT.findall(part)}
 
 
 def clashes(folder):
     seen = {}
     for path in sorted(folder.glob("*.cc")):
-        for name in functions_of(path):
+        for name in names_of(path):
             seen.setdefault(name, []).append(path.name)
     return {name: files for name, files in sorted(seen.items()) if len(files) > 1}
 
@@ -86,7 +95,7 @@ def main(arguments):
         if folder.name in ("bench", "cuda", "fuzz", "docs", "run") and folder.parent.name == "tests":
             continue  # programs of one source each
         for name, files in clashes(folder).items():
-            print(f"{folder.relative_to(root)}: {name}() in {', '.join(files)}: give it a name of its own")
+            print(f"{folder.relative_to(root)}: {name} in {', '.join(files)}: give it a name of its own")
             found += 1
     for name, files in type_clashes(root).items():
         print(f"{name} in {', '.join(files)}: give it a name of its own")

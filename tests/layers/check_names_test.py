@@ -18,11 +18,15 @@ class CheckNames(unittest.TestCase):
 
     def test_one_name_twice(self):
         self.assertEqual(self.clashes("int count(int x) {\n  return x;\n}", "std::string count(const std::string& a,\n                  int b) {\n  return a;\n}"),
-                         {"count": ["0.cc", "1.cc"]})
+                         {"count()": ["0.cc", "1.cc"]})
 
     def test_attributes_and_structs(self):
         self.assertEqual(self.clashes("[[noreturn]] void refuse(int x) {\n  throw x;\n}", "struct flock refuse(short x) {\n  return {};\n}"),
-                         {"refuse": ["0.cc", "1.cc"]})
+                         {"refuse()": ["0.cc", "1.cc"]})
+
+    def test_constants(self):
+        self.assertEqual(self.clashes("constexpr int kSteps = 6;", "constexpr const char* kSteps[] = {\"a\"};"), {"kSteps": ["0.cc", "1.cc"]})
+        self.assertEqual(self.clashes("constexpr int kSteps = 6;", "int twice() {\n  constexpr int kSteps = 2;\n  return kSteps;\n}"), {})
 
     def test_different_names_methods_and_calls(self):
         self.assertEqual(self.clashes("int count(int x) {\n  return size(x);\n}", "class A {\n  int count() { return 1; }\n};\n\nint size_of(int x) {\n  return count(x);\n}"), {})

@@ -20,12 +20,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using torch::optim::SGD;
 
-constexpr int kRanks = 3;
+constexpr int kWatchedRanks = 3;
 constexpr const char* kOutside = "expected every trained tensor of a backward to be a parameter";
 
 using BeforeStep = std::function<void(ProcessGroup& group, const at::Tensor& scale)>;
 
-const BeforeStep nothing = [](ProcessGroup&, const at::Tensor&) {
+const BeforeStep as_it_is = [](ProcessGroup&, const at::Tensor&) {
 };
 
 // Trains a model and the scale of its outputs.
@@ -47,7 +47,8 @@ void train_beside_a_scale(Model& model,
   }
 }
 
-using Training = std::function<void(ProcessGroup& group, const BeforeStep& before_step)>;
+using TrainingBesideAScale =
+    std::function<void(ProcessGroup& group, const BeforeStep& before_step)>;
 
 void scale_beside_fully_sharded(ProcessGroup& group, const BeforeStep& before_step) {
   FullySharded sharded(group);
@@ -62,16 +63,16 @@ void scale_beside_sharded_gradients(ProcessGroup& group, const BeforeStep& befor
   train_beside_a_scale(model, optimizer, group, before_step);
 }
 
-std::string printed_by_ranks(const Training& train, const BeforeStep& before_step) {
+std::string printed_by_ranks(const TrainingBesideAScale& train, const BeforeStep& before_step) {
   ::testing::internal::CaptureStderr();
-  run_ranks(kRanks, [&](ProcessGroup& group) { train(group, before_step); });
+  run_ranks(kWatchedRanks, [&](ProcessGroup& group) { train(group, before_step); });
   return ::testing::internal::GetCapturedStderr();
 }
 
-class OutsideWatchOf : public ::testing::TestWithParam<Training> {};
+class OutsideWatchOf : public ::testing::TestWithParam<TrainingBesideAScale> {};
 
 TEST_P(OutsideWatchOf, AScaleThatRanksTrainApartIsSaidOnce) {
-  const std::string printed = printed_by_ranks(GetParam(), nothing);
+  const std::string printed = printed_by_ranks(GetParam(), as_it_is);
   EXPECT_EQ(times(printed, kOutside), 1U) << printed;
   EXPECT_THAT(printed, HasSubstr("got a tensor of shape [1] outside of all"));
 }
@@ -91,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Ways,
 
 TEST(OutsideWatch, TwoShardedModelsOfOneBackwardKnowEachOther) {
   ::testing::internal::CaptureStderr();
-  run_ranks(kRanks, [&](ProcessGroup& group) {
+  run_ranks(kWatchedRanks, [&](ProcessGroup& group) {
     FullySharded first_sharded(group), second_sharded(group);
     auto first = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), first_sharded);
     auto second = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), second_sharded);
