@@ -173,7 +173,8 @@ void FolderLock::remove_file() const {
 
 // Who opens the file meanwhile sees that it is gone, and makes another.
 void FolderLock::remove_file_if_alone() {
-  if (file_.valid() && why_not_.empty() && set_lock(file_, F_WRLCK) == 0)
+  const bool is_ours = file_.valid() && why_not_.empty() && owner_ == ::getpid();
+  if (is_ours && set_lock(file_, F_WRLCK) == 0)
     ::unlink(path_.c_str());
 }
 

@@ -4,6 +4,9 @@
 // checkpoints.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <string>
 #include <vector>
@@ -52,7 +55,7 @@ class FolderLock {
   // Removes its file, for a folder that is to go.
   void remove_file() const;
 
-  // The same where no other holds the folder too: call it last.
+  // The same where no other holds the folder too: call it last. A forked child leaves its parent's.
   void remove_file_if_alone();
 
  private:
@@ -63,6 +66,7 @@ class FolderLock {
   FolderClaim claim_ = {};
   std::string path_ = {};
   Fd file_ = {};
+  pid_t owner_ = ::getpid();
   bool is_new_start_ = true;
   std::string why_not_ = {};
 };

@@ -174,8 +174,8 @@ std::string Coordinator::set_aside_text(const std::string& name) const {
              " (--max-host-failures)");
 }
 
-// Hosts with different versions may work together, but that is the first thing to look at when they
-// do not.
+// Hosts with different versions may understand each other, but that is the first thing to look at
+// when they do not.
 void Coordinator::tell_differences(const HostFacts& facts) const {
   if (members_.empty())
     return;

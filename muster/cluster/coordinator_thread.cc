@@ -9,6 +9,7 @@
 #include <exception>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -176,13 +177,27 @@ void CoordinatorThread::serve() {
 }
 
 // The history notes the orders first: a report of the last round comes after the order to start it.
+// The plan of an order to start that is not the last may be gone: the coordinator before was about
+// to remove its entry.
 void CoordinatorThread::take_over(int64_t& next_report) {
   const auto now = Clock::now();
   std::vector<Order> orders;
+  std::optional<Error> unread;  // of an order to start, and of none behind it
   next_order_ = read_log(*store_, kOrders, [&](int64_t number, const std::string& entry) {
-    orders.push_back(read_order(*store_, entry));
+    try {
+      orders.push_back(read_order(*store_, entry));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout)
+        throw;
+      unread = error;
+      return;
+    }
+    if (orders.back().kind == Order::Kind::start)
+      unread.reset();
     history_.note(orders.back(), keys_of_order(number, entry, orders.back().stored), now);
   });
+  if (unread)
+    throw Error(*unread);
   std::vector<Report> reports;
   next_report = read_log(*store_, kReports, [&](int64_t number, const std::string& text) {
     reports.push_back(report_from_text(text));
@@ -270,14 +285,17 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   }
 }
 
-// What stays where the store does not answer costs memory and nothing else.
+// An order's entry goes before its plan, so where the store does not answer, the rest waits.
 void CoordinatorThread::forget_history() {
-  for (const std::string& key : history_.take_due(Clock::now())) {
-    try {
-      store_->remove(key);
-    } catch (const Error& error) {
-      log(LogLevel::debug, cat("coordinator: '", key, "' stays in the store: ", error.message()));
-    }
+  const std::vector<std::string> keys = history_.take_due(Clock::now());
+  size_t removed = 0;
+  try {
+    for (; removed < keys.size(); ++removed)
+      store_->remove(keys[removed]);
+  } catch (const Error& error) {
+    log(LogLevel::debug,
+        cat("coordinator: '", keys[removed], "' stays in the store: ", error.message()));
+    history_.put_back(std::span(keys).subspan(removed), Clock::now());
   }
 }
 

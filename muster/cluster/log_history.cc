@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "muster/base/mapped.h"
 #include "muster/store/store.h"
 
 namespace muster {
@@ -83,6 +84,12 @@ std::vector<std::string> LogHistory::take_due(Clock::time_point now) {
     history_.pop_front();
   }
   return keys;
+}
+
+void LogHistory::put_back(std::span<const std::string> keys, Clock::time_point now) {
+  const auto entries =
+      mapped(keys, [&](const std::string& key) { return Entry{.key = key, .due = now}; });
+  history_.insert(history_.begin(), entries.begin(), entries.end());
 }
 
 }  // namespace muster

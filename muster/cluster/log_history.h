@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class LogHistory {
 
   // The keys to remove now, oldest first; a few at a time, so that nobody has to wait.
   std::vector<std::string> take_due(Clock::time_point now);
+  // Takes keys back that could not be removed: they stay the oldest, in their order.
+  void put_back(std::span<const std::string> keys, Clock::time_point now);
 
  private:
   struct Entry {

@@ -142,6 +142,11 @@ std::string machine_line(const Host& machine) {
 
 // Throws: nlohmann's exceptions; as inventory_from_json.
 HostFacts facts_from(const Json& json, const std::string& machine) {
+  if (machine.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "report of a host: expected its machine in a second line, got none; start one "
+                "version of muster on every host");
+  }
   HostFacts facts;
   members_from_json(json, [&](const auto& visit) { visit_facts(facts, visit); });
   const Json& masks = json.at("masks");

@@ -27,6 +27,7 @@ namespace {
 
 constexpr int kHostsInBucket = 4;     // about
 constexpr size_t kKeysAtATime = 256;  // keys
+constexpr int kMostPieces = 4096;     // of a value
 
 // As all hosts reckon it.
 int64_t bucket_of(const std::string& id, const StoredPlan& stored) {
@@ -37,6 +38,9 @@ int64_t bucket_of(const std::string& id, const StoredPlan& stored) {
 std::vector<std::string> keys_of_bucket(const StoredPlan& stored, int64_t bucket) {
   const std::string key = cat(stored.place, "/", bucket);
   const int pieces = find_or(stored.pieces, cat(bucket));
+  if (pieces < 0 || pieces > kMostPieces)
+    throw Error(ErrorCode::invalid_argument,
+                cat("order: expected up to ", kMostPieces, " pieces of its plan, got ", pieces));
   if (pieces == 0)
     return {key};
   std::vector<std::string> keys;

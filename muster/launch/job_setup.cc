@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
@@ -59,9 +60,19 @@ std::string plan_path_of(const std::string& run_dir) {
   return run_dir + "/plan.json";
 }
 
-// Parts of plans lie there, each with its launcher's mark as its name.
+// Parts of plans lie there, each with its launcher's mark in its name.
 std::string parts_folder_of(const std::string& run_dir) {
   return cat(run_dir, "/", kPlanParts);
+}
+
+// Those that launchers have left which were killed. A program's own files in a folder of that name
+// stay.
+void remove_earlier_parts(const std::string& run_dir) {
+  for (const fs::path& part : paths_in(parts_folder_of(run_dir))) {
+    if (part.filename().string().starts_with(kPlanPart))
+      ::unlink(part.c_str());
+  }
+  ::rmdir(parts_folder_of(run_dir).c_str());
 }
 
 // The network interface on the route to that host; empty: there is none, or loopback. Where there
@@ -170,8 +181,8 @@ void JobSetup::take_folders() {
     move_earlier_logs(facts_.log_dir);
   if (lock_.is_new_start()) {
     ::unlink(cat(facts_.run_dir, "/failure.json").c_str());
-    std::error_code ignored;
-    fs::remove_all(parts_folder_of(facts_.run_dir), ignored);
+    if (lock_.why_not().empty())
+      remove_earlier_parts(facts_.run_dir);
     const bool is_new_work_dir = is_new_folder_ && facts_.work_dir == facts_.run_dir;
     if (!is_new_work_dir) {
       remove_earlier_activity(facts_.work_dir);
@@ -190,11 +201,16 @@ void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {
 
 // A rank whose process goes on finds its next plan in the same file.
 void JobSetup::change_plan(const Plan& plan) {
-  if (plan.part) {
+  if (!plan.part)
+    return write_file(facts_.plan_path, plan_to_json(plan));
+  facts_.plan_path = cat(parts_folder_of(facts_.run_dir), "/", kPlanPart, facts_.mark, ".json");
+  try {
     make_folder_below(facts_.run_dir, kPlanParts);
-    facts_.plan_path = cat(parts_folder_of(facts_.run_dir), "/", facts_.mark, ".json");
+    write_file(facts_.plan_path, plan_to_json(plan));
+  } catch (const Error&) {  // a host that leaves may have removed the folder in between
+    make_folder_below(facts_.run_dir, kPlanParts);
+    write_file(facts_.plan_path, plan_to_json(plan));
   }
-  write_file(facts_.plan_path, plan_to_json(plan));
 }
 
 // The last of the hosts that share the folder removes it.

@@ -248,6 +248,9 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before, int f
   return rank;
 }
 
+// A text that says more is damaged, or somebody's attack: lists of as many elements are made.
+constexpr int kMostRanks = 10'000'000;
+
 // The shares of as many ranks as there are, or none.
 std::vector<int64_t> shares_from(JsonObject& part, int num_ranks) {
   const std::string text = part.text_or("batch_shares", "");
@@ -273,8 +276,8 @@ std::optional<PlanPart> part_from(JsonObject& document) {
   auto parts = document.object_or_none("part");
   if (!parts)
     return std::nullopt;
-  PlanPart part{.first_rank = parts->small_integer("first_rank", 0),
-                .world_size = document.small_integer("world_size", 1),
+  PlanPart part{.first_rank = parts->small_integer("first_rank", 0, kMostRanks),
+                .world_size = document.small_integer("world_size", 1, kMostRanks),
                 .hosts_before = parts->small_integer("hosts_before", 0),
                 .num_hosts = parts->small_integer("num_hosts", 0),
                 .own_gpus = parts->boolean_or("own_gpus", false)};
@@ -385,7 +388,7 @@ HostRanks host_ranks_from_json(const std::string& text, const std::string& sourc
   const auto json = parse_strict_json(text, what);
   JsonObject document(json, what, "");
   HostRanks host{.host_index = document.small_integer("host_index", 0),
-                 .first_rank = document.small_integer("first_rank", 0),
+                 .first_rank = document.small_integer("first_rank", 0, kMostRanks),
                  .hosts_before = document.small_integer("hosts_before", 0)};
   const std::string name = document.text("host");
   for (JsonObject& object : document.objects("ranks")) {

@@ -12,12 +12,14 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/probe.h"
+#include "muster/launch/run_folder.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/placement/plan_json.h"
 #include "muster/report/host_samples.h"
@@ -64,11 +66,22 @@ auto read_or_tell(const char* file, std::vector<std::string>& problems, const Re
   }
 }
 
+// A host that is not the first of its job has its part of the plan, and the whole when asked.
+std::string plan_file_of(const std::string& run_dir) {
+  const std::string whole = run_dir + "/plan.json";
+  std::error_code error;
+  if (std::filesystem::exists(whole, error))
+    return whole;
+  const auto parts = paths_in(cat(run_dir, "/", kPlanParts));
+  const auto* const own = element_where(
+      parts, [](const auto& part) { return part.filename().string().starts_with(kPlanPart); });
+  return own != nullptr ? own->string() : "";
+}
+
 // A job that another launcher has started has no plan.
 std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::string>& problems) {
-  const std::string path = run_dir + "/plan.json";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error))
+  const std::string path = plan_file_of(run_dir);
+  if (path.empty())
     return std::nullopt;
   return read_or_tell("plan.json", problems, [&] {
     return std::optional(plan_from_json(read_small_plain_file(path), path));
@@ -193,7 +206,7 @@ void find_unseen_hosts(TopView& view) {
 }  // namespace
 
 bool TopView::hosts_have_answered() const {
-  return unseen_hosts.empty() &&
+  return has_whole_plan && unseen_hosts.empty() &&
          std::ranges::find(ranks, "elsewhere", &TopRank::state) == ranks.end();
 }
 
@@ -338,6 +351,7 @@ TopView TopSampler::sample(Hosts hosts) {
   const auto plan = plan_of_run(run_dir_, view.problems);
   if (plan)
     add_plan(view, *plan);
+  view.has_whole_plan = !plan || !plan->part;
   if (launch)
     add_ends(view, *launch);
   const LiveRanks live = add_activities(view, moment);

@@ -52,6 +52,7 @@ struct TopView {
   double seconds = 0;        // since the launch, or that it took
   int attempt = 0;
   std::vector<TopRank> ranks = {};
+  bool has_whole_plan = true;                  // a host that is not the first reads it when asked
   std::vector<std::string> unseen_hosts = {};  // nothing is known here of their ranks
   std::vector<std::string> problems = {};
 

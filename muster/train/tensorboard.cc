@@ -13,6 +13,7 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <system_error>
 
@@ -107,7 +108,9 @@ int64_t time_for_name(const std::string& folder) {
     if (!name.starts_with(kEventFiles))
       continue;
     const std::vector<std::string> words = split(name.substr(kEventFiles.size()), '.');
-    time = std::max(time, parse_int(words[0]).value_or(0) + 1);
+    const int64_t theirs = parse_int(words[0]).value_or(0);
+    if (theirs < std::numeric_limits<int64_t>::max())
+      time = std::max(time, theirs + 1);
   }
   return time;
 }
