@@ -62,15 +62,16 @@ std::vector<at::Tensor> parameters_of(const std::vector<PipelineStage>& stages) 
 }
 
 // Keeps the stages in evaluation mode. Afterwards every module has the mode that it had: one of
-// them may be in another than its stage. Parents come first, as train() sets all inside.
+// them may be in another than its stage. Parents come first, as train() sets all inside. All modes
+// are noted before any changes, since stages may share a module.
 class StagesInEvaluation {
  public:
   explicit StagesInEvaluation(const std::vector<PipelineStage>& stages) {
-    for (const PipelineStage& stage : stages) {
+    for (const PipelineStage& stage : stages)
       for (const auto& module : stage.module->modules())
         modes_.emplace_back(module, module->is_training());
+    for (const PipelineStage& stage : stages)
       stage.module->eval();
-    }
   }
   ~StagesInEvaluation() {
     for (const auto& [module, was_training] : modes_)

@@ -242,6 +242,18 @@ TEST(PipelineEvaluation, IsInEvaluationMode) {
   });
 }
 
+TEST(PipelineEvaluation, AModuleOfTwoStagesHasItsModeBack) {
+  run_ranks(1, [](ProcessGroup& group) {
+    torch::nn::Dropout shared(0.5);
+    torch::nn::Sequential first(torch::nn::Linear(4, 6), shared),
+        second(shared, torch::nn::Linear(6, 2));
+    Pipeline pipeline(
+        {first, second}, group, {.schedule = interleaved(1, 2, 2), .loss = mean_square});
+    pipeline.evaluate(torch::ones({4, 4}), torch::ones({4, 2}));
+    EXPECT_TRUE(shared->is_training());
+  });
+}
+
 // Each rank would clip its stage by the stage's own norm, and skip its own steps.
 TEST(PipelineClipping, BySomeStagesAloneIsRefused) {
   run_ranks(2, [](ProcessGroup& group) {
