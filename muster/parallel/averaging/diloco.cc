@@ -47,7 +47,7 @@ MeanMoves mean_moves(ProcessGroup& group,
       mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
   const auto trained = mapped(
       now, [](const at::Tensor& parameter) { return parameter.requires_grad() ? 1.0F : 0.0F; });
-  moves.push_back(at::tensor(trained, at::TensorOptions().device(group.device())));
+  moves.push_back(at::tensor(trained, at::device(group.device()).dtype(at::kFloat)));
   average_over(group, moves);
   at::Tensor shares = moves.back().cpu();
   moves.pop_back();
