@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
@@ -83,22 +84,25 @@ void DiLoCo::take_present() {
   memory_.remember();
 }
 
-// The next outer step would take the way to the loaded values for learning.
-void DiLoCo::require_same_memory() const {
-  if (!memory_.is_other())
+// The next outer step would take the way to loaded values for learning. Other memory alone is no
+// proof of it: a rank may have loaded its own values of this step, or an optimizer moved them.
+void DiLoCo::warn_of_other_memory() {
+  if (warned_ || group_.rank() > 0 || !memory_.is_other())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("DiLoCo: expected take_present() where weights are loaded after the constructor, "
-                  "got parameters with other memory in step ",
-                  steps_,
-                  " without it (rank ",
-                  group_.job_rank(),
-                  "); call it on all ranks after torch::load"));
+  warned_ = true;
+  log(LogLevel::warn,
+      cat("DiLoCo: expected take_present() where weights are loaded after the constructor, got "
+          "parameters with other memory in step ",
+          steps_,
+          " without it (rank ",
+          group_.job_rank(),
+          "); if their values are other ones too, as after torch::load, call it on all ranks "
+          "before this step"));
 }
 
 // All ranks call it equally often, so they reach the outer step, which is collective, together.
 bool DiLoCo::step() {
-  require_same_memory();
+  warn_of_other_memory();
   if (++steps_ % options_.every != 0)
     return false;
   step_outside();

@@ -44,9 +44,9 @@ class DiLoCo {
   void take_present();
 
   // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have
-  // the same parameters. What no rank trains any more keeps its values. Collective: at every H-th
-  // step. Throws: failed_precondition where parameters got other memory since the last step
-  // (torch::load) without take_present().
+  // the same parameters. What no rank trains any more keeps its values. The first rank warns once
+  // where parameters have got other memory (torch::load) without take_present(). Collective: at
+  // every H-th step.
   bool step();
 
   int64_t steps() const { return steps_; }  // inner steps
@@ -71,7 +71,7 @@ class DiLoCo {
 
  private:
   void load(const NamedState& state);
-  void require_same_memory() const;
+  void warn_of_other_memory();
   void step_outside();
 
   ProcessGroup group_;
@@ -83,6 +83,7 @@ class DiLoCo {
   std::vector<at::Tensor> momentum_;  // empty before the first
   int64_t steps_ = 0;
   bool is_loaded_ = false;  // from a state
+  bool warned_ = false;     // of other memory
 };
 
 }  // namespace muster
