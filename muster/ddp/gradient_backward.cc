@@ -13,7 +13,6 @@
 #include "muster/base/strings.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/reducer_state.h"
-#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -136,18 +135,11 @@ void GradientReducer::State::on_backward() {
                       "); run forward again"));
     }
     begun = true;
-    look_outside();
+    watch.look_outside();
     backward_began = Clock::now();
   }
   graph_id = torch::autograd::get_current_graph_task_id();
   graph = at_graph_end(weak_from_this(), &State::after_graph);
-}
-
-void GradientReducer::State::look_outside() {
-  watch.look_outside([this](const at::Tensor& leaf) {
-    return LiveReducer::any_has(leaf) || optim::has_divided_gradient(leaf) ||
-           model.source().ignores(leaf);
-  });
 }
 
 // False where no output can be watched. A leaf is no sign of a backward of this forward, and would

@@ -99,7 +99,9 @@ void GradientReducer::State::build_reducer() {
   parts = {};  // the old Reducer takes its hooks with it
   of_backward.reset();
   arrivals = GradientArrivals(model.trained().names, options, group.job_rank());
-  live.set(model.parameters(), model.trained().tensors);
+  live.set(model.parameters(), model.trained().tensors, [this](const at::Tensor& tensor) {
+    return model.source().ignores(tensor);
+  });
   as_views = options.gradient_as_bucket_view && !live.shares();
   const std::weak_ptr<State> weak = weak_from_this();
   const auto call = [weak](void (State::*on_gradient)(size_t)) {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
+
+#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -41,8 +44,10 @@ LiveReducer::~LiveReducer() {
 
 // Both models learn that they share a parameter, whichever says it last.
 void LiveReducer::set(const std::vector<at::Tensor>& parameters,
-                      const std::vector<at::Tensor>& trained) {
+                      const std::vector<at::Tensor>& trained,
+                      Ignores ignores) {
   const std::lock_guard lock(mutex());
+  ignores_ = std::move(ignores);
   parameters_ = addresses_of(parameters);
   trained_ = addresses_of(trained);
   for (LiveReducer* other : all()) {
@@ -72,9 +77,25 @@ bool LiveReducer::any_keeps_gradient(const at::Tensor& parameter) {
 
 bool LiveReducer::any_has(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex());
+  return std::ranges::any_of(all(),
+                             [&](const LiveReducer* reducer) { return reducer->has(parameter); });
+}
+
+bool LiveReducer::any_knows(const at::Tensor& parameter) {
+  const std::lock_guard lock(mutex());
   return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
-    return reducer->parameters_.contains(parameter.unsafeGetTensorImpl());
+    return reducer->has(parameter) || (reducer->ignores_ && reducer->ignores_(parameter));
   });
+}
+
+// The caller holds the lock.
+bool LiveReducer::has(const at::Tensor& parameter) const {
+  return parameters_.contains(parameter.unsafeGetTensorImpl());
+}
+
+bool is_of_wrapped_model(const at::Tensor& leaf) {
+  return LiveReducer::any_knows(leaf) || optim::has_divided_gradient(leaf) ||
+         optim::is_layer_part(leaf);
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -18,8 +19,13 @@ class LiveReducer {
   LiveReducer(const LiveReducer&) = delete;
   LiveReducer& operator=(const LiveReducer&) = delete;
 
-  // The model's present parameters, and which of them are trained.
-  void set(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& trained);
+  using Ignores = std::function<bool(const at::Tensor&)>;
+
+  // The model's present parameters, which of them are trained, and which tensors it ignores. It
+  // asks `ignores` in any backward of the process, while this lives.
+  void set(const std::vector<at::Tensor>& parameters,
+           const std::vector<at::Tensor>& trained,
+           Ignores ignores);
 
   // Whether another model shares, or has shared, one of its parameters. Once true it stays true.
   bool shares() const { return shares_; }
@@ -33,14 +39,23 @@ class LiveReducer {
   static bool any_keeps_gradient(const at::Tensor& parameter);
   // Whether any wrapped model of this process has the parameter.
   static bool any_has(const at::Tensor& parameter);
+  // Whether any has the parameter, or ignores it.
+  static bool any_knows(const at::Tensor& parameter);
 
  private:
   using Parameters = std::set<const c10::TensorImpl*>;
 
+  bool has(const at::Tensor& parameter) const;
+
   Parameters parameters_, trained_;
+  Ignores ignores_;
   std::atomic<bool> shares_ = false;
   std::atomic<bool> awaits_ = false;
   std::atomic<bool> keeps_gradients_ = false;
 };
+
+// Whether a leaf of a backward belongs to a wrapped model of this process, as a parameter that it
+// averages or ignores, or as a part of a sharded model or of a divided layer.
+bool is_of_wrapped_model(const at::Tensor& leaf);
 
 }  // namespace muster

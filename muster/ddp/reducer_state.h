@@ -63,7 +63,6 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
                      Expected of,
                      const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
   void on_backward();
-  void look_outside();
   bool must_be_reduced(size_t index);
   void on_gradient(size_t index);
   void on_gradient_elsewhere(size_t index);

@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/live_reducers.h"
 
 namespace muster {
 
@@ -40,9 +41,9 @@ ReplicaWatch::ReplicaWatch(const ProcessGroup& group, const DdpOptions& options)
       watches_gradients_(options.check_steps && group.size() > 1),
       watches_outside_(options.check_steps && group.size() > 1) {}
 
-void ReplicaWatch::look_outside(const std::function<bool(const at::Tensor&)>& is_known) {
+void ReplicaWatch::look_outside() {
   if (watches_outside_)
-    outside_.look(is_known);
+    outside_.look(is_of_wrapped_model);
 }
 
 void ReplicaWatch::take_gradient(const at::Tensor& gradient) {

@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,9 +25,8 @@ class ReplicaWatch {
  public:
   ReplicaWatch(const ProcessGroup& group, const DdpOptions& options);
 
-  // A backward that will be averaged runs, and has called this from a hook. `is_known` leaves
-  // belong to a wrapped model.
-  void look_outside(const std::function<bool(const at::Tensor&)>& is_known);
+  // A backward that will be averaged runs, and has called this from a hook.
+  void look_outside();
   // This rank's gradient of the last parameter has arrived, and is not averaged yet.
   void take_gradient(const at::Tensor& gradient);
   // What this rank says of its next step. Each backward samples another parameter's weights.

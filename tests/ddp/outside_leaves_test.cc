@@ -149,6 +149,28 @@ TEST(OutsideLeaves, ThoseOfAnotherWrappedModelAreNone) {
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
 
+// The head ignores its bias, which each rank trains apart: the encoder knows that too.
+TEST(OutsideLeaves, ThoseThatAnotherWrappedModelIgnoresAreNone) {
+  const auto printed = printed_by_two([](ProcessGroup& group) {
+    Model encoder(two_layers(), group);
+    Model head(Sequential(torch::nn::Linear(2, 1)), group, {.ignored_parameters = {"0.bias"}});
+    {
+      const torch::NoGradGuard no_grad;
+      head.module()->parameters()[1].fill_(0.5);
+    }
+    SGD first(encoder.parameters(), 0.01);
+    SGD second(head.module()->parameters(), 0.01);
+    for (int step = 0; step < kOutsideSteps; ++step) {
+      first.zero_grad();
+      second.zero_grad();
+      square_loss(head(encoder(batch_of(group.rank())))).backward();
+      first.step();
+      second.step();
+    }
+  });
+  EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
+}
+
 TEST(OutsideLeaves, IgnoredParametersAreNone) {
   const auto printed = printed_by_two([](ProcessGroup& group) {
     Model model(two_layers(), group, {.ignored_parameters = {"1.bias"}});

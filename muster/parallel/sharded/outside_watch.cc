@@ -4,7 +4,6 @@
 #include "muster/base/strings.h"
 #include "muster/comm/rows.h"
 #include "muster/ddp/live_reducers.h"
-#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -15,9 +14,7 @@ constexpr int compared_backwards = 2 * OutsideLeaves::looked_backwards;
 }  // namespace
 
 void OutsideWatch::look() {
-  leaves_.look([](const at::Tensor& leaf) {
-    return optim::has_divided_gradient(leaf) || LiveReducer::any_has(leaf);
-  });
+  leaves_.look(is_of_wrapped_model);
 }
 
 void OutsideWatch::compare(ProcessGroup& group) {
