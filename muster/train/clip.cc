@@ -60,7 +60,7 @@ void refuse_layer_parts(const char* call, const std::vector<at::Tensor>& paramet
                   "has a part; use parallel_grad_norm, then clip_grads_with_norm"));
 }
 
-// Each rank of a pipeline would clip its stages by their own norm.
+// Each rank of a pipeline would clip its stages by their own norm. The norm alone changes nothing.
 void refuse_stages(const char* call, const std::vector<at::Tensor>& parameters) {
   if (std::ranges::none_of(parameters, optim::is_stage_parameter))
     return;
@@ -70,17 +70,16 @@ void refuse_stages(const char* call, const std::vector<at::Tensor>& parameters) 
                   "pipeline; use pipeline.clip_grad_norm"));
 }
 
-void expect_all_of_the_model(const char* call, const std::vector<at::Tensor>& parameters) {
+void expect_whole_parameters(const char* call, const std::vector<at::Tensor>& parameters) {
   refuse_divided_gradients(call, parameters);
   refuse_layer_parts(call, parameters);
-  refuse_stages(call, parameters);
 }
 
 }  // namespace
 
 at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
   expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
-  expect_all_of_the_model("grad_norm", parameters);
+  expect_whole_parameters("grad_norm", parameters);
   const at::NoGradGuard no_grad;
   return norm_of(gradient_values(parameters), norm_type);
 }
@@ -102,7 +101,8 @@ at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
                           double max_norm,
                           double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
-  expect_all_of_the_model("clip_grad_norm", parameters);
+  expect_whole_parameters("clip_grad_norm", parameters);
+  refuse_stages("clip_grad_norm", parameters);
   const at::NoGradGuard no_grad;
   at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
   clip_grads_with_norm(parameters, max_norm, norm);
