@@ -79,7 +79,7 @@ void FullyShardedSet::finish_reduction() {
 }
 
 // The end of a backward. Units that were not complete, or hold gradients of earlier ones, are
-// reduced now, in the same order on all ranks.
+// reduced now, in the same order on all ranks. A unit that is frozen whole is not reduced.
 void FullyShardedSet::after_graph() {
   for (const auto& unit : units) {
     const bool unfinished = unit->in_backward && unit->arrived < unit->awaited;
@@ -88,6 +88,9 @@ void FullyShardedSet::after_graph() {
     unit->forget_backward();
   }
   finish_reduction();
+  if (reduces && adds)
+    for (const auto& unit : units)
+      unit->gradients->drop_of_frozen();
   if (reduces)
     outside.compare(group);
   for (const auto& unit : units)

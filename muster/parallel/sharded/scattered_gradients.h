@@ -41,6 +41,8 @@ class ScatteredGradients {
   // is dropped, which rank 0 logs. Missing gradients count as zeros. Collective: yes, and so is
   // finish().
   void start();
+  // Drops what is frozen alone, where nothing is to be reduced.
+  void drop_of_frozen();
   // Returns this rank's part of the mean. Throws: as Work::wait.
   at::Tensor finish();
   void drop();  // discards what a failed backward has left
@@ -50,8 +52,6 @@ class ScatteredGradients {
   int64_t bytes() const;  // of one buffer
 
  private:
-  void drop_of_frozen();
-
   std::vector<at::Tensor> parameters_;
   FlatLayout layout_;
   ProcessGroup group_;

@@ -19,23 +19,29 @@ using ::testing::HasSubstr;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-// As ranks do it: the second step's first micro-batch does not count for what was frozen after it.
-std::vector<torch::Tensor> trained_as_if_dropped() {
+void train_first(torch::nn::Sequential& net, int parameters, bool trains) {
+  for (int i = 0; i < parameters; ++i)
+    net->parameters()[i].requires_grad_(trains);
+}
+
+// As ranks do it: the second step's first micro-batch does not count for what was frozen after it:
+// the first `parameters`.
+std::vector<torch::Tensor> trained_as_if_dropped(int parameters = 1) {
   at::set_num_threads(1);
   auto net = sharded_mlp();
   SGD optimizer(net->parameters(), SGDOptions(0.1));
-  auto frozen = net->parameters()[0];
   for (int64_t step = 0; step < 3; ++step) {
     optimizer.zero_grad();
     const auto first = mlp_batch(2 * step), second = mlp_batch(2 * step + 1);
     sharded_loss(net->forward(first.x), first.y).backward();
     if (step == 1) {
-      frozen.mutable_grad().reset();
-      frozen.requires_grad_(false);
+      for (int i = 0; i < parameters; ++i)
+        net->parameters()[i].mutable_grad().reset();
+      train_first(net, parameters, false);
     }
     sharded_loss(net->forward(second.x), second.y).backward();
     optimizer.step();
-    frozen.requires_grad_(true);
+    train_first(net, parameters, true);
   }
   return values_of(*net);
 }
@@ -46,9 +52,9 @@ void train_with_freezing(ProcessGroup& group,
                          torch::nn::Sequential& net,
                          torch::optim::Optimizer& optimizer,
                          const std::function<at::Tensor(const at::Tensor&)>& forward,
-                         const std::function<Guard()>& no_sync) {
+                         const std::function<Guard()>& no_sync,
+                         int parameters = 1) {
   at::set_num_threads(1);
-  auto frozen = net->parameters()[0];
   for (int64_t step = 0; step < 3; ++step) {
     optimizer.zero_grad();
     const auto first = mlp_batch(2 * step).of(group.rank(), group.size()),
@@ -57,10 +63,10 @@ void train_with_freezing(ProcessGroup& group,
       const Guard local = no_sync();
       sharded_loss(forward(first.x), first.y).backward();
     }
-    frozen.requires_grad_(step != 1);
+    train_first(net, parameters, step != 1);
     sharded_loss(forward(second.x), second.y).backward();
     optimizer.step();
-    frozen.requires_grad_(true);
+    train_first(net, parameters, true);
   }
 }
 
@@ -101,6 +107,28 @@ TEST(FrozenAfterNoSync, IsSaidByAFullyShardedModel) {
           optimizer,
           [&](const at::Tensor& x) { return model(x); },
           [&] { return sharded.no_sync(); });
+      const auto whole = sharded.whole_parameters();
+      EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
+    });
+  }
+}
+
+// Nothing of its module is reduced then: it has a weight and a bias.
+TEST(FrozenAfterNoSync, IsSaidOfAWholeWrappedModule) {
+  const auto expected = trained_as_if_dropped(2);
+  for (const auto type : {torch::kFloat, torch::kDouble}) {
+    expect_warned_of_dropped([&](ProcessGroup& group) {
+      auto net = sharded_mlp();
+      FullySharded sharded(group, {.reduce_dtype = type});
+      LayeredMlpImpl model(net, sharded);
+      SGD optimizer(sharded.parameters(), SGDOptions(0.1));
+      train_with_freezing(
+          group,
+          net,
+          optimizer,
+          [&](const at::Tensor& x) { return model.forward(x); },
+          [&] { return sharded.no_sync(); },
+          2);
       const auto whole = sharded.whole_parameters();
       EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
     });
