@@ -32,6 +32,8 @@ struct DataParallelOptions {
   std::optional<c10::Device> output_device = {};  // default: the first
   // Copies the modules themselves in the first forward alone, and later their parameters, buffers
   // and modes: quicker, for models whose other members and options (Dropout's p) stay as they are.
+  // A module that keeps tensors in members that are not registered, such as a mask that it computes
+  // once, needs it: a copy of such a member stays on the first device.
   bool copies_once = false;
 };
 
@@ -69,6 +71,11 @@ namespace detail {
 std::vector<at::Tensor> scatter(const at::Tensor& tensor,
                                 const std::vector<c10::Device>& devices,
                                 int64_t dim);
+// An argument's parts. The type tells them from an argument that is a vector of tensors.
+struct DividedTensor {
+  std::vector<at::Tensor> parts;
+};
+
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim);
 
 template <class Value>
@@ -108,10 +115,10 @@ class DataParallel {
         replicas_(module_.ptr(), std::move(devices), options.copies_once),
         options_(options) {}
 
-  // Divides tensors among the devices, and passes other arguments to each, also vectors and structs
-  // that have tensors inside. A batch with fewer samples than devices uses fewer of them. Buffers
-  // (running statistics) are those of the first device's part. Throws: whatever the module's
-  // forward throws.
+  // Divides tensors among the devices, and passes other arguments to each as they are, also vectors
+  // and structs that have tensors inside. A batch with fewer samples than devices uses fewer of
+  // them. Buffers (running statistics) are those of the first device's part. Throws: whatever the
+  // module's forward throws.
   template <class... Args>
   auto forward(const Args&... args) {
     const size_t count = std::min({replicas_.devices().size(), parts_of(args)...});
@@ -142,21 +149,21 @@ class DataParallel {
   template <class Arg>
   size_t parts_of(const Arg& arg) const {
     if constexpr (std::derived_from<Arg, at::Tensor>)
-      return divided(arg).size();
+      return divided(arg).parts.size();
     return replicas_.devices().size();
   }
   template <class Arg>
   auto divided(const Arg& arg) const {
     if constexpr (std::derived_from<Arg, at::Tensor>) {
-      return detail::scatter(arg, replicas_.devices(), options_.dim);
+      return detail::DividedTensor{detail::scatter(arg, replicas_.devices(), options_.dim)};
     } else {
       return arg;
     }
   }
   template <class Parts>
   static const auto& part(const Parts& parts, size_t index) {
-    if constexpr (std::is_same_v<Parts, std::vector<at::Tensor>>) {
-      return parts[index];
+    if constexpr (std::is_same_v<Parts, detail::DividedTensor>) {
+      return parts.parts[index];
     } else {
       static_cast<void>(index);
       return parts;

@@ -177,6 +177,22 @@ TEST(DataParallel, DividesWhatDerivesFromATensor) {
   EXPECT_TRUE(model(x).allclose(net(x)));
 }
 
+struct ShiftedTwiceImpl : torch::nn::Cloneable<ShiftedTwiceImpl> {
+  void reset() override {}
+  at::Tensor forward(const at::Tensor& x, const std::vector<at::Tensor>& shifts) {
+    return x + shifts[0] + shifts[1];
+  }
+};
+TORCH_MODULE(ShiftedTwice);
+
+TEST(DataParallel, GivesEachReplicaAWholeVector) {
+  ShiftedTwice net;
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  const std::vector<at::Tensor> shifts{torch::randn({4}), torch::randn({4})};
+  EXPECT_TRUE(model(x, shifts).equal(net(x, shifts)));
+}
+
 TEST(DataParallel, NamesTheReplicaThatFails) {
   TwoResults net;
   DataParallel model(net, kThreeSlots);
