@@ -31,6 +31,7 @@ struct BatchAgreement::Row {
   bool has_problem = false;
   bool reduces = false;
   bool has_other_tied = false;
+  bool has_layer_parts = false;
   int64_t tied_trained = 0, tied_frozen = 0;
   int64_t inputs = -1, targets = -1;  // rows of the batch, on the rank that reads them
   BatchMark mark = {};
@@ -79,6 +80,7 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
   std::string problem;
   Row mine{.reduces = batch.reduces,
            .has_other_tied = batch.has_other_tied,
+           .has_layer_parts = batch.has_layer_parts,
            .tied_trained = batch.tied_trained,
            .tied_frozen = batch.tied_frozen};
   if (is_first()) {
@@ -104,6 +106,7 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
     warn_of_other_batches(rows, batch.step);
   return {
       .has_other_tied = std::ranges::any_of(rows, &Row::has_other_tied),
+      .has_layer_parts = std::ranges::any_of(rows, &Row::has_layer_parts),
       .tied_apart = joined_bits(rows, &Row::tied_trained) & joined_bits(rows, &Row::tied_frozen)};
 }
 

@@ -20,16 +20,18 @@ namespace muster {
 struct PipelineBatch {
   at::Tensor input, target;
   int64_t step = 0;
-  bool reduces = false;         // the gradients over the replicas, at the step's end
-  bool has_other_tied = false;  // a tied weight has other memory, as after torch::load
-  int64_t tied_trained = 0;     // a bit for each tied weight that this rank has and trains
-  int64_t tied_frozen = 0;      // or has frozen
+  bool reduces = false;          // the gradients over the replicas, at the step's end
+  bool has_other_tied = false;   // a tied weight has other memory, as after torch::load
+  bool has_layer_parts = false;  // this rank's stages have parts of divided layers
+  int64_t tied_trained = 0;      // a bit for each tied weight that this rank has and trains
+  int64_t tied_frozen = 0;       // or has frozen
 };
 
 // What the ranks found together.
 struct AgreedBatch {
-  bool has_other_tied = false;  // on some rank
-  int64_t tied_apart = 0;       // a bit for each that some ranks train and others have frozen
+  bool has_other_tied = false;   // on some rank
+  bool has_layer_parts = false;  // on some rank
+  int64_t tied_apart = 0;        // a bit for each that some ranks train and others have frozen
 };
 
 // The forms of the first batch, which all later ones must have. An evaluation has its own.

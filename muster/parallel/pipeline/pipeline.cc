@@ -165,9 +165,10 @@ struct Pipeline::State {
   BatchAgreement agreement;
   BatchForms training_forms, evaluation_forms;
   int64_t steps = 0;
-  bool has_other_tied = false;  // on some rank, as after torch::load
-  bool adds_up = false;         // gradients of steps before are not reduced yet
-  LocalGradients local;         // the optimizer's step that must not follow those
+  bool has_other_tied = false;   // on some rank, as after torch::load
+  bool has_layer_parts = false;  // on some rank
+  bool adds_up = false;          // gradients of steps before are not reduced yet
+  LocalGradients local;          // the optimizer's step that must not follow those
   std::optional<int64_t> failed_step;
   std::vector<at::Tensor> marked;  // as a stage's, while this lives
   PipelineStats stats;
@@ -247,18 +248,19 @@ void Pipeline::State::check_tied_alike(int64_t apart) const {
                   "); call requires_grad_ of every copy"));
 }
 
-// Replicas that nobody averages train apart. Ranks that divide the stages' layers are no replicas.
+// Replicas that nobody averages train apart. Ranks that divide the layers of any stage are no
+// replicas.
 void Pipeline::State::warn_without_replicas() const {
   const bool is_told = group.rank() > 0 || steps > 0 || replicas.has_value();
-  if (is_told || job_ranks() <= group.size() ||
-      std::ranges::any_of(parameters_of(stages), optim::is_layer_part))
+  if (is_told || job_ranks() <= group.size() || has_layer_parts)
     return;
   log(LogLevel::warn,
       cat("pipeline: expected average_over for the replicas that a job of ",
           job_ranks(),
           " ranks has beside this pipeline's ",
           group.size(),
-          ", got a first step without, so that each trains alone (rank ",
+          ", got a first step without, so that each trains alone unless something else averages "
+          "them (rank ",
           group.job_rank(),
           "); call pipeline.average_over(mesh.group(\"dp\")) before it"));
 }
@@ -469,11 +471,14 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                        .step = steps,
                        .reduces = given.reduce,
                        .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory),
+                       .has_layer_parts = steps == 0 && std::ranges::any_of(parameters_of(stages),
+                                                                            optim::is_layer_part),
                        .tied_trained = bits_of(tied, is_trained),
                        .tied_frozen = bits_of(tied, is_frozen)},
                       trains ? training_forms : evaluation_forms);
   check_tied_alike(agreed.tied_apart);
   has_other_tied = agreed.has_other_tied;
+  has_layer_parts = agreed.has_layer_parts;
   try {
     const at::AutoGradMode mode(trains);
     return run(of_run, by, input, target, trains);

@@ -22,6 +22,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Uses one of its two layers.
 struct EitherImpl : torch::nn::Module {
@@ -216,6 +217,30 @@ TEST(PipelineReplicas, AWarningTellsOfReplicasThatNobodyAverages) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr("expected average_over for the replicas"));
   EXPECT_EQ(said.find("average_over for"), said.rfind("average_over for"));
+}
+
+// The first rank, which warns, has a whole stage.
+TEST(PipelineReplicas, RanksThatDivideALaterStageAreNone) {
+  ::testing::internal::CaptureStderr();
+  set_job_ranks(4);
+  run_ranks(4, [](ProcessGroup& group) {
+    Mesh mesh(group, {{"pp", 2}, {"tp", 2}});
+    ProcessGroup stages = mesh.group("pp"), divided_over = mesh.group("tp");
+    const auto run_stage = [&](const PipelineStage& stage) {
+      Pipeline pipeline({stage}, stages, {.schedule = gpipe(2, 2), .loss = mean_square});
+      pipeline.step(torch::ones({4, 4}), torch::ones({4, 1}));
+    };
+    torch::nn::Linear front(4, 6), back(6, 2);
+    for (const at::Tensor& parameter : {front->weight, front->bias, back->weight, back->bias})
+      torch::nn::init::constant_(parameter, 0.1);
+    if (stages.rank() == 0)
+      run_stage(front);
+    else
+      run_stage(column_parallel(back, divided_over));
+    mesh.shutdown();
+  });
+  set_job_ranks(1);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("expected average_over")));
 }
 
 // Dropout and running statistics are those of an evaluation, as with muster::evaluate.
