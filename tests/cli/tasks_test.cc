@@ -283,9 +283,9 @@ TEST(Tasks, AStartThatFindsNoDescriptorsWaits) {
 
 TEST(Tasks, ARemovedFolderIsAnErrorInALine) {
   const ScratchFolder folder;
-  for (const char* const command : {"tasks --sweep i=1 -- echo {i}",
+  for (const char* const command : {"tasks --sweep i=1,2 -- echo {i}",
                                     "tasks --resume run",
-                                    "tasks --dry-run --sweep i=1 -- echo {i}",
+                                    "tasks --dry-run --sweep i=1,2 -- echo {i}",
                                     "run -n 1 true",
                                     "run --hosts localhost:1 true",
                                     "report"}) {
