@@ -128,6 +128,17 @@ TEST(Run, TwoJobsAtOnceDoNotWriteIntoOneFolder) {
   }
 }
 
+// Agents that were killed leave parts of plans in a folder of that name.
+TEST(Run, AFolderOfTheProgramsOwnThatIsCalledPlansStays) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder.path() + "/out/plans/mine");
+  folder.write("out/plans/mine/tour.txt", "x");
+  folder.write("out/plans/part-of-a-killed-agent.json", "x");
+  EXPECT_EQ(muster(sh({"-q", "-n", "1", "--run-dir", "out"}, "true"), folder).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/plans/mine/tour.txt"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/plans/part-of-a-killed-agent.json"));
+}
+
 TEST(Run, LogsElsewhereAreLockedAndKeptToo) {
   const ScratchFolder folder;
   const auto flags = [](const char* run_dir) {
