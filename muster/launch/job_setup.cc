@@ -204,12 +204,14 @@ void JobSetup::change_plan(const Plan& plan) {
   if (!plan.part)
     return write_file(facts_.plan_path, plan_to_json(plan));
   facts_.plan_path = cat(parts_folder_of(facts_.run_dir), "/", kPlanPart, facts_.mark, ".json");
+  const auto write_part = [&] {
+    make_folder_below(facts_.run_dir, kPlanParts);
+    write_file(facts_.plan_path, plan_to_json(plan));
+  };
   try {
-    make_folder_below(facts_.run_dir, kPlanParts);
-    write_file(facts_.plan_path, plan_to_json(plan));
+    write_part();
   } catch (const Error&) {  // a host that leaves may have removed the folder in between
-    make_folder_below(facts_.run_dir, kPlanParts);
-    write_file(facts_.plan_path, plan_to_json(plan));
+    write_part();
   }
 }
 

@@ -131,20 +131,25 @@ TEST(OutsideLeaves, InputsWithGradientsAreNone) {
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
 
+// Ignored parameters are trained too.
+void train_in_one_backward(Model& encoder, Model& head, int rank) {
+  SGD first(encoder.parameters(), 0.01);
+  SGD second(head.module()->parameters(), 0.01);
+  for (int step = 0; step < kOutsideSteps; ++step) {
+    first.zero_grad();
+    second.zero_grad();
+    square_loss(head(encoder(batch_of(rank)))).backward();
+    first.step();
+    second.step();
+  }
+}
+
 // One backward runs through both: each knows the other's parameters.
 TEST(OutsideLeaves, ThoseOfAnotherWrappedModelAreNone) {
   const auto printed = printed_by_two([](ProcessGroup& group) {
     Model encoder(two_layers(), group);
     Model head(Sequential(torch::nn::Linear(2, 1)), group);
-    SGD first(encoder.parameters(), 0.01);
-    SGD second(head.parameters(), 0.01);
-    for (int step = 0; step < kOutsideSteps; ++step) {
-      first.zero_grad();
-      second.zero_grad();
-      square_loss(head(encoder(batch_of(group.rank())))).backward();
-      first.step();
-      second.step();
-    }
+    train_in_one_backward(encoder, head, group.rank());
   });
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }
@@ -158,15 +163,7 @@ TEST(OutsideLeaves, ThoseThatAnotherWrappedModelIgnoresAreNone) {
       const torch::NoGradGuard no_grad;
       head.module()->parameters()[1].fill_(0.5);
     }
-    SGD first(encoder.parameters(), 0.01);
-    SGD second(head.module()->parameters(), 0.01);
-    for (int step = 0; step < kOutsideSteps; ++step) {
-      first.zero_grad();
-      second.zero_grad();
-      square_loss(head(encoder(batch_of(group.rank())))).backward();
-      first.step();
-      second.step();
-    }
+    train_in_one_backward(encoder, head, group.rank());
   });
   EXPECT_THAT(printed, Not(HasSubstr(kOutside)));
 }

@@ -1,7 +1,6 @@
 // Ranks that read other samples do so from the first step on, so the first forwards tell.
 #include "muster/parallel/tensor/same_input.h"
 
-#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/rows.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -20,27 +20,22 @@ constexpr int64_t kComparedForwards = 2;
 // Between processors that round differently, deep models may differ by more than a weight does.
 constexpr double kRoundings = 0.01;
 
-bool are_other_values(const double* one, const double* other) {
-  const bool is_taken = one[1] >= 0 && other[1] >= 0;
-  return is_taken && std::abs(one[0] - other[0]) > kRoundings * std::max(one[1], other[1]);
+bool are_other_values(const ValueSample& one, const ValueSample& other) {
+  const bool are_taken = one.is_taken() && other.is_taken();
+  return are_taken && std::abs(one.sum - other.sum) > kRoundings * std::max(one.size, other.size);
 }
 
 }  // namespace
 
-// It exchanges two numbers a rank.
 void SameInput::require(const char* layer, const at::Tensor& input, ProcessGroup& group) {
   if (group.size() == 1 || compared_ == kComparedForwards || !input.is_cpu() ||
       !at::GradMode::is_enabled())
     return;
   ++compared_;
   const at::NoGradGuard no_grad;
-  const ValueSample sample = sample_of(input.detach().contiguous());
-  const at::Tensor mine = at::tensor({sample.sum, sample.size}, at::kDouble);
-  const at::Tensor all = at::empty({2 * group.size()}, at::kDouble);
-  group.all_gather(all, mine);
-  const auto* const samples = all.const_data_ptr<double>();
+  const auto samples = all_gather_rows(group, sample_of(input.detach().contiguous()));
   for (int rank = 1; rank < group.size(); ++rank) {
-    if (!are_other_values(samples, samples + size_t{2} * rank))
+    if (!are_other_values(samples.front(), samples[rank]))
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat(layer,
