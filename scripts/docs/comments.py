@@ -7,6 +7,13 @@ import sys
 CLASS = re.compile(r"^(?:class|struct) (\w+)(?: final)?(?: : .*)? \{")
 COMMENT = re.compile(r'^((?:[^"/]|"(?:[^"\\]|\\.)*"|/(?!/))*)//(?!/) ?(.*)$')
 
+# A class template for the types that it refuses: Doxygen 1.9.4 takes the members of the true one for its.
+REFUSAL = re.compile(r"^(?://.*\n)*template <.*>\n  requires\(!.*\)\nclass \w+<.*> \{\n(?:.*\n)*?\};\n", re.MULTILINE)
+
+
+def without_refusals(text):
+    return REFUSAL.sub(lambda refusal: "\n" * refusal[0].count("\n"), text)
+
 
 def plain(text):
     """Signs that are commands, tags or links to Doxygen, as signs; code in back quotes stays."""
@@ -49,4 +56,4 @@ def converted(lines, stem):
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
-    print(text if sys.argv[1].endswith(".md") else "\n".join(converted(text.splitlines(), pathlib.Path(sys.argv[1]).stem)))
+    print(text if sys.argv[1].endswith(".md") else "\n".join(converted(without_refusals(text).splitlines(), pathlib.Path(sys.argv[1]).stem)))
