@@ -36,7 +36,10 @@ case $goal in
     [ "$goal" != long ] || optional="$optional chromium debootstrap podman crun runc"
     [ "$goal" != bench ] || optional="$optional parallel task-spooler" ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
-  fuzz) needed="$needed clang libclang-rt-dev" ;;
+  fuzz)
+    suffix=""
+    [ "$(. /etc/os-release; echo "${VERSION_CODENAME:-}")" != bookworm ] || suffix=-16  # its clang is 14
+    needed="$needed clang$suffix libclang-rt$suffix-dev" ;;
   image) needed="debootstrap python3" ;;
   docs) needed="doxygen python3 python3-markdown-it" ;;
   *) say "unknown goal '$goal': expected train, test, dev, long, lint, bench, image, packages, fuzz or docs"; exit 2 ;;

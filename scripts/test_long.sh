@@ -51,11 +51,14 @@ run_tsan() {
   TSAN_OPTIONS=suppressions=$supports/tsan.supp:halt_on_error=1 stress build/tsan
 }
 
+# What setup.sh fuzz installs: Debian 12's clang++ is 14, and muster needs 16.
+own_clang() { command -v clang++-16 || echo clang++; }
+
 run_fuzz() {
   local seconds=${FUZZ_SECONDS:-60} build=build/fuzz
   step "each parser of foreign files, and the --gpus grammar, fed with anything for $seconds s ($build)"
   scripts/setup.sh fuzz
-  cmake -S . -B $build -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMUSTER_LIBTORCH=OFF \
+  cmake -S . -B $build -G Ninja -DCMAKE_CXX_COMPILER="$(own_clang)" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMUSTER_LIBTORCH=OFF \
     -DMUSTER_BENCHMARKS=OFF -DMUSTER_FUZZ=ON -DMUSTER_SANITIZE=fuzzer-no-link,address,undefined
   cmake --build $build --target fuzz
   local corpus name
@@ -85,9 +88,9 @@ run_torch() {
 }
 
 run_clang() {
-  step "everything built by clang++, and the control plane's tests (build/clang)"
+  step "everything built by clang++, and the tests (build/clang)"
   scripts/setup.sh fuzz
-  cmake -S . -B build/clang -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release -DTORCH="${TORCH:-}"
+  cmake -S . -B build/clang -G Ninja -DCMAKE_CXX_COMPILER="$(own_clang)" -DCMAKE_BUILD_TYPE=Release -DTORCH="${TORCH:-}"
   cmake --build build/clang --target all benchmarks
   tests_of build/clang --label-exclude '^(sources|long)$'
 }

@@ -21,6 +21,7 @@
 #include "muster/base/error.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/nccl/plugin.h"
+#include "tests/cuda/fake_gpus.h"
 
 namespace muster {
 namespace {
@@ -30,28 +31,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
-const c10::Device kGpu(c10::kCUDA, 0);
 const c10::Device kOther(c10::kCUDA, 1);
-
-const c10::impl::VirtualGuardImpl& gpus() {
-  static const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-  return guard;
-}
 
 int64_t waits() {
   using Count = int64_t (*)();
   return reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "count_waits_so_far"))();
-}
-
-// What `body` throws, or "".
-template <class Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
 }
 
 at::Tensor pinned(at::IntArrayRef size, float value) {

@@ -21,28 +21,13 @@
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/nccl/plugin.h"
+#include "tests/cuda/fake_gpus.h"
 
 namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
-
-const c10::Device kGpu(c10::kCUDA, 0);
-
-const c10::impl::VirtualGuardImpl& gpus() {
-  static const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-  return guard;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 void let_wait(const c10::Stream& later, const c10::Stream& earlier) {
   c10::Event event(c10::kCUDA);

@@ -17,8 +17,8 @@ namespace {
 using torch::Tensor;
 using torch::nn::Linear;
 
-constexpr int kSteps = 6;
-constexpr int64_t kBatch = 8;
+constexpr int kTableSteps = 6;
+constexpr int64_t kTableBatch = 8;
 
 struct Mlp : torch::nn::Module {
   Mlp() {
@@ -200,7 +200,7 @@ struct TwoWrapped : Mlp {
   std::optional<muster::DistributedDataParallel<torch::nn::Sequential>> other;
 };
 
-struct Data {
+struct TableData {
   Tensor features, labels;
 };
 
@@ -210,7 +210,7 @@ struct Case {
 };
 
 template <class Net>
-std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
+std::string train(muster::ProcessGroup& all, const TableData& data, const Case& of) {
   torch::manual_seed(11);
   std::vector<int> ranks(static_cast<size_t>(all.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -221,21 +221,22 @@ std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
   net->wrapped(group, of.options);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   std::string line;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kTableSteps; ++step) {
     net->before(step);
     Tensor loss;
     for (int micro = 0; micro < (of.accumulate ? 2 : 1); ++micro) {
       const auto guard = model.no_sync_if(of.accumulate && micro == 0);
-      const int64_t begin = ((step + micro) * group.size() + group.rank()) * kBatch %
-                            (data.features.size(0) - kBatch);
-      const auto x = data.features.slice(0, begin, begin + kBatch).clone();
-      loss = net->loss(
-          model(x, Net::pick(step, group.rank())), x, data.labels.slice(0, begin, begin + kBatch));
+      const int64_t begin = ((step + micro) * group.size() + group.rank()) * kTableBatch %
+                            (data.features.size(0) - kTableBatch);
+      const auto x = data.features.slice(0, begin, begin + kTableBatch).clone();
+      loss = net->loss(model(x, Net::pick(step, group.rank())),
+                       x,
+                       data.labels.slice(0, begin, begin + kTableBatch));
       loss.backward();
     }
     if (std::is_same_v<Net, Evaluated> && group.rank() == 0) {
       const torch::NoGradGuard no_grad;
-      net->forward(data.features.slice(0, 0, kBatch), 0);
+      net->forward(data.features.slice(0, 0, kTableBatch), 0);
     }
     optimizer.step();
     for (auto& parameter : net->parameters())
@@ -253,7 +254,7 @@ std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
   return line + text;
 }
 
-using Train = std::string (*)(muster::ProcessGroup&, const Data&, const Case&);
+using Train = std::string (*)(muster::ProcessGroup&, const TableData&, const Case&);
 
 const std::vector<std::pair<const char*, Train>> kRows{
     {"mlp", train<Mlp>},
@@ -288,7 +289,7 @@ const std::vector<std::pair<const char*, Case>> kColumns{
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     torch::manual_seed(3);
-    Data data;
+    TableData data;
     data.features = torch::randn({200, 12}).to(ctx.device());
     data.labels = torch::randint(5, {200}).to(ctx.device());
     const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());

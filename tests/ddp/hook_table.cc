@@ -10,8 +10,8 @@
 
 namespace {
 
-constexpr int kSteps = 10;
-constexpr int64_t kBatch = 8;
+constexpr int kHookSteps = 10;
+constexpr int64_t kHookBatch = 8;
 
 torch::nn::Sequential hooked_net() {
   torch::manual_seed(11);
@@ -65,11 +65,11 @@ void train_with_hook(muster::Context& ctx, const std::string& name, const muster
   torch::optim::SGD optimizer(model.parameters(), 0.5);
   std::ofstream file(muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank(), "-", name),
                      std::ios::binary);
-  for (int step = 0; step < kSteps; ++step) {
-    const int64_t begin = (step * ctx.world_size() + ctx.rank()) * kBatch % 392;
+  for (int step = 0; step < kHookSteps; ++step) {
+    const int64_t begin = (step * ctx.world_size() + ctx.rank()) * kHookBatch % 392;
     optimizer.zero_grad();
-    torch::cross_entropy_loss(model(features.slice(0, begin, begin + kBatch)),
-                              labels.slice(0, begin, begin + kBatch))
+    torch::cross_entropy_loss(model(features.slice(0, begin, begin + kHookBatch)),
+                              labels.slice(0, begin, begin + kHookBatch))
         .backward();
     for (const auto& parameter : model.parameters()) {
       const auto gradient = parameter.grad().contiguous().cpu();

@@ -19,7 +19,9 @@ void say(const std::string& line) {
   std::cout << line + "\n" << std::flush;
 }
 
-void train(muster::Context& ctx, int64_t steps, const muster::ParameterServerOptions& options) {
+void train_by_server(muster::Context& ctx,
+                     int64_t steps,
+                     const muster::ParameterServerOptions& options) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
@@ -56,8 +58,8 @@ void train(muster::Context& ctx, int64_t steps, const muster::ParameterServerOpt
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [&](muster::Context& ctx) {
-    train(ctx,
-          std::atoll(argv[1]),
-          {.servers = std::atoi(argv[2]), .staleness = std::atoll(argv[3])});
+    train_by_server(ctx,
+                    std::atoll(argv[1]),
+                    {.servers = std::atoi(argv[2]), .staleness = std::atoll(argv[3])});
   });
 }
