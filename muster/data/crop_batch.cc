@@ -12,19 +12,6 @@
 
 namespace muster::transform {
 
-namespace {
-
-void check_batch(const char* what, const at::Tensor& images, const Generators& rngs) {
-  check_images(what, images);
-  if (images.dim() != 4)
-    refuse_transform(what,
-                     "images [B, channels, height, width] with a generator for each",
-                     cat("[", join(images.sizes(), ", "), "]"));
-  check_generators(what, images, rngs);
-}
-
-}  // namespace
-
 at::Tensor random_crop(
     const at::Tensor& images, int64_t height, int64_t width, Generators& rngs, int64_t padding) {
   check_batch("random_crop", images, rngs);

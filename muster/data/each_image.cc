@@ -51,6 +51,16 @@ std::string tensor_text(const at::Tensor& tensor) {
   return cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()));
 }
 
+void check_image(const char* what, const at::Tensor& image) {
+  if (image.defined() && image.dim() == 3 && image.is_cpu() &&
+      (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
+    return;
+  refuse_transform(
+      what,
+      "an image [channels, height, width], uint8 or float32 on the CPU",
+      image.defined() ? cat(tensor_text(image), " on ", image.device().str()) : tensor_text(image));
+}
+
 void check_images(const char* what, const at::Tensor& images) {
   if (images.defined() && (images.dim() == 3 || images.dim() == 4) &&
       (images.scalar_type() == at::kByte || images.scalar_type() == at::kFloat))
@@ -78,6 +88,15 @@ void check_generators(const char* what, const at::Tensor& images, const Generato
   if (rngs.size() != images_of(images))
     refuse_transform(
         what, cat("a generator for each of ", images_of(images), " images"), cat(rngs.size()));
+}
+
+void check_batch(const char* what, const at::Tensor& images, const Generators& rngs) {
+  check_images(what, images);
+  if (images.dim() != 4)
+    refuse_transform(what,
+                     "images [B, channels, height, width] with a generator for each",
+                     cat("[", join(images.sizes(), ", "), "]"));
+  check_generators(what, images, rngs);
 }
 
 void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill) {

@@ -32,6 +32,8 @@ inline double bound_of(const at::Tensor& images) {
 // "[3, 32, 32] Byte", for messages.
 std::string tensor_text(const at::Tensor& tensor);
 
+// [channels, height, width], uint8 or float32, on the CPU.
+void check_image(const char* what, const at::Tensor& image);
 // [channels, height, width] or [B, channels, height, width], uint8 or float32, on any device.
 void check_images(const char* what, const at::Tensor& images);
 // Also of 1 or 3 channels.
@@ -40,6 +42,8 @@ void check_colors(const char* what, const at::Tensor& images);
 void check_within(const char* what, const char* name, double value, double least, double most);
 // No value, one, or one a channel.
 void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill);
+// A batch [B, channels, height, width], with a generator for each image.
+void check_batch(const char* what, const at::Tensor& images, const Generators& rngs);
 // As many generators as images.
 void check_generators(const char* what, const at::Tensor& images, const Generators& rngs);
 

@@ -27,17 +27,6 @@ namespace muster::transform {
 
 namespace {
 
-// Every transform that takes a tensor calls this first; `what` names the transform.
-void check_image(const char* what, const at::Tensor& image) {
-  if (image.defined() && image.dim() == 3 && image.is_cpu() &&
-      (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
-    return;
-  refuse_transform(
-      what,
-      "an image [channels, height, width], uint8 or float32 on the CPU",
-      image.defined() ? cat(tensor_text(image), " on ", image.device().str()) : tensor_text(image));
-}
-
 void check_image_size(const char* what, int64_t height, int64_t width) {
   if (height < 1 || width < 1)
     refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
@@ -94,36 +83,6 @@ at::Tensor batch_of_one(const at::Tensor& image) {
     return one;
   return one.as_strided(one.sizes(),
                         {image.numel(), image.stride(0), image.stride(1), image.stride(2)});
-}
-
-// The part that random_resized_crop keeps: of a random area and shape, at a random place. The draws
-// come in torchvision's order.
-ImagePart random_part(int64_t image_height,
-                      int64_t image_width,
-                      Generator& rng,
-                      const ResizedCropOptions& options) {
-  constexpr int kTries = 10;
-  const auto [least_ratio, most_ratio] = options.ratio;
-  const auto rows = as_double(image_height);
-  const auto columns = as_double(image_width);
-  for (int i = 0; i < kTries; ++i) {
-    const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
-    // Shapes are drawn on a logarithmic scale, where twice as wide is as far from square as twice
-    // as tall.
-    const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
-    const int64_t w = rounded(std::sqrt(area * ratio));
-    const int64_t h = rounded(std::sqrt(area / ratio));
-    if (w < 1 || h < 1 || w > image_width || h > image_height)
-      continue;
-    const int64_t top = rng.integer(image_height - h + 1);
-    return {.top = top, .left = rng.integer(image_width - w + 1), .height = h, .width = w};
-  }
-  // None of the draws fit into the picture. Then the part is the largest in the middle whose shape
-  // is allowed.
-  const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
-  const auto h = std::clamp<int64_t>(rounded(columns / shape), 1, image_height);
-  const auto w = std::clamp<int64_t>(rounded(rows * shape), 1, image_width);
-  return {.top = (image_height - h) / 2, .left = (image_width - w) / 2, .height = h, .width = w};
 }
 
 // `what` names the transform.
@@ -271,25 +230,6 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
     return static_cast<int64_t>(as_double(side) * as_double(extent) / as_double(shorter));
   };
   return resize(image, scaled(image.size(1)), scaled(image.size(2)));
-}
-
-at::Tensor random_resized_crop(const at::Tensor& image,
-                               int64_t height,
-                               int64_t width,
-                               Generator& rng,
-                               const ResizedCropOptions& options) {
-  check_image("random_resized_crop", image);
-  const auto part = random_part(image.size(1), image.size(2), rng, options);
-  return resize(crop(image, part.top, part.left, part.height, part.width), height, width);
-}
-
-at::Tensor random_resized_crop(const EncodedImage& image,
-                               int64_t height,
-                               int64_t width,
-                               Generator& rng,
-                               const ResizedCropOptions& options) {
-  return resize(
-      image.decode(random_part(image.height(), image.width(), rng, options)), height, width);
 }
 
 at::Tensor flip(const at::Tensor& image) {

@@ -61,6 +61,13 @@ at::Tensor random_resized_crop(const at::Tensor& image,
                                int64_t width,
                                Generator& rng,
                                const ResizedCropOptions& options = {});
+// Of each image of a batch [B, channels, height, width] on any device. On the CPU each becomes bit
+// for bit what it would alone; on a GPU bytes may differ by one.
+at::Tensor random_resized_crop(const at::Tensor& images,
+                               int64_t height,
+                               int64_t width,
+                               Generators& rngs,
+                               const ResizedCropOptions& options = {});
 // The same for an encoded image, of which only the crop is decoded: the same pixels from the same
 // random numbers.
 at::Tensor random_resized_crop(const EncodedImage& image,

@@ -71,6 +71,12 @@ std::vector<Random> all_random() {
                  [](auto& x, auto& r) { return t::trivial_augment_wide(x, r); }),
       random_one("random_flip", [](auto& x, auto& r) { return t::random_flip(x, r); }),
       random_one("random_crop", [](auto& x, auto& r) { return t::random_crop(x, 22, 18, r, 3); }),
+      random_one("random_resized_crop",
+                 [](auto& x, auto& r) { return t::random_resized_crop(x, 22, 18, r); }),
+      random_one("random_resized_crop",
+                 [](auto& x, auto& r) {
+                   return t::random_resized_crop(x, 30, 9, r, {.scale = {0.9, 1}, .ratio = {3, 4}});
+                 }),
   };
 }
 

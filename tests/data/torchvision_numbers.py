@@ -33,6 +33,11 @@ def affine_options(values):
             "center": [x, y] if has_center else None, "fill": fill_of(fill)}
 
 
+def resized_crop(image, height, width, *bounds):
+    """bounds of scale and of ratio that leave one part alone"""
+    return v2.RandomResizedCrop((int(height), int(width)), bounds[:2], bounds[2:])(image)
+
+
 CALLS = {
     "adjust_brightness": F.adjust_brightness,
     "adjust_contrast": F.adjust_contrast,
@@ -48,6 +53,7 @@ CALLS = {
     "gaussian_blur": lambda image, width, height, x, y: F.gaussian_blur(image, [int(width), int(height)], [x, y]),
     "erase": lambda image, top, left, height, width, *v: F.erase(
         image, int(top), int(left), int(height), int(width), torch.tensor(v)[:, None, None]),
+    "random_resized_crop": resized_crop,
     "rotate": lambda image, angle, *options: F.rotate(image, angle, **affine_options(options)),
     "affine": lambda image, angle, x, y, scale, shear_x, shear_y, *options: F.affine(
         image, angle, [x, y], scale, [shear_x, shear_y], **affine_options(options)),
@@ -73,6 +79,9 @@ def arguments(unit):
         yield "gaussian_blur", blur
     yield "erase", (2, 3, 4, 5, 0)
     yield "erase", (0, 0, 9, 1, 0.5 * unit)
+    for size in (7, 9), (30, 20):  # no draw fits, so that the part is in the middle
+        for bounds in (1, 1, 0.2, 0.25), (1, 1, 4, 5), (4, 4, 0.5, 2):
+            yield "random_resized_crop", (*size, *bounds)
     for fill in (), (0,), (0.3 * unit,):
         for interpolation in 0, 1:
             for angle in 0, 90, 180, 270, -30, 45.5, 123.4, 359:

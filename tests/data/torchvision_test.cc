@@ -18,6 +18,7 @@
 #include "muster/data/blur.h"
 #include "muster/data/color.h"
 #include "muster/data/erasing.h"
+#include "muster/data/transforms.h"
 #include "tests/data/some_pictures.h"
 
 namespace muster {
@@ -48,6 +49,17 @@ at::Tensor moved(const at::Tensor& image, const Arguments& a) {
   return transform::affine(image, a[0], {a[1], a[2]}, a[3], {a[4], a[5]}, affine_options(a, 6));
 }
 
+// With bounds that leave one part alone, whatever is drawn.
+at::Tensor cropped(const at::Tensor& images, const Arguments& a) {
+  const transform::ResizedCropOptions bounds{.scale = {a[2], a[3]}, .ratio = {a[4], a[5]}};
+  if (images.dim() == 4) {
+    Generators rngs(0, 0, std::vector<int64_t>(images.size(0)));
+    return transform::random_resized_crop(images, whole(a[0]), whole(a[1]), rngs, bounds);
+  }
+  Generator rng(0, 0, 0);
+  return transform::random_resized_crop(images, whole(a[0]), whole(a[1]), rng, bounds);
+}
+
 using Call = std::function<at::Tensor(const at::Tensor&, const Arguments&)>;
 
 // The functions of the file by their names.
@@ -71,6 +83,7 @@ const std::map<std::string, Call>& calls() {
        }},
       {"erase", erased},
       {"rotate", [](auto& x, auto& a) { return t::rotate(x, a[0], affine_options(a, 1)); }},
+      {"random_resized_crop", cropped},
       {"affine", moved}};
   return all;
 }

@@ -79,6 +79,10 @@ TEST(TransformErrors, SayWhatWasExpected) {
          [&] { t::random_flip(image, two); });
   expect("at least 20x20 with padding 1",
          [&] { t::random_crop(torch::stack({image, image}), 20, 20, two, 1); });
+  expect("random_resized_crop: expected a generator for each of 3 images, got 2",
+         [&] { t::random_resized_crop(torch::stack({image, image, image}), 8, 8, two); });
+  expect("random_resized_crop: expected a height and width of at least 1, got 8 and 0",
+         [&] { t::random_resized_crop(torch::stack({image, image}), 8, 0, two); });
 }
 
 }  // namespace

@@ -1,0 +1,127 @@
+// A random part of each image, resized: what most classifiers are trained on. A device gets all
+// images of a batch as floats at once, since LibTorch resizes no bytes there, and each image's part
+// is resized by one call.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "muster/base/mapped.h"
+#include "muster/base/strings.h"
+#include "muster/data/as_double.h"
+#include "muster/data/each_image.h"
+#include "muster/data/readers/encoded_image.h"
+#include "muster/data/transforms.h"
+
+namespace muster::transform {
+
+namespace {
+
+// The part that random_resized_crop keeps: of a random area and shape, at a random place. The draws
+// come in torchvision's order.
+ImagePart random_part(int64_t image_height,
+                      int64_t image_width,
+                      Generator& rng,
+                      const ResizedCropOptions& options) {
+  constexpr int kTries = 10;
+  const auto [least_ratio, most_ratio] = options.ratio;
+  const auto rows = as_double(image_height);
+  const auto columns = as_double(image_width);
+  for (int i = 0; i < kTries; ++i) {
+    const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
+    // Shapes are drawn on a logarithmic scale, where twice as wide is as far from square as twice
+    // as tall.
+    const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
+    const int64_t w = rounded(std::sqrt(area * ratio));
+    const int64_t h = rounded(std::sqrt(area / ratio));
+    if (w < 1 || h < 1 || w > image_width || h > image_height)
+      continue;
+    const int64_t top = rng.integer(image_height - h + 1);
+    return {.top = top, .left = rng.integer(image_width - w + 1), .height = h, .width = w};
+  }
+  // None of the draws fits into the picture. Then the part is the largest in the middle whose shape
+  // is allowed.
+  const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
+  const auto h = std::clamp<int64_t>(rounded(columns / shape), 1, image_height);
+  const auto w = std::clamp<int64_t>(rounded(rows * shape), 1, image_width);
+  return {.top = (image_height - h) / 2, .left = (image_width - w) / 2, .height = h, .width = w};
+}
+
+void check_target(int64_t height, int64_t width) {
+  if (height < 1 || width < 1)
+    refuse_transform(
+        "random_resized_crop", "a height and width of at least 1", cat(height, " and ", width));
+}
+
+// The values of bytes are rounded as `resize` rounds them.
+at::Tensor resized_on_device(const at::Tensor& images,
+                             const std::vector<ImagePart>& parts,
+                             int64_t height,
+                             int64_t width) {
+  const auto values = images.to(at::kFloat);
+  auto out = at::empty({images.size(0), images.size(1), height, width}, values.options());
+  for (int64_t i = 0; i < std::ssize(parts); ++i) {
+    const auto& [top, left, part_height, part_width] = parts[i];
+    auto place = out.narrow(0, i, 1);
+    at::_upsample_bilinear2d_aa_out(
+        place,
+        values.narrow(0, i, 1).narrow(2, top, part_height).narrow(3, left, part_width),
+        {height, width},
+        /*align_corners=*/false);
+  }
+  return is_bytes(images) ? out.round_().to(at::kByte) : out;
+}
+
+at::Tensor resized_here(const at::Tensor& images,
+                        const std::vector<ImagePart>& parts,
+                        int64_t height,
+                        int64_t width) {
+  return at::stack(mapped_indices(std::ssize(parts), [&](int64_t i) {
+    const auto& [top, left, part_height, part_width] = parts[i];
+    return resize(crop(images[i], top, left, part_height, part_width), height, width);
+  }));
+}
+
+}  // namespace
+
+at::Tensor random_resized_crop(const at::Tensor& image,
+                               int64_t height,
+                               int64_t width,
+                               Generator& rng,
+                               const ResizedCropOptions& options) {
+  check_image("random_resized_crop", image);
+  const auto part = random_part(image.size(1), image.size(2), rng, options);
+  return resize(crop(image, part.top, part.left, part.height, part.width), height, width);
+}
+
+at::Tensor random_resized_crop(const EncodedImage& image,
+                               int64_t height,
+                               int64_t width,
+                               Generator& rng,
+                               const ResizedCropOptions& options) {
+  return resize(
+      image.decode(random_part(image.height(), image.width(), rng, options)), height, width);
+}
+
+at::Tensor random_resized_crop(const at::Tensor& images,
+                               int64_t height,
+                               int64_t width,
+                               Generators& rngs,
+                               const ResizedCropOptions& options) {
+  check_batch("random_resized_crop", images, rngs);
+  check_target(height, width);
+  if (images.size(0) == 0)
+    return at::empty({0, images.size(1), height, width}, images.options());
+  std::vector<ImagePart> parts = mapped_indices(rngs.size(), [&](int64_t i) {
+    return random_part(images.size(2), images.size(3), rngs[i], options);
+  });
+  return images.is_cpu() ? resized_here(images, parts, height, width)
+                         : resized_on_device(images, parts, height, width);
+}
+
+}  // namespace muster::transform
