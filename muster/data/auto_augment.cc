@@ -12,6 +12,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
+#include "muster/data/auto_augment_policies.h"
 #include "muster/data/image_kernels.h"
 
 namespace muster::transform {
@@ -28,6 +29,7 @@ struct Space {
   double bits = 0;    // that posterize takes away
 };
 
+// Of RandAugment and of AutoAugment.
 Space rand_augment_space(const at::Tensor& images) {
   return {.shear = 0.3,
           .translate_x = 150.0 / 331.0 * as_double(images.size(-1)),
@@ -161,8 +163,8 @@ at::Tensor solarized(const at::Tensor& images,
   return kernel::solarize(images, thresholds);
 }
 
-// In torchvision's order, by which they are drawn.
-const std::array<Augmentation, 14> kAugmentations{{
+// By the numbers of change::Kind.
+const std::array<Augmentation, 15> kAugmentations{{
     {nullptr, false, without_magnitude<unchanged>},
     {shear_size, true, shear_x},
     {shear_size, true, shear_y},
@@ -177,23 +179,41 @@ const std::array<Augmentation, 14> kAugmentations{{
     {threshold_size, false, solarized},
     {nullptr, false, without_magnitude<kernel::autocontrast>},
     {nullptr, false, without_magnitude<kernel::equalize>},
+    {nullptr, false, without_magnitude<kernel::invert>},
 }};
 
 // What chance decides of an image.
 struct Drawn {
-  int64_t change = 0;
+  int64_t change = 0;  // below 0: none
   double magnitude = 0;
 };
 
 // `bin`: which of the magnitudes; below 0: a random one.
-Drawn drawn_change(const Space& space, int64_t bins, int64_t bin, Generator& rng) {
-  const int64_t change = rng.integer(std::ssize(kAugmentations));
+Drawn with_magnitude(
+    int64_t change, const Space& space, int64_t bins, int64_t bin, Generator& rng) {
   const Augmentation& augmentation = kAugmentations[change];
   if (augmentation.magnitude == nullptr)
     return {change, 0};
   const int64_t which = bin < 0 ? rng.integer(bins) : bin;
   const double size = augmentation.magnitude(space, bins, which);
   return {change, augmentation.is_signed && rng.chance(0.5) ? -size : size};
+}
+
+Drawn drawn_change(const Space& space, int64_t bins, int64_t bin, Generator& rng) {
+  return with_magnitude(rng.integer(kDrawnChanges), space, bins, bin, rng);
+}
+
+Drawn drawn_step(const PolicyStep& step, const Space& space, Generator& rng) {
+  if (!rng.chance(step.probability))
+    return {.change = -1};
+  return with_magnitude(step.kind, space, kPolicyBins, step.bin, rng);
+}
+
+// One of a policy's pairs: the change of the first turn, and of the second.
+std::array<Drawn, 2> drawn_pair(const SubPolicies& policy, const Space& space, Generator& rng) {
+  const auto& [first, second] = policy[rng.integer(std::ssize(policy))];
+  const Drawn drawn_first = drawn_step(first, space, rng);
+  return {drawn_first, drawn_step(second, space, rng)};
 }
 
 // A change for each image, of the first turn, of the second, and so on.
@@ -240,7 +260,44 @@ void check_trivial_augment(const at::Tensor& images, const TrivialAugmentOptions
   check_fill(what, images, options.fill);
 }
 
+void check_auto_augment(const at::Tensor& images, const AutoAugmentOptions& options) {
+  check_colors("auto_augment", images);
+  check_fill("auto_augment", images, options.fill);
+}
+
+// A pair for each image, as two turns.
+at::Tensor augment_by_pairs(const at::Tensor& images,
+                            const std::vector<std::array<Drawn, 2>>& pairs,
+                            const AutoAugmentOptions& options) {
+  Turns turns(2);
+  for (const auto& [first, second] : pairs) {
+    turns[0].push_back(first);
+    turns[1].push_back(second);
+  }
+  return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
+}
+
 }  // namespace
+
+at::Tensor auto_augment(const at::Tensor& images,
+                        Generator& rng,
+                        const AutoAugmentOptions& options) {
+  check_auto_augment(images, options);
+  const auto pair = drawn_pair(sub_policies(options.policy), rand_augment_space(images), rng);
+  return augment_by_pairs(images, std::vector(images_of(images), pair), options);
+}
+
+at::Tensor auto_augment(const at::Tensor& images,
+                        Generators& rngs,
+                        const AutoAugmentOptions& options) {
+  check_auto_augment(images, options);
+  check_generators("auto_augment", images, rngs);
+  const SubPolicies& policy = sub_policies(options.policy);
+  const Space space = rand_augment_space(images);
+  std::vector<std::array<Drawn, 2>> pairs =
+      mapped_indices(rngs.size(), [&](int64_t i) { return drawn_pair(policy, space, rngs[i]); });
+  return augment_by_pairs(images, pairs, options);
+}
 
 at::Tensor rand_augment(const at::Tensor& images,
                         Generator& rng,

@@ -1,5 +1,5 @@
-// Policies that choose among fourteen changes of an image: RandAugment and TrivialAugmentWide, with
-// torchvision's changes, magnitudes and draws.
+// Policies that choose among changes of an image: AutoAugment, RandAugment and TrivialAugmentWide,
+// with torchvision's changes, magnitudes and draws.
 //
 // Each takes one image or a batch, on any device: Shapes: [channels, height, width] or
 // [B, channels, height, width], uint8 or float32 from 0 to 1, with 1 or 3 channels; the result
@@ -16,6 +16,23 @@
 #include "muster/data/generators.h"
 
 namespace muster::transform {
+
+// What a published policy was searched for on.
+enum class AutoAugmentPolicy { imagenet, cifar10, svhn };
+
+struct AutoAugmentOptions {
+  AutoAugmentPolicy policy = AutoAugmentPolicy::imagenet;
+  Interpolation interpolation = Interpolation::nearest;
+  std::vector<double> fill = {};  // as AffineOptions
+};
+// One of a policy's 25 pairs of changes. Each change of it has a magnitude, and a probability with
+// which it is made. Source: torchvision.transforms.v2.AutoAugment.
+at::Tensor auto_augment(const at::Tensor& images,
+                        Generator& rng,
+                        const AutoAugmentOptions& options = {});
+at::Tensor auto_augment(const at::Tensor& images,
+                        Generators& rngs,
+                        const AutoAugmentOptions& options = {});
 
 struct RandAugmentOptions {
   int num_ops = 2;    // changes, one after the other

@@ -66,6 +66,11 @@ std::vector<Random> all_random() {
           "random_gaussian_blur",
           [](auto& x, auto& r) { return t::random_gaussian_blur(x, r, {.kernel = {5, 3}}); }),
       random_one("random_erasing", [](auto& x, auto& r) { return t::random_erasing(x, r); }),
+      random_one("auto_augment", [](auto& x, auto& r) { return t::auto_augment(x, r); }),
+      random_one("auto_augment of SVHN",
+                 [](auto& x, auto& r) {
+                   return t::auto_augment(x, r, {.policy = t::AutoAugmentPolicy::svhn});
+                 }),
       random_one("rand_augment", [](auto& x, auto& r) { return t::rand_augment(x, r); }),
       random_one("trivial_augment_wide",
                  [](auto& x, auto& r) { return t::trivial_augment_wide(x, r); }),

@@ -106,6 +106,28 @@ def augmentations(policy, image, bins, magnitudes):
                 yield place, sign * size, changed
 
 
+def step_odds(policy, image, name, probability, which):
+    """What a step of AutoAugment may make of an image, and how often."""
+    row, signed = policy._AUGMENTATION_SPACE[name]
+    row = row(10, *image.shape[-2:])
+    size = 0.0 if row is None else float(row[which])
+    yield image, 1 - probability
+    for sign in (1, -1) if signed else (1,):
+        yield policy._apply_image_or_video_transform(
+            image, name, sign * size, interpolation=policy.interpolation, fill=policy._fill), probability / (2 if signed else 1)
+
+
+def pair_odds(policy, image):
+    """The numbers of all pictures that AutoAugment may make, and how often it makes them."""
+    odds = {}
+    for first, second in policy._policies:
+        for half, often in step_odds(policy, image, *first):
+            for whole, more in step_odds(policy, half, *second):
+                number = number_of(whole)
+                odds[number] = odds.get(number, 0) + often * more / len(policy._policies)
+    return {number: often for number, often in odds.items() if often > 0}
+
+
 def number_of(values):
     weights = torch.arange(values.numel()) * 7919 % 1009 + 1
     return f"{float((values.flatten().double() * weights).sum()):.10g}"
@@ -130,6 +152,9 @@ def main():
     for name, policy, magnitudes in (("rand_augment", v2.RandAugment(), [9]), ("trivial_augment_wide", v2.TrivialAugmentWide(), range(31))):
         for place, size, changed in augmentations(policy, image, 31, magnitudes):
             print(name, "rgb", 24, 20, "bytes", ":", place, f"{size:.6g}", "=", number_of(changed))
+    for name in "IMAGENET", "CIFAR10", "SVHN":
+        for number, often in pair_odds(v2.AutoAugment(v2.AutoAugmentPolicy[name]), image).items():
+            print(f"auto_augment_{name.lower()}", "rgb", 24, 20, "bytes", ":", f"{often:.6g}", "=", number)
 
 
 if __name__ == "__main__":

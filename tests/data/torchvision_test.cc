@@ -258,5 +258,34 @@ TEST(Torchvision, TrivialAugmentWideMakesTheSame) {
   });
 }
 
+// Every picture that torchvision's policy can make is made as often as there, and no other. The
+// bound is five deviations of a count.
+void expect_torchvisions_odds(const std::string& name, transform::AutoAugmentPolicy policy) {
+  if (!is_their_processor())
+    GTEST_SKIP() << "the numbers are of a processor with AVX2";
+  constexpr int kDraws = 4000;
+  std::map<double, double> expected;
+  std::map<double, int> made;
+  for (const Row& row : policy_rows())
+    if (row.name == "auto_augment_" + name)
+      expected.emplace(row.expected, kDraws * row.arguments.at(0));
+  ASSERT_GT(expected.size(), 50U);
+  const auto picture = test::some_bytes("rgb", 24, 20);
+  for (int i = 0; i < kDraws; ++i) {
+    Generator rng(0, 0, i);
+    const double number = number_of(transform::auto_augment(picture, rng, {.policy = policy}));
+    ASSERT_TRUE(expected.contains(number)) << name << ", draw " << i;
+    ++made[number];
+  }
+  for (const auto& [number, count] : expected)
+    EXPECT_NEAR(made[number], count, 5 * std::sqrt(count) + 3) << name << ", " << number;
+}
+
+TEST(Torchvision, AutoAugmentMakesTheSameAsOften) {
+  expect_torchvisions_odds("imagenet", transform::AutoAugmentPolicy::imagenet);
+  expect_torchvisions_odds("cifar10", transform::AutoAugmentPolicy::cifar10);
+  expect_torchvisions_odds("svhn", transform::AutoAugmentPolicy::svhn);
+}
+
 }  // namespace
 }  // namespace muster

@@ -70,6 +70,12 @@ TEST(TransformErrors, SayWhatWasExpected) {
          [&] { t::random_erasing(image, rng, {.noise = true}); });
   expect("a scale from 0.5 to 1, got 0.4",
          [&] { t::random_erasing(image, rng, {.scale = {0.5, 0.4}}); });
+  expect("auto_augment: expected 1 or 3 channels, got 2",
+         [&] { t::auto_augment(image.slice(0, 0, 2), rng); });
+  expect("auto_augment: expected a generator for each of 1 images, got 2",
+         [&] { t::auto_augment(image, two); });
+  expect("auto_augment: expected a fill from 0 to 255, got 300",
+         [&] { t::auto_augment(image, rng, {.fill = {300}}); });
   expect("a magnitude from 0 to 30, got 31",
          [&] { t::rand_augment(image, rng, {.magnitude = 31}); });
   expect("num_ops of 0 or more, got -1", [&] { t::rand_augment(image, rng, {.num_ops = -1}); });
