@@ -166,25 +166,55 @@ int64_t LoaderCore::global_batch() const {
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
-  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) /
-                    as_double(samples_of_step(epoch, batch)),
-          .last = batch + 1 == end};
+  const int64_t samples = samples_of_step(epoch, batch);
+  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) / as_double(samples),
+          .last = batch + 1 == end,
+          .samples_of_step = samples};
+}
+
+// What the epoch does not have any more is of the epochs after it, which are whole.
+int64_t LoaderCore::samples_of_whole_step(const EpochBatches& epoch, int64_t batch) const {
+  int64_t left = options().accumulate;
+  int64_t samples = 0;
+  for (int64_t i = batch; i < epoch.size_of_all && left > 0; ++i, --left)
+    samples += epoch.count_of_all(i);
+  if (left == 0)
+    return samples;
+  const EpochBatches later = sampler_->whole_epoch();
+  for (int64_t i = 0; later.size_of_all > 0 && i < left; ++i)
+    samples += later.count_of_all(i % later.size_of_all);
+  return samples;
+}
+
+BatchPlace LoaderCore::place_in(StepSoFar& step, const EpochBatches& epoch, int64_t batch) const {
+  if (step.batches == 0)
+    step.samples = samples_of_whole_step(epoch, batch);
+  const int64_t samples = step.samples;
+  const bool is_last = ++step.batches == options().accumulate;
+  if (is_last)
+    step = {};
+  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) / as_double(samples),
+          .last = is_last,
+          .samples_of_step = samples};
 }
 
 // After an epoch's last batch training is at the beginning of the next.
-void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last) {
+void LoaderCore::note_batch(const EpochBatches& epoch,
+                            int64_t batch,
+                            int64_t samples,
+                            const BatchPlace& place) {
   ++stats_.batches;
   stats_.samples += samples;
   if (c10::GradMode::is_enabled())
     note_samples(samples);  // those that are trained on
-  step_ended_ = last;
-  if (!last)
+  step_ended_ = place.last;
+  if (!place.last)
     return;
   const bool ends_epoch = batch + 1 == epoch.size;
   position_.epoch = ends_epoch ? epoch.epoch + 1 : epoch.epoch;
   position_.consumed = ends_epoch ? 0 : epoch.consumed_after(batch);
   ++position_.step;
-  position_.samples += samples_of_step(epoch, batch);
+  position_.samples += place.samples_of_step;
 }
 
 void LoaderCore::note_stall(std::chrono::nanoseconds stall) {

@@ -101,16 +101,19 @@ class DataLoader {
     Iterator& operator++();
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return !batch_; }
+    int64_t epoch() const { return epoch_->epoch; }  // of the batch
 
    private:
     friend class DataLoader;
     struct Coming {  // a batch that is on its way to the device
       Batch batch;
       DeviceCopy::Started copy;
+      BatchPlace place;
       bool stands_in = false;
     };
 
-    Iterator(State& state, int64_t until_step) : loader_(&state), until_step_(until_step) {
+    Iterator(State& state, int64_t until_step, bool whole_steps = false)
+        : loader_(&state), until_step_(until_step), has_whole_steps_(whole_steps) {
       until_step >= 0 ? state.core.begin_steps() : state.core.begin_epoch();
       if (!is_over())
         start();
@@ -127,10 +130,15 @@ class DataLoader {
     void stage_ahead();
     bool begin_next_epoch();
     void stage(const EpochLine::Place& place, const Prefetch::Thing& thing);
+    std::shared_ptr<EpochLine> line_of(int64_t steps) const;
+    void hand_out(Coming now);
     int64_t batch_of_epoch() const { return number_ - epoch_begin_; }  // the next
 
     State* loader_;
     int64_t until_step_;  // over epochs, to this step; -1: this epoch
+    bool has_whole_steps_;
+    StepSoFar step_;         // that of the batch handed out, if steps go over the ends of epochs
+    StepSoFar staged_step_;  // that of the batch staged last
     std::unique_ptr<LoopOverEpoch> loop_;
     std::shared_ptr<EpochLine> line_;
     std::shared_ptr<const EpochBatches> epoch_;
@@ -154,15 +162,11 @@ class DataLoader {
   // Iterates from the current step to step `until`, counted from the start of training, over as
   // many epochs as needed. The loader must live as long. Throws: as begin(), unless the steps end
   // before the first rank's epoch.
-  auto steps(int64_t until) & {
-    struct Steps {
-      State& loader;
-      int64_t until;
-      Iterator begin() { return {loader, until}; }
-      std::default_sentinel_t end() const { return {}; }
-    };
-    return Steps{*state_, until};
-  }
+  auto steps(int64_t until) & { return Steps{*state_, until, false}; }
+  // The same, but every step has `accumulate` batches: what an epoch lacks of its last step is
+  // taken from the next epoch. No sample is left out, and a step's batches can be paired with those
+  // of another loader (ZipLoaders).
+  auto whole_steps(int64_t until) & { return Steps{*state_, until, true}; }
 
   // The epoch that the next begin() starts or goes on in.
   int64_t epoch() const { return state_->core.epoch(); }
@@ -197,6 +201,13 @@ class DataLoader {
   Batch batch_of(const std::vector<int64_t>& samples) const;
 
  private:
+  struct Steps {
+    State& loader;
+    int64_t until;
+    bool whole;
+    Iterator begin() { return {loader, until, whole}; }
+    std::default_sentinel_t end() const { return {}; }
+  };
   struct Whole {};
   DataLoader(const std::shared_ptr<const D>& dataset, const DataLoaderOptions& options, Whole)
       : DataLoader(
@@ -262,7 +273,8 @@ void DataLoader<D>::Iterator::start() {
   coming_.clear();
   const bool one_epoch = until_step_ < 0;
   const int64_t steps = one_epoch ? -1 : until_step_ - core.position().step;
-  line_ = std::make_shared<EpochLine>(core.start(), steps, options.accumulate);
+  line_ = line_of(steps);
+  staged_step_ = step_;
   number_ = staged_ = epoch_begin_ = 0;
   epoch_ = line_->first();
   core.check_even(*epoch_, steps);
@@ -285,6 +297,19 @@ void DataLoader<D>::Iterator::start() {
           .workers = *options.workers, .ahead = options.ahead, .timeout = options.timeout});
 }
 
+// Steps that go over the ends of epochs are counted in batches, of which the first step may have
+// had some.
+template <class D>
+std::shared_ptr<EpochLine> DataLoader<D>::Iterator::line_of(int64_t steps) const {
+  LoaderCore& core = loader_->core;
+  const int64_t accumulate = core.options().accumulate;
+  if (!has_whole_steps_)
+    return std::make_shared<EpochLine>(core.start(), steps, accumulate);
+  constexpr auto kEndless = std::numeric_limits<int64_t>::max();
+  const int64_t batches = steps > kEndless / accumulate ? kEndless : steps * accumulate;
+  return std::make_shared<EpochLine>(core.start(), batches - step_.batches, 1);
+}
+
 template <class D>
 typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
   if (loader_->core.options().check_weight)
@@ -297,14 +322,18 @@ template <class D>
 void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetch::Thing& thing) {
   auto& [data, indices, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
   const int64_t samples = std::ssize(indices);
-  const BatchPlace in_step = loader_->core.place_of(*place.epoch, place.batch);
+  const LoaderCore& core = loader_->core;
+  const BatchPlace in_step = has_whole_steps_
+                                 ? core.place_in(staged_step_, *place.epoch, place.batch)
+                                 : core.place_of(*place.epoch, place.batch);
   ++staged_;
   coming_.push_back(
       {Batch{std::move(data), in_step.weight, in_step.last, samples, std::move(indices)},
        nullptr,
+       in_step,
        stands_in});
   Coming& set_out = coming_.back();
-  set_out.copy = loader_->core.shared()->copy.start(
+  set_out.copy = core.shared()->copy.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
 }
 
@@ -322,7 +351,8 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
       core.check_not_empty(*epoch_);  // a training of no steps
     return false;
   }
-  core.end_epoch(*epoch_);
+  // In the middle of a step the training stays at its beginning.
+  step_.batches > 0 ? core.check_not_empty(*epoch_) : core.end_epoch(*epoch_);
   if (!next.epoch) {
     start();
     return true;
@@ -369,6 +399,7 @@ void DataLoader<D>::Iterator::take_next() {
   const bool is_anew = core.shares_are_due() || !line_->at(number_).epoch;  // restore() led back
   if (until_step_ >= 0 && is_within && is_anew) {
     core.go_on();
+    step_ = {};
     start();
   }
   while (batch_of_epoch() >= epoch_->size)
@@ -381,13 +412,21 @@ void DataLoader<D>::Iterator::take_next() {
   Coming now = std::move(coming_.front());
   coming_.pop_front();
   stage_ahead();
+  hand_out(std::move(now));
+}
+
+template <class D>
+void DataLoader<D>::Iterator::hand_out(Coming now) {
+  LoaderCore& core = loader_->core;
   core.shared()->copy.wait(now.copy, [&](const auto& change) {
     for_each_tensor(static_cast<Data&>(now.batch), change);
   });
   batch_ = std::move(now.batch);
   stands_in_ = now.stands_in;
-  core.note_batch(*epoch_, batch_of_epoch(), stands_in_ ? 0 : batch_->samples, batch_->last);
+  core.note_batch(*epoch_, batch_of_epoch(), stands_in_ ? 0 : batch_->samples, now.place);
   ++number_;
+  if (has_whole_steps_)
+    step_ = now.place.last ? StepSoFar() : StepSoFar{step_.batches + 1, now.place.samples_of_step};
 }
 
 template <class Given>

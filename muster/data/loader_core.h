@@ -28,6 +28,13 @@ namespace muster {
 struct BatchPlace {
   double weight = 1;
   bool last = true;
+  int64_t samples_of_step = 0;  // of all ranks
+};
+
+// A step that goes over the ends of epochs, as far as it has come.
+struct StepSoFar {
+  int64_t batches = 0;
+  int64_t samples = 0;  // of the whole step, of all ranks
 };
 
 // The workers of a loader whose options say `asked`: without a number 1 on a GPU, and none on the
@@ -107,6 +114,9 @@ class LoaderCore {
   // restarted.
   bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
+  // Where every step has `accumulate` batches, over the ends of epochs. The batch is the next one
+  // of `step`.
+  BatchPlace place_in(StepSoFar& step, const EpochBatches& epoch, int64_t batch) const;
   // Of all ranks, in the batch's step.
   int64_t samples_of_step(const EpochBatches& epoch, int64_t batch) const;
   // Of all ranks, in the first step of a whole epoch; 0: there is none.
@@ -118,7 +128,10 @@ class LoaderCore {
   // Throws: failed_precondition for a whole epoch without a batch of this rank.
   void check_not_empty(const EpochBatches& epoch) const;
   // Records that a batch was handed out.
-  void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
+  void note_batch(const EpochBatches& epoch,
+                  int64_t batch,
+                  int64_t samples,
+                  const BatchPlace& place);
   void note_stall(std::chrono::nanoseconds stall);
   const DataPosition& position() const { return position_; }
   void restore(const DataPosition& position);
@@ -126,6 +139,7 @@ class LoaderCore {
 
  private:
   void compare_with_ranks();
+  int64_t samples_of_whole_step(const EpochBatches& epoch, int64_t batch) const;
 
   std::shared_ptr<LoaderShared> shared_;
   std::shared_ptr<BatchSampler> sampler_;

@@ -74,13 +74,13 @@ class StreamLoader {
     State(std::shared_ptr<const S> given, const StreamLoaderOptions& options)
         : stream(std::move(given)), shared(std::make_shared<streaming::Shared>(options)) {
       check_stream_options(options);
-      begin_epoch(0);
+      position = begin_of(0);
     }
-    void begin_epoch(int64_t epoch) {
-      const int64_t step = position.step;
-      position = start_of_stream(epoch, shared->options);
-      position.step = step;
+    StreamPosition begin_of(int64_t epoch) {
+      StreamPosition begin = start_of_stream(epoch, shared->options);
+      begin.step = position.step;
       batches_of_epoch = 0;
+      return begin;
     }
     // Once, in training.
     void compare_with_ranks() {
@@ -110,6 +110,7 @@ class StreamLoader {
     Iterator& operator++();
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return !batch_; }
+    int64_t epoch() const { return now_.epoch; }  // of the batch
 
    private:
     friend class StreamLoader;
@@ -121,21 +122,23 @@ class StreamLoader {
       std::vector<StreamRemainder> left;  // for its worker
     };
 
-    Iterator(State& state, int64_t until_step) : loader_(&state), until_step_(until_step) {
-      start();
+    Iterator(State& state, int64_t until_step, bool whole_steps = false)
+        : loader_(&state), until_step_(until_step), has_whole_steps_(whole_steps) {
+      start(loader_->position);
     }
-    void start();
+    void start(const StreamPosition& from);
     void advance();
     bool stage(bool wait);
     void hand_out(Coming now);
     void end_epoch();
 
     State* loader_;
-    int64_t until_step_;   // over epochs, to this step; -1: this epoch
-    StreamPosition now_;   // after the batch handed out last
-    int64_t turn_ = 0;     // the next one to take
-    int64_t ended_ = 0;    // turns in a row without data
-    int64_t in_step_ = 0;  // batches of the step handed out
+    int64_t until_step_;    // over epochs, to this step; -1: this epoch
+    bool has_whole_steps_;  // over the ends of epochs
+    StreamPosition now_;    // after the batch handed out last
+    int64_t turn_ = 0;      // the next one to take
+    int64_t ended_ = 0;     // turns in a row without data
+    int64_t in_step_ = 0;   // batches of the step handed out
     std::deque<Coming> coming_;
     std::optional<Batch> batch_;
     std::unique_ptr<Prefetch> prefetch_;
@@ -148,20 +151,14 @@ class StreamLoader {
 
   // Iterates from position() to step `until`, counted from the start of training, over as many
   // epochs as needed. The loader must live as long.
-  auto steps(int64_t until) & {
-    struct Steps {
-      State& loader;
-      int64_t until;
-      Iterator begin() { return {loader, until}; }
-      std::default_sentinel_t end() const { return {}; }
-    };
-    return Steps{*state_, until};
-  }
+  auto steps(int64_t until) & { return Steps{*state_, until, false}; }
+  // The same, but every step has `accumulate` batches, as DataLoader::whole_steps.
+  auto whole_steps(int64_t until) & { return Steps{*state_, until, true}; }
 
   // Goes to the epoch's start; does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch) {
     if (epoch != state_->position.epoch)
-      state_->begin_epoch(epoch);
+      state_->position = state_->begin_of(epoch);
   }
 
   // The position after this rank's last whole step. Every rank saves its own, and resumes exactly
@@ -195,6 +192,14 @@ class StreamLoader {
   }
 
  private:
+  struct Steps {
+    State& loader;
+    int64_t until;
+    bool whole;
+    Iterator begin() { return {loader, until, whole}; }
+    std::default_sentinel_t end() const { return {}; }
+  };
+
   std::unique_ptr<State> state_;
 };
 
@@ -213,12 +218,12 @@ class StreamLoader<S> {
 };
 
 template <class S>
-void StreamLoader<S>::Iterator::start() {
+void StreamLoader<S>::Iterator::start(const StreamPosition& from) {
   const auto& options = loader_->shared->options;
   loader_->compare_with_ranks();
-  now_ = loader_->position;
+  now_ = from;
   turn_ = now_.batch;
-  ended_ = in_step_ = 0;
+  ended_ = 0;
   coming_.clear();
   auto workers = std::make_shared<std::vector<streaming::Worker<Example>>>();
   for (const auto& left : now_.left)
@@ -293,7 +298,7 @@ void StreamLoader<S>::Iterator::advance() {
   coming_.pop_front();
   const bool fills_step = in_step_ + 1 == loader_->shared->options.accumulate;
   // Whether a batch is the epoch's last shows when no other follows.
-  const bool more = !coming_.empty() || (!fills_step && stage(true));
+  const bool more = has_whole_steps_ || !coming_.empty() || (!fills_step && stage(true));
   now.batch.last = fills_step || !more;
   // The next ones set out while this one is computed on.
   while (loader_->shared->copy.has_room_after(coming_.size()) && stage(false))
@@ -328,14 +333,17 @@ void StreamLoader<S>::Iterator::end_epoch() {
   prefetch_.reset();
   loader_->shared->bad.report();
   const int64_t batches = loader_->batches_of_epoch;
-  const bool empty = loader_->position.batch == 0 && batches == 0;
+  const bool empty = now_.batch == 0 && batches == 0;
   loader_->batches_of_last_epoch = batches;
-  loader_->begin_epoch(now_.epoch + 1);
+  // In the middle of a step the training stays at its beginning.
+  StreamPosition next = loader_->begin_of(now_.epoch + 1);
+  if (in_step_ == 0)
+    loader_->position = next;
   if (until_step_ < 0)
     return;
   if (empty)
     fail_empty_stream(now_);
-  start();
+  start(next);
 }
 
 template <class S>

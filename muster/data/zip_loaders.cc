@@ -12,16 +12,13 @@
 namespace muster::zipping {
 
 void check_accumulate(const std::vector<int64_t>& of_loaders) {
-  const auto more = std::ranges::find_if(of_loaders, [](int64_t batches) { return batches != 1; });
-  if (more == of_loaders.end())
+  if (std::ranges::count(of_loaders, of_loaders.front()) == std::ssize(of_loaders))
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("zip loaders: expected loaders of one batch a step, got accumulate ",
-                  *more,
-                  " for loader ",
-                  more - of_loaders.begin(),
-                  ": their epochs would end in the middle of each other's steps; leave accumulate "
-                  "out, and pass `last` to TrainStep::run yourself"));
+              cat("zip loaders: expected as many batches a step from each loader, got accumulate ",
+                  join(of_loaders, ", "),
+                  ": their steps would end at different times; give all loaders the same, and "
+                  "other batch sizes"));
 }
 
 void check_distinct(const std::vector<const void*>& loaders) {

@@ -5,8 +5,11 @@
 //   muster::ZipLoaders both(labelled, unlabelled);  // these must outlive it
 //   checkpoints.add("data", both);
 //   for (const auto& [known, other] : both.steps(10000))
-//     step.run(1, true, [&] { return loss_of(known) * known.weight + loss_of(other) * other.weight;
+//     step.run(1, known.last, [&] {
+//       return loss_of(known) * known.weight + loss_of(other) * other.weight;
 //     });
+//
+// With `accumulate` each step has that many batches of all, over the ends of their epochs.
 #pragma once
 
 #include <algorithm>
@@ -32,14 +35,15 @@ concept IsLoader = requires(Loader& loader) {
   typename Loader::Batch;
   typename Loader::Iterator;
   loader.steps(int64_t{1});
+  loader.whole_steps(int64_t{1});
   loader.position();
   { loader.accumulate() } -> std::convertible_to<int64_t>;
 };
 
 namespace zipping {
 
-// Throws: invalid_argument for loaders of more than one batch a step, since the last steps of their
-// epochs have fewer, and at different times.
+// Throws: invalid_argument for loaders of different numbers of batches a step, whose steps would
+// end at different times.
 void check_accumulate(const std::vector<int64_t>& of_loaders);
 // Throws: invalid_argument for a loader that is there twice: each step would take two of its own.
 void check_distinct(const std::vector<const void*>& loaders);
@@ -62,7 +66,7 @@ class ZipLoaders {
  public:
   using Batches = std::tuple<const typename First::Batch&, const typename Others::Batch&...>;
 
-  // Throws: invalid_argument for a loader with accumulate above 1, and for one that is there twice.
+  // Throws: invalid_argument for loaders of different accumulate, and for one that is there twice.
   explicit ZipLoaders(First& first, Others&... others) : loaders_(first, others...) {
     zipping::check_distinct({&first, &others...});
     zipping::check_accumulate({first.accumulate(), others.accumulate()...});
@@ -96,12 +100,15 @@ class ZipLoaders {
       auto& at = std::get<I>(at_);
       auto& loader = std::get<I>(zip_->loaders_);
       if constexpr (I == 0) {
-        if (!steps_)
+        if (!steps_ && loader.accumulate() == 1)
           at.emplace(loader.begin());
       }
       if (!at) {
         constexpr auto kEndless = std::numeric_limits<int64_t>::max();
-        at.emplace(loader.steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
+        at.emplace(
+            loader.whole_steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
+        if (I == 0 && !steps_)
+          epoch_ = at->epoch();
       }
       if (*at == std::default_sentinel)
         return false;
@@ -112,24 +119,35 @@ class ZipLoaders {
     template <size_t I>
     bool move() {
       auto& at = *std::get<I>(at_);
+      const bool may_end = I == 0 && epoch_ && at->last;
+      if (may_end && has_ended_epoch())
+        return false;
       ++at;
       if (at == std::default_sentinel)
+        return false;
+      if (may_end && has_ended_epoch())  // the end of a stream's epoch is known only now
         return false;
       if constexpr (I < sizeof...(Others))
         return move<I + 1>();
       return true;
     }
 
+    // After a whole step: of the first loader.
+    bool has_ended_epoch() const { return std::get<0>(zip_->loaders_).position().epoch != *epoch_; }
+
     ZipLoaders* zip_;
     std::optional<int64_t> steps_;  // of all loaders; nothing: an epoch of the first
     std::tuple<std::optional<typename First::Iterator>, std::optional<typename Others::Iterator>...>
         at_;
+    std::optional<int64_t> epoch_;  // of the first loader, to go through, in steps of several
+                                    // batches
     bool is_over_ = false;
   };
 
   // An epoch of the first loader. The others go on where they are, over the ends of their own
   // epochs, and are there in the next loop: no sample is left out because epochs have different
-  // lengths. To go through all of the longest, pass it first.
+  // lengths. To go through all of the longest, pass it first. With `accumulate` the last step takes
+  // what it lacks from the next epoch of the first loader, and a loop that is left goes on there.
   Iterator begin() & {
     tell();
     return {*this, std::nullopt};

@@ -287,6 +287,37 @@ TEST_F(LoaderOnAGpu, ResumesWhereTheTrainingThreadHadRead) {
   }
 }
 
+struct Place {
+  int64_t first = 0;
+  double weight = 0;
+  bool last = false;
+  bool operator==(const Place&) const = default;
+};
+
+void add_places(auto&& batches, std::vector<Place>* all) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& batch : batches)
+    all->push_back({batch.index[0].template item<int64_t>(), batch.weight, batch.last});
+}
+
+// Batches set out to the GPU before those of the same step are handed out.
+TEST_F(LoaderOnAGpu, WholeStepsAreThoseOfTheTrainingThread) {
+  auto on_cpu = numbers_on(torch::kCPU, 0);
+  std::vector<Place> expected;
+  add_places(on_cpu.whole_steps(20), &expected);
+  ASSERT_EQ(expected.size(), 40U);
+  for (const int64_t stop : {1, 6, 7, 13, 20}) {
+    auto first = numbers_on(kGpu, {});
+    auto second = numbers_on(kGpu, 2);
+    std::vector<Place> all;
+    add_places(first.whole_steps(stop), &all);
+    second.restore(first.position());
+    add_places(second.whole_steps(20), &all);
+    EXPECT_EQ(all, expected) << stop;
+    EXPECT_EQ(second.position(), on_cpu.position());
+  }
+}
+
 // The most samples that have been asked for beyond the batch in hand.
 int64_t most_ahead(torch::Device device, std::optional<int> workers) {
   const Shades shades;

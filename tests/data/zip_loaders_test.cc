@@ -65,7 +65,8 @@ TEST(ZipLoaders, AnEpochIsOneOfTheFirst) {
 }
 
 // One place: what any number of ranks has read, any other number goes on with.
-TEST(ZipLoaders, GoesOnAtOnePlaceWithAnyNumberOfRanks) {
+// Reads 10 batches, and stops after `stop` steps of them.
+void expect_one_place(int64_t accumulate, int64_t stop) {
   const auto few = test::numbered(24), many = test::numbered(60, 1000);
   const auto read_by = [&](int ranks, int64_t until, auto* position) {
     Read all;
@@ -76,7 +77,7 @@ TEST(ZipLoaders, GoesOnAtOnePlaceWithAnyNumberOfRanks) {
             std::make_shared<const TensorDataset>(data),
             std::make_shared<DistributedSampler>(
                 shuffled(data.size()), SamplerOptions{.num_replicas = ranks, .rank = rank}),
-            {.batch_size = 12 / ranks});
+            {.batch_size = 12 / ranks, .accumulate = accumulate});
       };
       auto first = loader_of(few), second = loader_of(many);
       ZipLoaders both(first, second);
@@ -89,15 +90,20 @@ TEST(ZipLoaders, GoesOnAtOnePlaceWithAnyNumberOfRanks) {
   };
   for (int ranks = 1; ranks <= 4; ++ranks) {
     std::optional<std::tuple<DataPosition, DataPosition>> position, unused;
-    Read all = read_by(ranks, 3, &position);  // one epoch and a half of the first
-    EXPECT_EQ(std::get<0>(*position).epoch, 1);
-    EXPECT_EQ(std::get<1>(*position).consumed, 36);
-    add(&all, read_by(5 - ranks, 10, &position));
-    const Read whole = read_by(1, 10, &unused);
+    Read all = read_by(ranks, stop, &position);
+    EXPECT_EQ(std::get<0>(*position).consumed, 12);  // half an epoch
+    EXPECT_EQ(std::get<1>(*position).samples, 12 * accumulate * stop);
+    add(&all, read_by(5 - ranks, 10 / accumulate, &position));
+    const Read whole = read_by(1, 10 / accumulate, &unused);
     EXPECT_EQ(test::sorted(all.first), whole.first);
     EXPECT_EQ(test::sorted(all.second), whole.second);
     EXPECT_EQ(std::ranges::count(whole.second, 1000), 2);  // each sample twice
   }
+}
+
+TEST(ZipLoaders, GoesOnAtOnePlaceWithAnyNumberOfRanks) {
+  expect_one_place(1, 3);
+  expect_one_place(5, 1);
 }
 
 struct Endless : Stream<at::Tensor> {
@@ -108,6 +114,25 @@ struct Endless : Stream<at::Tensor> {
     int64_t at_ = 0;
   };
   std::unique_ptr<StreamReader<at::Tensor>> open(const StreamPart& /*part*/) const override {
+    return std::make_unique<Reader>();
+  }
+};
+
+struct Labelled {
+  at::Tensor labels;
+};
+
+// 0 to 4 an epoch.
+struct Counted : Stream<Labelled> {
+  struct Reader : StreamReader<Labelled> {
+    std::optional<Labelled> next() override {
+      if (at_ == 5)
+        return std::nullopt;
+      return Labelled{torch::tensor(at_++)};
+    }
+    int64_t at_ = 0;
+  };
+  std::unique_ptr<StreamReader<Labelled>> open(const StreamPart& /*part*/) const override {
     return std::make_unique<Reader>();
   }
 };
@@ -132,11 +157,193 @@ TEST(ZipLoaders, TakesStreamsAndMoreThanTwo) {
     EXPECT_EQ(three[0].template item<int64_t>(), 2);
 }
 
-TEST(ZipLoaders, RefusesStepsOfSeveralBatches) {
-  DataLoader first(test::numbered(4), {.batch_size = 1}),
+TEST(ZipLoaders, RefusesStepsOfDifferentNumbersOfBatches) {
+  DataLoader first(test::numbered(4), {.batch_size = 1, .accumulate = 3}),
       second(test::numbered(4), {.batch_size = 1, .accumulate = 2});
   EXPECT_THAT(message_of([&] { ZipLoaders(first, second); }),
-              HasSubstr("one batch a step, got accumulate 2 for loader 1"));
+              HasSubstr("as many batches a step from each loader, got accumulate 3, 2"));
+}
+
+// What a step of several batches has: which samples, whether it is the last, and the weights.
+struct Group {
+  Read samples;
+  std::vector<bool> last;
+  double first_weight = 0, second_weight = 0;
+};
+
+template <class Range>
+std::vector<Group> groups_of(Range&& range) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Group> groups(1);
+  for (const auto& [first, second] : range) {
+    Group& group = groups.back();
+    test::add_numbers(first.labels, &group.samples.first);
+    test::add_numbers(second.labels, &group.samples.second);
+    group.first_weight += first.weight;
+    group.second_weight += second.weight;
+    group.last.push_back(first.last);
+    EXPECT_EQ(first.last, second.last);
+    if (first.last)
+      groups.emplace_back();
+  }
+  return groups;
+}
+
+// Epochs of 5 and 3 batches in steps of 2: no sample is left out, and a step of batches of
+// different sizes weighs each by its samples.
+TEST(ZipLoaders, AStepHasSeveralBatchesOfAllOverTheEndsOfEpochs) {
+  for (const int workers : {0, 2}) {
+    DataLoader longer(test::numbered(9), {.batch_size = 2, .accumulate = 2, .workers = workers});
+    DataLoader shorter(test::numbered(3, 100),
+                       {.batch_size = 1, .accumulate = 2, .workers = workers});
+    ZipLoaders both(longer, shorter);
+    const auto groups = groups_of(both.steps(5));
+    ASSERT_EQ(groups.size(), 6U);
+    EXPECT_TRUE(groups.back().last.empty());
+    EXPECT_THAT(groups[2].samples.first, ElementsAre(8, 0, 1));
+    EXPECT_THAT(groups[3].samples.first, ElementsAre(2, 3, 4, 5));
+    EXPECT_THAT(groups[1].samples.second, ElementsAre(102, 100));
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_THAT(groups[i].last, ElementsAre(false, true));
+      EXPECT_DOUBLE_EQ(groups[i].first_weight, 1);
+      EXPECT_DOUBLE_EQ(groups[i].second_weight, 1);
+    }
+    EXPECT_EQ(both.step(), 5);
+    EXPECT_EQ(longer.position().epoch, 2);
+    EXPECT_EQ(longer.position().samples, 18);
+    EXPECT_EQ(shorter.position().consumed, 1);
+    DataLoader again(test::numbered(9), {.batch_size = 2, .accumulate = 2, .workers = workers});
+    const torch::NoGradGuard no_grad;
+    std::vector<double> weights;
+    for (const auto& batch : again.whole_steps(3))
+      weights.push_back(batch.weight);
+    EXPECT_THAT(weights, ElementsAre(0.5, 0.5, 0.5, 0.5, 1.0 / 3, 2.0 / 3));
+  }
+}
+
+// Epochs of 5 batches, so that the new shares come at a step's end, or within a step with an
+// epoch's.
+TEST(ZipLoaders, WholeStepsTakeNewShares) {
+  const torch::NoGradGuard no_grad;
+  for (int64_t stop = 1; stop <= 8; ++stop) {
+    std::vector<Numbers> steps(7);
+    std::vector<double> weights(7);
+    for (int rank = 0; rank < 2; ++rank) {
+      const SamplerOptions options{.num_replicas = 2, .rank = rank, .shares = {2, 2}};
+      DataLoader loader(std::make_shared<const TensorDataset>(test::numbered(20)),
+                        std::make_shared<DistributedSampler>(20, options),
+                        {.batch_size = 2, .accumulate = 2, .workers = 1});
+      int64_t batches = 0;
+      for (const auto& batch : loader.whole_steps(7)) {
+        const int64_t step = loader.position().step - (batch.last ? 1 : 0);
+        test::add_numbers(batch.labels, &steps[step]);
+        weights[step] += batch.weight / 2;
+        if (++batches == stop)
+          loader.set_shares({3, 1});
+      }
+      EXPECT_EQ(batches, 14);
+    }
+    Numbers all;
+    for (int64_t step = 0; step < 7; ++step) {
+      EXPECT_EQ(std::ssize(steps[step]), 8) << stop;
+      EXPECT_DOUBLE_EQ(weights[step], 1) << stop;
+      all.insert(all.end(), steps[step].begin(), steps[step].end());
+    }
+    for (int64_t sample = 0; sample < 20; ++sample)
+      EXPECT_GE(std::ranges::count(all, sample), 2) << stop;
+  }
+}
+
+// The last step of a loop over one epoch takes what it lacks from the next, which the next loop
+// goes on with.
+TEST(ZipLoaders, AnEpochOfStepsOfSeveralBatchesLosesNoSample) {
+  DataLoader first(test::numbered(5), {.batch_size = 1, .accumulate = 2}),
+      second(test::numbered(7, 100), {.batch_size = 1, .accumulate = 2});
+  first.set_epoch(3);
+  ZipLoaders both(first, second);
+  EXPECT_THAT(read(both).first, ElementsAre(0, 1, 2, 3, 4, 0));
+  EXPECT_EQ(first.position().epoch, 4);
+  const auto next = read(both);
+  EXPECT_THAT(next.first, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(next.second, ElementsAre(106, 100, 101, 102));
+  EXPECT_THAT(read(both).first, ElementsAre(0, 1, 2, 3, 4, 0));
+}
+
+// As often as the training stops in the middle of a step, the next one begins with that step.
+TEST(ZipLoaders, ResumesInTheMiddleOfAStep) {
+  const auto loader_of = [](int64_t size, int64_t first) {
+    return DataLoader(test::numbered(size, first), {.batch_size = 1, .accumulate = 3});
+  };
+  auto few = loader_of(4, 0), many = loader_of(7, 100);
+  ZipLoaders whole(few, many);
+  const auto expected = read(whole.steps(9));
+  for (int64_t stop = 1; stop < 27; ++stop) {
+    Read all;
+    const torch::NoGradGuard no_grad;
+    auto one = loader_of(4, 0), other = loader_of(7, 100);
+    ZipLoaders both(one, other);
+    auto position = both.position();
+    int64_t left = stop;
+    for (const auto& [first, second] : both.steps(9)) {
+      if (left-- == 0)
+        break;
+      if (first.last)
+        position = both.position();
+    }
+    auto later_one = loader_of(4, 0), later_other = loader_of(7, 100);
+    ZipLoaders later(later_one, later_other);
+    later.restore(position);
+    EXPECT_EQ(later.step(), stop / 3);
+    const auto rest = read(later.steps(9));
+    const auto from = stop / 3 * 3;
+    EXPECT_EQ(rest.first, Numbers(expected.first.begin() + from, expected.first.end())) << stop;
+    EXPECT_EQ(rest.second, Numbers(expected.second.begin() + from, expected.second.end())) << stop;
+    if (stop % 3 != 2)  // the batch that was left did not end a step
+      EXPECT_EQ(read(both.steps(9)).first, rest.first) << stop;
+  }
+}
+
+TEST(ZipLoaders, AStepHasSeveralBatchesOfStreams) {
+  const torch::NoGradGuard no_grad;
+  const auto numbers_of = [](const std::vector<Group>& groups) {
+    Read all;
+    for (const Group& group : groups)
+      add(&all, group.samples);
+    return all;
+  };
+  StreamLoader stream(Counted(), {.batch_size = 2, .accumulate = 2});
+  DataLoader data(test::numbered(7, 100), {.batch_size = 1, .accumulate = 2});
+  ZipLoaders both(stream, data);
+  const auto expected = numbers_of(groups_of(both.steps(6)));
+  EXPECT_THAT(expected.first,
+              ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4));
+  for (int64_t stop = 1; stop < 12; ++stop) {
+    StreamLoader of_stream(Counted(), {.batch_size = 2, .accumulate = 2});
+    DataLoader of_data(test::numbered(7, 100), {.batch_size = 1, .accumulate = 2});
+    ZipLoaders begun(of_stream, of_data);
+    int64_t left = stop;
+    Read seen, step;
+    for (const auto& [first, second] : begun.steps(6)) {
+      test::add_numbers(first.labels, &step.first);
+      test::add_numbers(second.labels, &step.second);
+      if (first.last)
+        add(&seen, std::exchange(step, {}));
+      if (--left == 0)
+        break;
+    }
+    StreamLoader later_stream(Counted(), {.batch_size = 2, .accumulate = 2});
+    DataLoader later_data(test::numbered(7, 100), {.batch_size = 1, .accumulate = 2});
+    ZipLoaders later(later_stream, later_data);
+    later.restore(begun.position());
+    add(&seen, numbers_of(groups_of(later.steps(6))));
+    EXPECT_EQ(seen.first, expected.first) << stop;
+    EXPECT_EQ(seen.second, expected.second) << stop;
+  }
+  StreamLoader first(Counted(), {.batch_size = 2, .accumulate = 2});  // 3 batches an epoch
+  ZipLoaders epochs(first, data);
+  EXPECT_EQ(read(epochs).first, (Numbers{0, 1, 2, 3, 4, 0, 1}));
+  EXPECT_EQ(read(epochs).first, (Numbers{2, 3, 4}));  // its end is that of a step
+  EXPECT_EQ(read(epochs).first, (Numbers{0, 1, 2, 3, 4, 0, 1}));
 }
 
 // A loop that forgets a weight is told of it, as in a loader's own loop.
