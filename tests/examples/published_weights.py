@@ -1,7 +1,8 @@
 """published_weights.py FOLDER: models as others publish them, in plain torch under the others' names, and what they give.
 
 gpt2/, gpt2_bare.safetensors (without the prefix, with masks and a copy of the head), gpt2.pth; resnet18.pth and .safetensors;
-vit.safetensors. out.safetensors has an input and the output of each, named gpt2.in, gpt2.out and so on."""
+vit.safetensors; bert.safetensors, bert_old.pth (with gamma and beta, and heads of the first training). out.safetensors has
+an input and the output of each, named gpt2.in, gpt2.out and so on."""
 import pathlib
 import sys
 
@@ -131,6 +132,46 @@ class Vit(nn.Module):
         return self.classifier(self.vit.layernorm(x)[:, 0])
 
 
+# transformers.BertForSequenceClassification, with as many heads as the GPT-2
+class Bert(nn.Module):
+    def __init__(self, inner=48, layers=2, classes=3):
+        super().__init__()
+        linear, norm = lambda: of(dense=nn.Linear(WIDTH, WIDTH), LayerNorm=nn.LayerNorm(WIDTH, 1e-12)), nn.LayerNorm(WIDTH, 1e-12)
+        looks = lambda: of(query=nn.Linear(WIDTH, WIDTH), key=nn.Linear(WIDTH, WIDTH), value=nn.Linear(WIDTH, WIDTH))
+        layer = lambda: of(attention=of(self=looks(), output=linear()), intermediate=of(dense=nn.Linear(WIDTH, inner)),
+                           output=of(dense=nn.Linear(inner, WIDTH), LayerNorm=nn.LayerNorm(WIDTH, 1e-12)))
+        self.bert = of(embeddings=of(word_embeddings=nn.Embedding(VOCABULARY, WIDTH),
+                                     position_embeddings=nn.Embedding(CONTEXT, WIDTH), token_type_embeddings=nn.Embedding(2, WIDTH),
+                                     LayerNorm=norm),
+                       encoder=of(layer=nn.ModuleList(layer() for _ in range(layers))), pooler=of(dense=nn.Linear(WIDTH, WIDTH)))
+        self.classifier = nn.Linear(WIDTH, classes)
+
+    def forward(self, tokens, kinds, mask):
+        e = self.bert.embeddings
+        places = e.position_embeddings(torch.arange(tokens.size(1)))
+        x = e.LayerNorm(e.word_embeddings(tokens) + places + e.token_type_embeddings(kinds))
+        for layer in self.bert.encoder.layer:
+            looks, after = layer.attention.self, layer.attention.output
+            q, k, v = (part(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for part in (looks.query, looks.key, looks.value))
+            scores = (q @ k.transpose(2, 3)) / (WIDTH // HEADS) ** 0.5
+            seen = scores.masked_fill(~mask[:, None, None], float("-inf")).softmax(3) @ v
+            x = after.LayerNorm(x + after.dense(seen.transpose(1, 2).flatten(2)))
+            x = layer.output.LayerNorm(x + layer.output.dense(F.gelu(layer.intermediate.dense(x))))
+        return self.classifier(torch.tanh(self.bert.pooler.dense(x[:, 0])))
+
+
+def old_names(weights):
+    """As in files of the first years, of a model that was trained to find words and the next text."""
+    body = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+            for name, tensor in weights.items() if not name.startswith("classifier.")}
+    linear = {f"cls.predictions.transform.dense.{name}": tensor for name, tensor in nn.Linear(WIDTH, WIDTH).state_dict().items()}
+    norm = {f"cls.predictions.transform.LayerNorm.{name}": torch.ones(WIDTH) for name in ("gamma", "beta")}
+    return {**body, **linear, **norm, "bert.embeddings.position_ids": torch.arange(CONTEXT)[None],
+            "cls.predictions.decoder.weight": weights["bert.embeddings.word_embeddings.weight"],
+            "cls.predictions.bias": torch.zeros(VOCABULARY),
+            "cls.seq_relationship.weight": torch.zeros(2, WIDTH), "cls.seq_relationship.bias": torch.zeros(2)}
+
+
 gpt2, resnet, vit = noisy(Gpt2()), noisy(ResNet18()), noisy(Vit())
 weights = gpt2.state_dict()
 (folder / "gpt2").mkdir()
@@ -146,6 +187,13 @@ save_file(resnet.state_dict(), folder / "resnet18.safetensors")
 save_file(vit.state_dict(), folder / "vit.safetensors", {"format": "pt"})
 
 tokens, picture, small = torch.randint(VOCABULARY, (3, CONTEXT)), torch.randn(2, 3, 64, 64), torch.randn(2, 3, 8, 8)
+
+bert = noisy(Bert())
+save_file(bert.state_dict(), folder / "bert.safetensors", {"format": "pt"})
+torch.save(old_names(bert.state_dict()), folder / "bert_old.pth")
+texts, kinds = torch.randint(VOCABULARY, (3, 11)), (torch.arange(11) > 5).long().expand(3, -1).contiguous()
+mask = torch.arange(11) < torch.tensor([[11], [4], [8]])
+
 greedy = torch.tensor([1, 2, 3])
 with torch.no_grad():
     for _ in range(10):
@@ -154,4 +202,6 @@ with torch.no_grad():
                "gpt2.greedy": greedy,
                "resnet.fc.weight": resnet.fc.weight, "resnet.fc.bias": resnet.fc.bias,
                "vit.in": small, "vit.out": vit(small), "vit.head.weight": vit.classifier.weight,
-               "vit.head.bias": vit.classifier.bias}, folder / "out.safetensors")
+               "vit.head.bias": vit.classifier.bias,
+               "bert.in": texts, "bert.kinds": kinds, "bert.mask": mask, "bert.out": bert(texts, kinds, mask),
+               "bert.head.weight": bert.classifier.weight, "bert.head.bias": bert.classifier.bias}, folder / "out.safetensors")

@@ -11,6 +11,7 @@
 #include "examples/04_resnet/torchvision.h"
 #include "examples/04_resnet/vit.h"
 #include "examples/05_finetune/adapter_file.h"
+#include "examples/05_finetune/bert.h"
 #include "examples/05_finetune/gpt2.h"
 #include "examples/05_finetune/lora.h"
 #include "muster/checkpoint/safetensors.h"
@@ -103,6 +104,8 @@ TEST_F(Published, AGpt2IsSavedAsItWas) {
 TEST_F(Published, AnotherFileIsRefused) {
   EXPECT_THAT(refusal([&] { load_gpt2(file("vit.safetensors"), kHeads); }),
               HasSubstr("expected the matrices wte.weight and wpe.weight in"));
+  EXPECT_THAT(refusal([&] { load_bert(file("vit.safetensors"), kHeads, 2); }),
+              HasSubstr("expected the embeddings and layers of a BERT in"));
   EXPECT_THAT(refusal([&] { load_torchvision_resnet(file("gpt2.pth"), 10); }),
               HasSubstr("expected weights of torchvision's resnet18 or resnet34 in"));
   auto tensors = read_safetensors(file("gpt2/model.safetensors")).tensors;
@@ -129,6 +132,33 @@ TEST_F(Published, AVitGivesPythonsLogits) {
   EXPECT_EQ(net->options.side, 8);
   set_head(net->head, "vit.head");
   EXPECT_LT(difference_of(net, "vit"), kRounding);
+}
+
+// Of texts of different lengths. A file without the classes' head, and with the first training's,
+// is taken too.
+TEST_F(Published, ABertGivesPythonsLogits) {
+  const torch::NoGradGuard no_grad;
+  for (const char* path : {"bert.safetensors", "bert_old.pth"}) {
+    auto net = load_bert(file(path), kHeads, 3);
+    EXPECT_EQ(net->options.layers, 2);
+    EXPECT_EQ(net->options.inner, 48);
+    set_head(net->head, "bert.head");
+    const auto logits = [&] {
+      return net(outputs_.at("bert.in"), outputs_.at("bert.kinds"), outputs_.at("bert.mask"));
+    };
+    EXPECT_GT(difference(logits(), outputs_.at("bert.out")), 0.01) << "no dropout in training";
+    net->eval();
+    EXPECT_LT(difference(logits(), outputs_.at("bert.out")), kRounding) << path;
+  }
+}
+
+TEST_F(Published, ABertIsTrainedWhole) {
+  auto net = load_bert(file("bert.safetensors"), kHeads, 3);
+  const auto logits =
+      net(outputs_.at("bert.in"), outputs_.at("bert.kinds"), outputs_.at("bert.mask"));
+  torch::cross_entropy_loss(logits, torch::arange(3)).backward();
+  for (const auto& item : net->named_parameters())
+    EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key();
 }
 
 TEST_F(Published, AnAdapterChangesNothingAtFirstAndIsTrainedAlone) {
