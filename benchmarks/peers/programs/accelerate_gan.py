@@ -46,7 +46,7 @@ pictures = ImageFolder("pictures/train", flat)
 real = DataLoader(pictures, batch_size=32, shuffle=True, num_workers=1)
 noise = DataLoader(Noise(), batch_size=32, shuffle=True)
 
-set_seed(1)
+set_seed(1, device_specific=True)
 maker = nn.Sequential(nn.Linear(NOISE, 128), nn.ReLU(), nn.Linear(128, PIXELS), nn.Tanh())
 judge = nn.Sequential(nn.Linear(PIXELS, 128), nn.LeakyReLU(), nn.Linear(128, 1))
 of_maker = torch.optim.Adam(maker.parameters(), 2e-4)

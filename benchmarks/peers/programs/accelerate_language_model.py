@@ -51,7 +51,7 @@ accelerator = Accelerator(
 )
 loader = DataLoader(TokenFile("text.bin"), batch_size=8, shuffle=True)
 
-set_seed(1)
+set_seed(1, device_specific=True)
 model = LanguageModel()
 optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
 warmup = LinearLR(optimizer, 0.01, total_iters=20)

@@ -41,7 +41,7 @@ flat = transforms.Compose(
     [transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.5,) * 3), torch.flatten]
 )
 fabric = Fabric()
-fabric.seed_everything(1)
+fabric.seed_everything(1 + fabric.global_rank)
 pictures = ImageFolder("pictures/train", flat)
 sampler = DistributedSampler(pictures, fabric.world_size, fabric.global_rank)
 real = DataLoader(pictures, batch_size=32, sampler=sampler, num_workers=1)

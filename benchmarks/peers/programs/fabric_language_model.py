@@ -45,7 +45,7 @@ class LanguageModel(nn.Module):
 
 
 fabric = Fabric()
-fabric.seed_everything(1)
+fabric.seed_everything(1 + fabric.global_rank)
 text = TokenFile("text.bin")
 sampler = DistributedSampler(text, fabric.world_size, fabric.global_rank)
 loader = DataLoader(text, batch_size=8, sampler=sampler)

@@ -20,7 +20,7 @@ outputs = []
 with torch.no_grad():
     for batch in loader:
         image, _ = fabric.to_device(batch)
-        of_ranks = fabric.all_gather(model(image).argmax(1)).view(fabric.world_size, len(image), -1)
+        of_ranks = fabric.all_gather(model(image).argmax(1)).view(fabric.world_size, -1)
         outputs.append(of_ranks.transpose(0, 1).flatten(0, 1).cpu())
 classes = torch.cat(outputs)[: len(pictures)]
 if fabric.is_global_zero:
