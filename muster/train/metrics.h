@@ -54,11 +54,16 @@ class MetricValues {
 struct MetricsOptions {
   std::string folder = {};   // rank 0 makes it. Default: the job's; without one, no file is written
   bool tensorboard = false;  // also write an event file
+  // The job's launch, which a muster::Context supplies: a later attempt of it may have the folder
+  // while an earlier one ends.
+  JobLaunch job = {};
 };
 
 class Metrics {
  public:
-  // Throws: io.
+  // The folder is one process's at a time, while it has a Metrics for it. Blocking: on rank 0, some
+  // seconds, while another process has the folder. Throws: on rank 0, io, and failed_precondition
+  // naming the other process.
   Metrics(ProcessGroup group, const MetricsOptions& options);
   // Uses the group and the folder of a muster::Context.
   template <class Context>
@@ -66,7 +71,8 @@ class Metrics {
   explicit Metrics(Context& ctx, const MetricsOptions& options = {})
       : Metrics(ctx.process_group(),
                 MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,
-                               .tensorboard = options.tensorboard}) {}
+                               .tensorboard = options.tensorboard,
+                               .job = job_of(ctx, options)}) {}
 
   // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with
   // that weight, such as 1 for the losses of single samples. Without samples nothing is added,
@@ -118,6 +124,14 @@ class Metrics {
   int64_t continue_after(int64_t step);
 
  private:
+  template <class Context>
+  static JobLaunch job_of(Context& ctx, const MetricsOptions& options) {
+    if constexpr (requires { ctx.env().launch, ctx.env().attempt; })
+      if (options.job.launch.empty())
+        return {.launch = ctx.env().launch, .attempt = ctx.env().attempt};
+    return options.job;
+  }
+
   enum class Kind { mean, sum, max, min };
   // Partly on the device, partly in host memory; `count` is the number of values added.
   struct Entry {

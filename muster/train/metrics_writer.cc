@@ -3,14 +3,17 @@
 #include "muster/train/metrics_writer.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
@@ -75,11 +78,28 @@ Fd open_to_append(const std::string& path) {
   return file;
 }
 
+// Two processes would mix their lines, and move each other's aside. A terminal, a pipe or /dev/null
+// is anybody's. The lock lies beside the file itself, which the path may be a link to.
+std::shared_ptr<const FolderLock> lock_of(const std::string& path,
+                                          const Fd& file,
+                                          const JobLaunch& job) {
+  struct stat there = {};
+  if (::fstat(file.get(), &there) != 0 || !S_ISREG(there.st_mode))
+    return nullptr;
+  std::error_code error;
+  const std::filesystem::path found = std::filesystem::canonical(path, error);
+  const std::filesystem::path whole = error ? std::filesystem::absolute(path) : found;
+  const std::string name = cat(".", whole.filename().string(), ".lock");
+  return lock_for_process(whole.parent_path().string(), name, job, "metrics", "writes");
+}
+
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
-  if (!path.empty())
-    file_ = open_to_append(path);
+MetricsWriter::MetricsWriter(const std::string& path, const JobLaunch& job) : path_(path) {
+  if (path.empty())
+    return;
+  file_ = open_to_append(path);
+  lock_ = lock_of(path, file_, job);
 }
 
 // Returns how many lines were moved.

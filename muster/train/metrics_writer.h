@@ -4,18 +4,22 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/process_lock.h"
 
 namespace muster {
 
 class MetricsWriter {
  public:
-  // Appends to `path`; an empty path writes nothing (ranks other than the main one). Throws: io.
-  explicit MetricsWriter(const std::string& path);
+  // Appends to `path`; an empty path writes nothing (ranks other than the main one). The writers of
+  // one process may share a file; that of another is refused. Blocking: some seconds, while another
+  // process has the file. Throws: io; failed_precondition naming the other.
+  explicit MetricsWriter(const std::string& path, const JobLaunch& job = {});
 
   // Prepares the file for a run that goes on after `step`, or starts with 0. From the first line
   // with a later "step" on, all lines are moved to `<path>.replaced`; so is an incomplete last
@@ -33,6 +37,7 @@ class MetricsWriter {
  private:
   std::string path_;
   Fd file_;
+  std::shared_ptr<const FolderLock> lock_;
 };
 
 // Throws: failed_precondition naming the step, if the loss is NaN or infinite: further training is

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from muster import spans
+from muster._folder_lock import lock_folder
 from muster._plain import plain_value
 from muster.context import refuse_in_a_child
 from muster.errors import InvalidArgument
@@ -33,7 +34,8 @@ def metrics(step: int, *, folder: Union[None, str, "os.PathLike[str]"] = None, t
     >>> means["loss"]
     0.31
 
-    Rank 0 writes the line, into `folder` or else the run's; where there is neither, nothing is written. The line also says
+    Rank 0 writes the line, into `folder` or else the run's; where there is neither, nothing is written. The first line takes
+    the folder: it waits some seconds while another process writes there, and is refused then. The line also says
     where the time since the last one went: "time/compute" and so on. tensorboard=True writes an event file beside it.
     """
     step = plain_value(step)
@@ -47,9 +49,10 @@ def metrics(step: int, *, folder: Union[None, str, "os.PathLike[str]"] = None, t
     means = _means(list(own), [one[1] for one in told])
     where = os.fspath(folder) if folder else run_dir()
     if rank() == 0 and where:
-        writer = _writers.get(where)
+        here = os.path.realpath(where)
+        writer = _writers.get(here)
         if writer is None:
-            writer = _writers[where] = _Writer(where, step)
+            writer = _writers[here] = _Writer(where, step)
         writer.write(step, {**means, **_shares([one[2] for one in told])}, tensorboard)
     return means
 
@@ -142,6 +145,7 @@ class _Writer:
 
     def __init__(self, folder: str, step: int) -> None:
         os.makedirs(folder, exist_ok=True)
+        lock_folder(folder, ".metrics.jsonl.lock")
         self.folder = folder
         self.path = os.path.join(folder, "metrics.jsonl")
         self.events: Optional[EventFile] = None

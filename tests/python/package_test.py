@@ -298,6 +298,34 @@ class Metrics(PackageTest):
         self.assertEqual((self.folder / "metrics.jsonl.replaced").read_text(), '{"step":2}\n{"step":3}\n{"ste\n')
         self.assertIn("metrics: 3 lines after 1 moved to", said)
 
+    def test_a_folder_is_one_process_s_at_a_time(self):
+        script = f"import muster, sys; muster.metrics(1, folder={str(self.folder)!r}, loss=1); print('wrote', flush=True); sys.stdin.read()"
+        first = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(first.communicate)
+        self.addCleanup(first.kill)
+        self.assertEqual(first.stdout.readline(), "wrote\n")
+        with self.assertRaisesRegex(muster.FailedPrecondition, rf"expected no job that still writes there, got one \(process {first.pid} on "):
+            muster.metrics(2, folder=self.folder, loss=2)
+        first.kill()
+        first.wait()
+        muster.metrics(2, folder=self.folder, loss=2)
+        muster.metrics(3, folder=self.folder / ".", loss=3)
+        self.assertEqual(self.lines(), ['{"step":1,"loss":1}', '{"step":2,"loss":2}', '{"step":3,"loss":3}'])
+
+    def test_a_later_attempt_of_a_launch_shares_its_folder(self):
+        script = f"import muster, sys; muster.metrics(1, folder={str(self.folder)!r}, loss=1); print('wrote', flush=True); sys.stdin.read()"
+        of_rank = {"MUSTER_LAUNCH": "a", "RANK": "0", "WORLD_SIZE": "1"}
+        first = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, **of_rank, "MUSTER_ATTEMPT": "0"})
+        self.addCleanup(first.communicate)
+        self.addCleanup(first.kill)
+        self.assertEqual(first.stdout.readline(), "wrote\n")
+        self.python(script, code=1, **of_rank, MUSTER_ATTEMPT="0")
+        self.python(script, **of_rank, MUSTER_ATTEMPT="1")
+        self.assertTrue((self.folder / ".metrics.jsonl.lock").exists(), "the first one's still")
+        first.communicate()
+        self.assertEqual([path.name for path in self.folder.glob(".*")], [])
+
     def test_wrong_names_and_counts(self):
         for values in ({"time/data": 1}, {"loss": (1.0, -1)}):
             with self.assertRaises(muster.InvalidArgument):

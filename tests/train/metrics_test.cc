@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "muster/base/folder_lock.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/checkpoints.h"
 #include "muster/trace/activity.h"
@@ -174,6 +175,40 @@ TEST(TrainMetrics, RankZeroMakesTheFolder) {
   run_ranks(1, [&](ProcessGroup& group) {
     EXPECT_THAT([&] { Metrics(group, {.folder = folder + "/file/a"}); },
                 ::testing::ThrowsMessage<Error>(HasSubstr("cannot make the folder '" + folder)));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+// A lock that is not in this process's list is another job's.
+TEST(TrainMetrics, TheFolderOfAnotherJobIsRefused) {
+  const std::string folder = folder_for_metrics();
+  struct SomeContext {
+    struct Env {
+      std::string launch = "mine";
+      int attempt = 1;
+    };
+    ProcessGroup group;
+    std::string folder;
+    ProcessGroup& process_group() { return group; }
+    const std::string& run_dir() const { return folder; }
+    Env env() const { return {}; }
+  };
+  const auto lock_of = [&](const char* launch) {
+    FolderLock lock(
+        {.folder = folder, .file = ".metrics.jsonl.lock", .start = launch, .attempt = "0"});
+    lock.share();
+    return lock;
+  };
+  run_ranks(1, [&](ProcessGroup& group) {
+    SomeContext ctx{group, folder};
+    {
+      const FolderLock other = lock_of("another");
+      EXPECT_THAT([&] { Metrics metrics(ctx); },
+                  ::testing::ThrowsMessage<Error>(
+                      HasSubstr("expected no job that still writes there, got one (process ")));
+    }
+    const FolderLock before = lock_of("mine");
+    EXPECT_NO_THROW(Metrics metrics(ctx)) << "an earlier attempt of this launch is at its end";
   });
   std::filesystem::remove_all(folder);
 }

@@ -1,11 +1,18 @@
 #include "muster/train/metrics_writer.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <cmath>
+#include <filesystem>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "tests/data/files.h"
 
 namespace muster::testing {
 namespace {
@@ -56,6 +63,76 @@ TEST(Metrics, ALossThatIsNoNumberIsAnError) {
               "loss: expected a finite number, got NaN in step 7; lower the learning rate, or look "
               "at the data");
   }
+}
+
+// Another process, which writes to the file until it is killed.
+class OtherWriter {
+ public:
+  explicit OtherWriter(const std::string& path) {
+    std::array<int, 2> ready{};
+    if (::pipe(ready.data()) != 0)
+      throw std::runtime_error("pipe failed");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      MetricsWriter writer(path);
+      writer.write({{"step", 1}});
+      const bool told = ::write(ready[1], "x", 1) == 1;
+      while (told)
+        ::pause();
+      ::_exit(1);
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    is_ready_ = ::read(ready[0], &byte, 1) == 1;
+    ::close(ready[0]);
+  }
+  ~OtherWriter() { end(); }
+  OtherWriter(const OtherWriter&) = delete;
+  OtherWriter& operator=(const OtherWriter&) = delete;
+
+  void end() {
+    if (pid_ <= 0)
+      return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  pid_t pid() const { return pid_; }
+  bool is_ready() const { return is_ready_; }
+
+ private:
+  pid_t pid_ = -1;
+  bool is_ready_ = false;
+};
+
+TEST(Metrics, AnotherProcessIsRefusedUntilItsWriterEnds) {
+  const test::TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  OtherWriter other(path);
+  ASSERT_TRUE(other.is_ready());
+  EXPECT_THAT(
+      [&] { MetricsWriter writer(path); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+          cat("expected no job that still writes there, got one (process ", other.pid(), " on "))));
+  EXPECT_NO_THROW(MetricsWriter(folder / "others.jsonl")) << "another file";
+  other.end();
+  {
+    MetricsWriter writer(path);
+    MetricsWriter of_evaluation(folder.path() + "/./metrics.jsonl");
+    writer.write({{"step", 2}});
+    of_evaluation.write({{"step", 3}});
+  }
+  EXPECT_EQ(read_file(path), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+  EXPECT_THAT(test::names_in(folder.path()),
+              ::testing::ElementsAre("metrics.jsonl", "others.jsonl"));
+}
+
+TEST(Metrics, WhatIsNoFileIsAnybodys) {
+  const test::TempFolder folder;
+  std::filesystem::create_symlink("/dev/null", folder / "metrics.jsonl");
+  OtherWriter other(folder / "metrics.jsonl");
+  ASSERT_TRUE(other.is_ready());
+  EXPECT_NO_THROW(MetricsWriter(folder / "metrics.jsonl"));
 }
 
 TEST(Metrics, AnEmptyPathWritesNothingAndABadOneIsNamed) {

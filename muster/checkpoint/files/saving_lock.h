@@ -6,23 +6,17 @@
 #include <memory>
 #include <string>
 
-#include "muster/base/folder_lock.h"
+#include "muster/base/process_lock.h"
 
 namespace muster {
 
 inline constexpr const char* kSavingLock = ".saving";  // the file's name
 
-// Who saves. A later attempt of a launch may have the folder while an earlier one ends.
-struct SavingJob {
-  std::string launch = {};  // empty: not known
-  int attempt = 0;
-};
-
 // Kept while it lives, by all of this process together. Makes the folder. Where the folder cannot
 // be locked, it warns and holds nothing. Blocking: some seconds, while another process has it.
 // Throws: failed_precondition naming the other; io.
 std::shared_ptr<const FolderLock> lock_for_saving(const std::string& directory,
-                                                  const SavingJob& job = {});
+                                                  const JobLaunch& job = {});
 
 // The other process that saves there now, as FolderLock's error names it; empty: none.
 std::string other_saver(const std::string& directory);
