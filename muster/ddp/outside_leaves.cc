@@ -55,9 +55,15 @@ void add(ValueSample& sum, const ValueSample& part) {
 }  // namespace
 
 void OutsideLeaves::look(const std::function<bool(const at::Tensor&)>& is_known) {
-  if (is_decided_ || looks_ == looked_backwards)
+  if (is_looking())
+    look(leaves_of_running_graph(), is_known);
+}
+
+void OutsideLeaves::look(const std::vector<at::Tensor>& leaves,
+                         const std::function<bool(const at::Tensor&)>& is_known) {
+  if (!is_looking())
     return;
-  for (const at::Tensor& leaf : leaves_of_running_graph())
+  for (const at::Tensor& leaf : leaves)
     if (!is_known(leaf))
       note(leaf);
   if (++looks_ < looked_backwards)

@@ -28,6 +28,11 @@ class OutsideLeaves {
   // Looks at the graph of the backward that runs, in the first backwards. `is_known` leaves are
   // another's to watch. Call it from a hook of that backward.
   void look(const std::function<bool(const at::Tensor&)>& is_known);
+  // The same for the leaves of a backward, each once.
+  void look(const std::vector<at::Tensor>& leaves,
+            const std::function<bool(const at::Tensor&)>& is_known);
+  // Whether the next backward is one of the first.
+  bool is_looking() const { return !is_decided_ && looks_ < looked_backwards; }
   // Samples the leaves that several backwards had in common. Blocking: no.
   LeavesSample sample() const;
   // Takes the samples of all ranks. Returns, once, whether leaves that were equal on all of them

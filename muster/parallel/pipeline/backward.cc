@@ -172,6 +172,19 @@ WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
 
 }  // namespace
 
+void add_leaves(const at::Tensor& output,
+                const at::Tensor& input,
+                std::vector<at::Tensor>& leaves) {
+  std::unordered_set<Node*> seen;
+  std::vector<Edge> found;
+  collect_weights(torch::autograd::impl::gradient_edge(output), seen, found);
+  for (const Edge& edge : found) {
+    const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+    if (leaf->variable.defined() && !leaf->variable.is_same(input))
+      leaves.push_back(leaf->variable);
+  }
+}
+
 // The parts are dropped after it, and with them the graph and the gradients that they held.
 void WeightBackward::run() {
   for (const Part& part : parts)

@@ -8,6 +8,9 @@
 
 namespace muster {
 
+// Adds the leaves that the backward of `output` gives gradients to, but for `input`.
+void add_leaves(const at::Tensor& output, const at::Tensor& input, std::vector<at::Tensor>& leaves);
+
 // What remains for the weights after the input's gradient: the paths from nodes of the graph, with
 // the gradients that reached them, to the weights directly below. A weight used in several places
 // gets its own whole backward from the output. Keeps the graph alive.

@@ -130,6 +130,8 @@ void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
   mine += options.recompute ? "recompute" : "no recompute";
   if (options.share_loss)
     mine += ", shared loss";
+  if (!options.broadcast_buffers)
+    mine += ", buffers of each replica's own";
   const std::vector<std::string> all = group.all_gather_bytes(mine, "schedules of a pipeline");
   for (int rank = 1; rank < std::ssize(all); ++rank) {
     if (all[rank] == all[0])

@@ -178,6 +178,7 @@ struct Pipeline::State {
   at::Tensor whole_input, whole_target, loss_sum;
   at::Tensor last_loss;             // of a micro-batch, for its type
   std::vector<int> backwards_left;  // by stage of this rank
+  std::vector<at::Tensor> leaves;   // of the backwards, where replicas look at them
   int held = 0;
 };
 
@@ -426,6 +427,10 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
   follow_parameters(trains);
+  const bool averages = trains && of_step.reduce && replicas;
+  leaves.clear();
+  for (StageRunner& runner : runners)
+    runner.note_leaves(averages && replicas->looks_outside() ? &leaves : nullptr);
   const auto& actions = of_run.actions[group.rank()];
   for (size_t i = 0; i < actions.size(); ++i) {
     failure.now_at(actions[i], steps);
@@ -439,6 +444,8 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   stats.waited_seconds = by.waited_seconds();
   if (trains && of_step.reduce)
     reduce_gradients();
+  if (averages)
+    replicas->compare_outside(std::exchange(leaves, {}));
   if (trains)
     follow_gradients();
   const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
@@ -532,7 +539,7 @@ void Pipeline::average_over(ProcessGroup replicas) {
                     state_->group.job_rank(),
                     "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
   }
-  state_->replicas.emplace(state_->stages, std::move(replicas));
+  state_->replicas.emplace(state_->stages, std::move(replicas), state_->options.broadcast_buffers);
 }
 
 std::vector<at::Tensor> Pipeline::parameters() const {

@@ -55,6 +55,9 @@ struct PipelineOptions {
   PipelineLoss loss = {};   // called only on the last stage's rank
   bool recompute = false;   // keep only the stages' inputs, and recompute the rest in backward
   bool share_loss = false;  // step() returns the loss on every rank
+  // Give all replicas the first one's buffers in average_over() and at the end of each step that
+  // reduces, as DistributedDataParallel does before the next forward.
+  bool broadcast_buffers = true;
 };
 
 // Options of one step. `reduce` must be the same on all ranks.
@@ -112,10 +115,12 @@ class Pipeline {
   // Makes `replicas` data-parallel replicas of this pipeline. Their weights are set to the first
   // one's now, and in the next step that reduces where one was given other memory, or parameters
   // were frozen, unfrozen or replaced; gradients are averaged in every step, a stage's while other
-  // stages still compute. Call it once, before the first step. Collective: over `replicas`. Throws:
-  // failed_precondition the second time; invalid_argument, on every replica, as step() later, for
-  // parameters that differ in name, form, or whether they are trained, and for ranks that have
-  // other parts of the same divided layers.
+  // stages still compute. Buffers: see PipelineOptions. On CPUs the first replica warns of a
+  // trained tensor that is in no stage, once it differs between replicas. Call it once, before the
+  // first step. Collective: over `replicas`. Throws: failed_precondition the second time;
+  // invalid_argument, on every replica, as step() later, for parameters or broadcast buffers that
+  // differ in name, form, or whether they are trained, and for ranks that have other parts of the
+  // same divided layers.
   void average_over(ProcessGroup replicas);
 
   // The parameters of this rank's stages, each once.

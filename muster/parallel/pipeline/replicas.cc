@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "muster/base/mapped.h"
@@ -15,11 +16,14 @@
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/messages.h"
+#include "muster/parallel/pipeline/replica_buffers.h"
 
 namespace muster {
 
-Replicas::Replicas(const std::vector<PipelineStage>& stages, ProcessGroup group)
-    : stages_(stages), group_(std::move(group)) {
+Replicas::Replicas(const std::vector<PipelineStage>& stages,
+                   ProcessGroup group,
+                   bool broadcasts_buffers)
+    : stages_(stages), group_(std::move(group)), broadcasts_buffers_(broadcasts_buffers) {
   for (const PipelineStage& stage : stages_)
     warn_of_renormalized("pipeline", renormalized_weights(*stage.module), group_);
   take_parameters();
@@ -55,6 +59,12 @@ void Replicas::take_parameters() {
   }
   if (!shared.empty())
     shared_.emplace(shared, group_);
+  take_buffers();
+}
+
+void Replicas::take_buffers() {
+  if (broadcasts_buffers_)
+    take_first_buffers(stages_, group_);
 }
 
 // What was frozen after a step without a reduction still has gradients.
@@ -73,6 +83,9 @@ std::vector<Term> Replicas::terms() const {
       all.push_back({.name = cat("parameter '", item.key(), "'"),
                      .value = cat(to_text(form_of(item.value())),
                                   may_have_gradient(item.value()) ? ", trained" : ", frozen")});
+  all.push_back({.name = "broadcast_buffers", .value = broadcasts_buffers_ ? "true" : "false"});
+  if (broadcasts_buffers_)
+    append_all(all, terms_of_buffers(stages_));
   return all;
 }
 
@@ -103,6 +116,7 @@ void Replicas::follow() {
     return;
   for (StageAverage* some : all())
     some->take_first();
+  take_buffers();
 }
 
 void Replicas::finish() {
@@ -110,6 +124,21 @@ void Replicas::finish() {
     shared_->start();
   for (StageAverage* some : all())
     some->finish();
+  take_buffers();
+}
+
+void Replicas::compare_outside(std::vector<at::Tensor> leaves) {
+  if (looks_outside()) {
+    std::set<const void*> seen, own;
+    std::erase_if(leaves, [&](const at::Tensor& leaf) {
+      return !seen.insert(leaf.unsafeGetTensorImpl()).second;
+    });
+    for (const Known& known : known_)
+      own.insert(known.parameter.unsafeGetTensorImpl());
+    outside_.look(leaves,
+                  [&](const at::Tensor& leaf) { return own.contains(leaf.unsafeGetTensorImpl()); });
+  }
+  outside_.compare(group_);
 }
 
 }  // namespace muster

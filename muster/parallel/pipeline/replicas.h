@@ -1,4 +1,5 @@
-// The data-parallel replicas of a pipeline's stages: equal parameters, and averages of gradients.
+// The data-parallel replicas of a pipeline's stages: equal parameters, averages of gradients, and
+// the first one's buffers.
 // Used only by pipeline.cc.
 #pragma once
 
@@ -7,6 +8,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/parallel/agree.h"
+#include "muster/parallel/outside_watch.h"
 #include "muster/parallel/pipeline/gradients.h"
 #include "muster/parallel/pipeline/pipeline.h"
 
@@ -14,18 +16,26 @@ namespace muster {
 
 class Replicas {
  public:
-  // All parameters become the first replica's. `stages` must outlive this. Collective: over
-  // `group`. Throws: invalid_argument, on every replica, where their parameters differ in name,
-  // form, or whether they are trained.
-  Replicas(const std::vector<PipelineStage>& stages, ProcessGroup group);
+  // All parameters become the first replica's, and the buffers unless they are each one's own.
+  // `stages` must outlive this. Collective: over `group`. Throws: invalid_argument, on every
+  // replica, where their parameters or these buffers differ in name or form, or in whether they are
+  // trained.
+  Replicas(const std::vector<PipelineStage>& stages, ProcessGroup group, bool broadcasts_buffers);
 
   // Looks at what has happened to the parameters since the last call: other memory, other
   // parameters, some frozen or unfrozen. Collective and throws: as above.
   void follow();
   // Returns at once. `stage` counts this rank's.
   void start(int stage) { averages_[stage].start(); }
-  // Starts what several stages share. Blocking: until all averages are in grad().
+  // Starts what several stages share. Blocking: until all averages are in grad(), and the first
+  // replica's buffers here.
   void finish();
+
+  // Whether the leaves of the next step's backwards are still of interest.
+  bool looks_outside() const { return group_.size() > 1 && outside_.is_looking(); }
+  // Takes the leaves of a step's backwards. The first replica warns of a trained tensor that no
+  // stage has, once it differs between them. Collective: yes, in the first steps.
+  void compare_outside(std::vector<at::Tensor> leaves);
 
  private:
   // A parameter as the averages know it.
@@ -35,6 +45,7 @@ class Replicas {
   };
 
   void take_parameters();
+  void take_buffers();
   std::vector<Known> parameters_now() const;
   std::vector<Term> terms() const;
   std::vector<StageAverage*> all();
@@ -44,6 +55,8 @@ class Replicas {
   std::vector<Known> known_;
   std::vector<StageAverage> averages_;  // by stage of this rank
   std::optional<StageAverage> shared_;  // of parameters that several of its stages have
+  bool broadcasts_buffers_;
+  OutsideWatch outside_{"pipeline"};
 };
 
 }  // namespace muster

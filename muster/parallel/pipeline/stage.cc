@@ -109,12 +109,19 @@ void StageRunner::compute_again(Held& held, int micro_batch) {
   after.restore(device_);
 }
 
+// Called where there is a backward.
+void StageRunner::look_at(const Held& held) {
+  if (leaves_ != nullptr && held.output.requires_grad())
+    add_leaves(held.output, held.input, *leaves_);
+}
+
 // The micro-batch is no longer held afterwards, also when this throws.
 at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
   Held held = std::move(held_.extract(micro_batch).mapped());
   compute_again(held, micro_batch);
   if (!has_backward(held.output, held.input))
     return {};
+  look_at(held);
   torch::autograd::backward({held.output}, {gradient});
   return gradient_of(held.input, held.input.grad());
 }
@@ -125,6 +132,7 @@ at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradie
   compute_again(held, micro_batch);
   if (!has_backward(held.output, held.input))
     return {};
+  look_at(held);
   InputBackward done = backward_of_input(held.output, gradient, held.input);
   held.left = std::move(done.left);
   return gradient_of(held.input, done.gradient);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "muster/parallel/pipeline/backward.h"
 
@@ -40,6 +41,9 @@ class StageRunner {
   at::Tensor input_backward(int micro_batch, const at::Tensor& gradient);
   void weight_backward(int micro_batch);
 
+  // Adds the leaves of each backward to `leaves`, but for its input; nullptr: to nothing.
+  void note_leaves(std::vector<at::Tensor>* leaves) { leaves_ = leaves; }
+
   void forget() { held_.clear(); }
 
  private:
@@ -50,10 +54,12 @@ class StageRunner {
     WeightBackward left = {};
   };
   void compute_again(Held& held, int micro_batch);
+  void look_at(const Held& held);
 
   Compute compute_;
   c10::Device device_;
   std::map<int, Held> held_;
+  std::vector<at::Tensor>* leaves_ = nullptr;
 };
 
 }  // namespace muster

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "muster/ddp/gradient_hooks.h"
+#include "muster/parallel/outside_watch.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
-#include "muster/parallel/sharded/outside_watch.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 #include "muster/parallel/sharded/unreduced_gradients.h"

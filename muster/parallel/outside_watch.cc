@@ -1,4 +1,4 @@
-#include "muster/parallel/sharded/outside_watch.h"
+#include "muster/parallel/outside_watch.h"
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -15,6 +15,12 @@ constexpr int compared_backwards = 2 * OutsideLeaves::looked_backwards;
 
 void OutsideWatch::look() {
   leaves_.look(is_of_wrapped_model);
+}
+
+void OutsideWatch::look(const std::vector<at::Tensor>& leaves,
+                        const std::function<bool(const at::Tensor&)>& is_known) {
+  leaves_.look(leaves,
+               [&](const at::Tensor& leaf) { return is_known(leaf) || is_of_wrapped_model(leaf); });
 }
 
 void OutsideWatch::compare(ProcessGroup& group) {

@@ -1,0 +1,19 @@
+// Gives all replicas of a pipeline the first one's buffers, as DistributedDataParallel does:
+// running statistics are each rank's own after a forward. Used only by replicas.cc.
+#pragma once
+
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/agree.h"
+#include "muster/parallel/pipeline/pipeline.h"
+
+namespace muster {
+
+// What must be alike on all replicas: the buffers by name, shape and type.
+std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages);
+
+// In one message per type. Collective: over `replicas`. Blocking: until they are here.
+void take_first_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas);
+
+}  // namespace muster
