@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -15,6 +16,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/swapped_weights.h"
 
 namespace muster {
@@ -186,9 +188,17 @@ const std::string& Ema::name_of(const at::Tensor& average) const {
   return std::ranges::find_if(averages_, is_it)->first;
 }
 
+void Ema::warn_if_left_out() const {
+  const auto weights = mapped_to<std::set<const void*>>(
+      weights_, [](const at::Tensor& weight) { return weight.unsafeGetTensorImpl(); });
+  ResumedObjects::of_process().warn_if_left_out("ema", "its model", this, weights);
+}
+
 // The first update copies the weights: an average of nothing would begin at 0.
 void Ema::update() {
   refuse_while_swapped("update");
+  if (calls_ == 0)
+    warn_if_left_out();
   if (++calls_ % options_.every != 0)
     return;
   const at::NoGradGuard no_grad;

@@ -102,6 +102,7 @@ class Ema {
   void require_averaged_modules() const;
   const std::string& name_of(const at::Tensor& average) const;
   void refuse_while_swapped(const char* call) const;
+  void warn_if_left_out() const;
 
   double decay_;
   EmaOptions options_;

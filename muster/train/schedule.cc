@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/train/rate_owner.h"
 
 namespace muster {
@@ -30,6 +31,8 @@ Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
 }
 
 void Schedule::step() {
+  if (step_ == 0)
+    ResumedObjects::of_process().warn_if_left_out("schedule", "its optimizer", this, {&optimizer_});
   ++step_;
   apply();
 }
@@ -122,6 +125,8 @@ bool Plateau::is_better(double metric) const {
 
 // The order is that of ReduceLROnPlateau, whose cooldown counts this step too.
 bool Plateau::step(double metric) {
+  if (std::isinf(best_) && bad_ == 0)
+    ResumedObjects::of_process().warn_if_left_out("plateau", "its optimizer", this, {&optimizer_});
   if (is_better(metric)) {
     best_ = metric;
     bad_ = 0;

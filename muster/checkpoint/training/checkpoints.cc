@@ -17,6 +17,7 @@
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/best_metric.h"
 #include "muster/checkpoint/training/given_options.h"
+#include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/stores.h"
 #include "muster/trace/span.h"
 
@@ -48,7 +49,9 @@ Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
   add(kBestPart, *best_);
 }
 
-Checkpoints::~Checkpoints() = default;
+Checkpoints::~Checkpoints() {
+  ResumedObjects::of_process().forget(this);
+}
 
 ProcessGroup& Checkpoints::group() {
   return training_->group();
@@ -207,10 +210,26 @@ bool Checkpoints::restore() {
   const bool is_found = is_asked && (restore_kept() || load_saved());
   if (is_found || is_restarted)
     ResumedTraining::of_process().note(step_, options.attempt);
+  note_resumed(is_found);
   const Beginning otherwise = is_restarted ? Beginning::again : Beginning::anew;
   training_->begin_parts(is_found ? Beginning::from_saved_one : otherwise,
                          /*has_begun_anew=*/begun_anew_at_ >= 0);
   return is_found;
+}
+
+// A program that leaves parts out says so, and one that sets new rates may well have another
+// schedule.
+void Checkpoints::note_resumed(bool is_found) {
+  ResumedObjects& objects = ResumedObjects::of_process();
+  const CheckpointsOptions& options = training_->options();
+  if (!is_found || !options.leave_out.empty() || group().rank() > 0)
+    return objects.forget(this);
+  std::set<const void*> restored = training_->models().addresses_of_tensors();
+  if (!options.new_learning_rates) {
+    for (const auto& [name, optimizer] : training_->models().optimizers())
+      restored.insert(training_->models().outer(optimizer));
+  }
+  objects.note(this, {.step = step_, .restored = std::move(restored), .parts = part_objects_});
 }
 
 // The loaders are restored last, after the parts of the training.

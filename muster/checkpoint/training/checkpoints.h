@@ -25,6 +25,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -117,7 +118,9 @@ class Checkpoints {
   // failed_precondition for another seed.
   template <IsPart Object>
   Checkpoints& add(const std::string& name, Object& object) {
-    return add_part(std::make_unique<PartOf<Object>>(name, group(), object));
+    add_part(std::make_unique<PartOf<Object>>(name, group(), object));
+    part_objects_.insert(&object);
+    return *this;
   }
   // Adds each of several loaders that are read together (ZipLoaders), as <name>_0, <name>_1, …
   template <HasLoaders Object>
@@ -154,7 +157,9 @@ class Checkpoints {
   // of ranks.
   template <HasState Object>
   Checkpoints& add_per_rank(const std::string& name, Object& object) {
-    return add_part(std::make_unique<PartPerRank<Object>>(name, group(), object));
+    add_part(std::make_unique<PartPerRank<Object>>(name, group(), object));
+    part_objects_.insert(&object);
+    return *this;
   }
   template <class Object>
     requires(!HasState<Object>)
@@ -285,6 +290,7 @@ class Checkpoints {
 
   void take_folder();
   void warn_of_other_saver();
+  void note_resumed(bool is_found);
   BestMetric& metric();
   bool take_value(int64_t step, double value);
   std::string best_path() const;
@@ -318,6 +324,7 @@ class Checkpoints {
   int64_t last_step_ = 0;       // the last step passed to save() and the like
   int64_t begun_anew_at_ = -1;  // Manifest::serial of the checkpoint that fresh parts did not take
   std::optional<ProgramsRates> new_rates_;  // taken in its place
+  std::set<const void*> part_objects_;      // what was added as parts, by address
 };
 
 }  // namespace muster

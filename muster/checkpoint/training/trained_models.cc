@@ -58,6 +58,22 @@ const torch::optim::Optimizer* TrainedModels::outer(
   return is_delegate ? delegating_.outer : optimizer;
 }
 
+std::set<const void*> TrainedModels::addresses_of_tensors() const {
+  std::set<const void*> found;
+  const auto note = [&](const at::Tensor& tensor) {
+    if (tensor.defined())
+      found.insert(tensor.unsafeGetTensorImpl());
+  };
+  for (const auto& [name, model] : models_) {
+    std::ranges::for_each(model->parameters(), note);
+    std::ranges::for_each(model->buffers(), note);
+  }
+  for (const auto& [name, pieces] : sharded_models_)
+    for (const TensorPiece& piece : pieces)
+      note(piece.tensor);
+  return found;
+}
+
 // A message that names the parameter says where to look; its shape is the second best.
 std::string TrainedModels::name_of(const at::Tensor& parameter) const {
   for (const auto& [name, model] : models_)

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,9 @@ class TrainedModels {
   const std::vector<NamedOptimizer>& optimizers() const { return optimizers_; }
   // The optimizer that a program knows, where `optimizer` may be its part.
   const torch::optim::Optimizer* outer(const torch::optim::Optimizer* optimizer) const;
+
+  // Of the models' parameters and buffers, as the modules or the pieces have them.
+  std::set<const void*> addresses_of_tensors() const;
 
   // Whether each rank has but a part of a model or of an optimizer's parameters.
   bool is_sharded() const { return !sharded_models_.empty() || sharded_parameters_.has_value(); }

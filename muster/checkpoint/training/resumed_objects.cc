@@ -1,0 +1,53 @@
+#include "muster/checkpoint/training/resumed_objects.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+ResumedObjects& ResumedObjects::of_process() {
+  static auto& one = *new ResumedObjects;  // never destroyed: a program may end in any order
+  return one;
+}
+
+void ResumedObjects::note(const void* training, Resumed resumed) {
+  const std::lock_guard lock(mutex_);
+  trainings_[training] = std::move(resumed);
+}
+
+void ResumedObjects::forget(const void* training) {
+  const std::lock_guard lock(mutex_);
+  trainings_.erase(training);
+}
+
+void ResumedObjects::warn_if_left_out(const std::string& kind,
+                                      const std::string& beside,
+                                      const void* part,
+                                      const std::set<const void*>& of) const {
+  std::optional<int64_t> step;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [training, resumed] : trainings_) {
+      const bool has_one = std::ranges::any_of(
+          of, [&](const void* object) { return resumed.restored.contains(object); });
+      if (has_one && !resumed.parts.contains(part))
+        step = resumed.step;
+    }
+  }
+  if (!step)
+    return;
+  log(LogLevel::warn,
+      cat(kind,
+          ": expected to be a part of the Checkpoints that resumed ",
+          beside,
+          " after step ",
+          *step,
+          ", got one that was not added and begins anew; add it before restore(), with "
+          ".new_parts or .fresh where it is to begin anew"));
+}
+
+}  // namespace muster
