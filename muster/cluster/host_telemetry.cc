@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -144,6 +145,10 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   bool hold_folder(Fd& lock);
   void look();
   void pass_on_late_requests();
+  void ask_for_late_ranks(const std::string& host,
+                          const RankRange& of_host,
+                          int attempt,
+                          std::set<int>& ranks);
   void ask_for_samples();
   void take_samples();
 
@@ -161,6 +166,8 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   bool was_watched = false;
   Clock::time_point next_ask = {};
   std::map<std::string, Clock::time_point> unanswered = {};  // hosts, since when
+  std::map<int, std::set<int>> late = {};  // ranks that are to be described, by attempt
+  Clock::time_point next_late = {};
   // The answering thread's.
   std::map<int, Clock::time_point> described = {};  // by rank
 
@@ -277,22 +284,37 @@ void HostTelemetry::State::look() {
   take_samples();
 }
 
-// Many ranks may wait for the same ones; each host is asked once, for its own.
+// Many ranks may wait for the same ones; each host is asked once, for its own. What cannot be
+// passed on, because the store does not answer or has not all of the plan, is kept and passed on
+// later.
 void HostTelemetry::State::pass_on_late_requests() {
-  std::map<int, std::set<int>> late;  // by attempt
   for (const LateRequest& request : take_late_requests(options.run_dir))
     late[request.attempt].insert(request.ranks.begin(), request.ranks.end());
-  for (const auto& [attempt, ranks] : late) {
-    for (size_t i = 0; i < all().ids.size(); ++i) {
-      LateRequest request{.attempt = attempt};
-      for (const int rank : ranks) {
-        if (is_in(all().ranks.at(i), rank))
-          request.ranks.push_back(rank);
-      }
-      if (!request.ranks.empty())
-        ask(all().ids[i], cat(kDescribeRequest, to_text(request)));
-    }
+  if (late.empty() || Clock::now() < next_late)
+    return;
+  next_late = Clock::now() + kAskEvery;
+  const RoundHosts& hosts = all();
+  for (auto& [attempt, ranks] : late) {
+    for (size_t i = 0; i < hosts.ids.size(); ++i)
+      ask_for_late_ranks(hosts.ids[i], hosts.ranks.at(i), attempt, ranks);
   }
+  late.clear();  // the rest is no host's
+}
+
+// Takes the host's off the ranks once it has been asked.
+void HostTelemetry::State::ask_for_late_ranks(const std::string& host,
+                                              const RankRange& of_host,
+                                              int attempt,
+                                              std::set<int>& ranks) {
+  const auto is_the_hosts = [&](int rank) {
+    return is_in(of_host, rank);
+  };
+  LateRequest request{.attempt = attempt};
+  std::ranges::copy_if(ranks, std::back_inserter(request.ranks), is_the_hosts);
+  if (request.ranks.empty())
+    return;
+  ask(host, cat(kDescribeRequest, to_text(request)));
+  std::erase_if(ranks, is_the_hosts);
 }
 
 // A host that has not answered has the request still, or its agent began after it: that host is

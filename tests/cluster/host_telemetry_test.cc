@@ -1,0 +1,68 @@
+// What an agent asks the others, where the store fails it. The telemetry of real hosts is in
+// telemetry_test.py.
+#include "muster/cluster/host_telemetry.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/trace/hosts_folder.h"
+#include "tests/device/scratch.h"
+#include "tests/support/memory_store.h"
+
+namespace muster {
+namespace {
+
+// An agent asks the other hosts, rank 0 for itself and rank 1 for "b".
+class HostTelemetryTest : public testing::Test {
+ protected:
+  HostTelemetryOptions first(std::function<RoundHosts()> all) const {
+    return {.host = "a",
+            .num_hosts = 2,
+            .ranks = {.first = 0, .count = 1},
+            .all = std::move(all),
+            .run_dir = folder_.path(),
+            .launch = "launch-1"};
+  }
+
+  static RoundHosts both() {
+    return {.ids = {"a", "b"}, .ranks = {{.first = 0, .count = 1}, {.first = 1, .count = 1}}};
+  }
+
+  // Rank 0 waits for rank 1, as soon as there is an agent to ask.
+  void ask() const {
+    while (!ask_to_describe(folder_.path(), 0, {.attempt = 0, .ranks = {1}}))
+      std::this_thread::yield();
+  }
+
+  // What "b" is asked to describe.
+  static std::string request_to_b(Store& store) {
+    const std::string request = store.get("ask/b/1", std::chrono::seconds(30));
+    return request.substr(request.find(" describe"));
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(HostTelemetryTest, ALateRequestOutlivesAPlanThatCannotBeRead) {
+  const auto store = std::make_shared<MemoryStore>();
+  const auto tries = std::make_shared<std::atomic<int>>(0);
+  const auto fails_twice = [tries] {
+    if (++*tries <= 2)
+      throw Error(ErrorCode::timeout, "a part of its plan is not in the store any more");
+    return both();
+  };
+  HostTelemetry telemetry(store, first(fails_twice));
+  ask();
+  EXPECT_EQ(request_to_b(*store), " describe 0 1");
+  telemetry.finish();
+}
+
+}  // namespace
+}  // namespace muster
