@@ -163,6 +163,22 @@ std::string name_aside(const std::string& path) {
   return cat(path, ".tmp-", to_hex(random_bytes(8)));
 }
 
+void rename_aside(const std::string& aside, const std::string& path) {
+  if (::rename(aside.c_str(), path.c_str()) == 0)
+    return;
+  const int error = errno;
+  ::unlink(aside.c_str());
+  fail_errno(cat("cannot rename '", aside, "' to '", path, "'"), error);
+}
+
+bool is_at(const Fd& file, const std::string& path) {
+  struct stat ours = {};
+  struct stat there = {};
+  if (::fstat(file.get(), &ours) != 0 || ::lstat(path.c_str(), &there) != 0)
+    return false;
+  return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
 // A file that was not written whole is removed, and the old one stays.
 void write_file(const std::string& path, const std::string& bytes) {
   const std::string aside = name_aside(path);
@@ -177,8 +193,7 @@ void write_file(const std::string& path, const std::string& bytes) {
       throw;
     }
   }
-  if (::rename(aside.c_str(), path.c_str()) != 0)
-    fail_errno(cat("cannot rename '", aside, "' to '", path, "'"), errno);
+  rename_aside(aside, path);
 }
 
 }  // namespace muster

@@ -81,6 +81,12 @@ std::string read_small_plain_file(const std::string& path);
 // hosts and containers, which have the same process ids, may share the folder. Throws: io.
 std::string name_aside(const std::string& path);
 
+// Gives a file from name_aside its name; where it cannot get that, it is removed. Throws: io.
+void rename_aside(const std::string& aside, const std::string& path);
+
+// Whether the path names this file still. A link does not.
+bool is_at(const Fd& file, const std::string& path);
+
 // Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws:
 // io naming the path.
 void write_file(const std::string& path, const std::string& bytes);

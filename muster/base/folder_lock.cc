@@ -4,7 +4,6 @@
 #include "muster/base/folder_lock.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -85,15 +84,6 @@ int set_lock(const Fd& file, short type) {
   return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
-// Whether the path still names this file: a folder that held nothing is removed with its lock.
-bool is_still_there(const Fd& file, const std::string& path) {
-  struct stat ours = {};
-  struct stat there = {};
-  if (::fstat(file.get(), &ours) != 0 || ::stat(path.c_str(), &there) != 0)
-    return false;
-  return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
-}
-
 }  // namespace
 
 FolderLock::FolderLock(FolderClaim claim)
@@ -149,7 +139,7 @@ bool FolderLock::try_lock() {
   is_new_start_ = before[kStart] != claim_.start;
   if (held && !(may_share(before) && set_lock(file_, F_RDLCK) == 0))
     return false;
-  if (!is_still_there(file_, path_))
+  if (!is_at(file_, path_))  // a folder that held nothing is removed with its lock
     return false;
   if (held && claim_.attempt.empty())
     return true;  // the note is the first holder's
@@ -159,6 +149,11 @@ bool FolderLock::try_lock() {
   if (!noted)
     log(LogLevel::debug, cat("no note in ", printable(path_)));
   return true;
+}
+
+// To whoever has it, the lock is given again.
+bool FolderLock::is_alone() const {
+  return file_.valid() && why_not_.empty() && set_lock(file_, F_WRLCK) == 0;
 }
 
 void FolderLock::share() {

@@ -46,6 +46,10 @@ class FolderLock {
   // share().
   bool is_new_start() const { return is_new_start_; }
 
+  // Before share(): whether nobody else holds the folder, of this start either. False without
+  // locks.
+  bool is_alone() const;
+
   // Why it holds nothing: "Read-only file system". Empty: it holds the folder.
   const std::string& why_not() const { return why_not_; }
 

@@ -47,17 +47,18 @@ RoundHosts hosts_of(const WholeRound& whole) {
 // job, who then finds plan.json there, too: in a folder that the first host does not write to.
 std::function<RoundHosts()> asking_for_all(const Order& order,
                                            const std::shared_ptr<Store>& store,
-                                           const JobFacts& facts) {
+                                           const std::string& work_dir,
+                                           const std::shared_ptr<PlanFile>& plan_file) {
   if (order.whole)
     return [whole = order.whole] {
       return hosts_of(*whole);
     };
-  const std::string rank_0 = activity_path(facts.work_dir, attempt_of(order.round), 0);
-  return [order, store, rank_0, run_dir = facts.run_dir] {
+  const std::string rank_0 = activity_path(work_dir, attempt_of(order.round), 0);
+  return [order, store, rank_0, plan_file] {
     const WholeRound whole = read_whole(*store, order);
     std::error_code error;
     if (!std::filesystem::exists(rank_0, error))
-      write_plan(run_dir, whole.plan);
+      plan_file->write_later(order.round, whole.plan);
     return hosts_of(whole);
   };
 }
@@ -79,7 +80,8 @@ HostJob::HostJob(const LaunchOptions& options,
       cluster_(cluster),
       host_(std::move(host)),
       setup_(std::make_unique<JobSetup>(
-          options_, std::move(ranks), host_.host.num_cores, first.launch)) {}
+          options_, std::move(ranks), host_.host.num_cores, first.launch)),
+      plan_file_(std::make_shared<PlanFile>(setup_->facts().run_dir, options_.plan)) {}
 
 void HostJob::begin_round(const Order& order) {
   setup_->use_plan(order.plan, {});  // lets the last round's leases go
@@ -99,8 +101,7 @@ void HostJob::change_round(const Order& order) {
 // Takes over all that another round may change for this host, in place or not.
 void HostJob::take_place(const Order& order) {
   plan_ = order.plan;
-  if (order.whole)
-    write_plan(setup_->facts().run_dir, order.whole->plan);
+  plan_file_->begin_round(order.round, order.whole ? &order.whole->plan : nullptr);
   setup_->use_place(*order.host_index, order.master_addr, order.master_port, order.store);
   setup_->count_restarts(order.restart_count);
   setup_->use_launch(order.launch);
@@ -121,7 +122,7 @@ void HostJob::begin_telemetry(const Order& order) {
                            .host_index = *order.host_index,
                            .num_hosts = order.num_hosts,
                            .ranks = rank_numbers_on_host(order.plan, *order.host_index),
-                           .all = asking_for_all(order, host_.store, setup_->facts()),
+                           .all = asking_for_all(order, host_.store, run_dir, plan_file_),
                            .run_dir = run_dir,
                            .launch = order.launch,
                            .sampler = host_.sampler});

@@ -11,6 +11,7 @@
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/host_telemetry.h"
 #include "muster/cluster/messages.h"
+#include "muster/cluster/plan_file.h"
 #include "muster/device/inventory.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/job_setup.h"
@@ -81,6 +82,7 @@ class HostJob {
   const ClusterOptions& cluster_;
   const HostInJob host_;
   std::unique_ptr<JobSetup> setup_;
+  const std::shared_ptr<PlanFile> plan_file_;
   std::unique_ptr<JobRegistration> registration_ = {};
   std::unique_ptr<HostTelemetry> telemetry_ = {};
   std::unique_ptr<RunRecorder> record_ = {};  // where this is the first of the job's hosts

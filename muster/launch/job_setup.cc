@@ -75,6 +75,14 @@ void remove_earlier_parts(const std::string& run_dir) {
   ::rmdir(parts_folder_of(run_dir).c_str());
 }
 
+// Of several hosts, only the first writes a plan.json, so that of an earlier start would stay at
+// the others. The file of --plan stays.
+void remove_earlier_plan(const std::string& path, const std::string& given_plan) {
+  std::error_code is_none;
+  if (!fs::equivalent(path, given_plan, is_none))
+    ::unlink(path.c_str());
+}
+
 // The network interface on the route to that host; empty: there is none, or loopback. Where there
 // is no route the ranks cannot meet either, and say so themselves.
 std::string interface_towards(const std::string& host) {
@@ -134,10 +142,6 @@ int watched_port(const LaunchOptions& options, const JobFacts& job) {
   return options.program.empty() ? job.master_port : 0;
 }
 
-void write_plan(const std::string& run_dir, const Plan& plan) {
-  write_file(plan_path_of(run_dir), plan_to_json(plan));
-}
-
 JobSetup::JobSetup(const LaunchOptions& options,
                    RankRendezvous rendezvous,
                    int cores,
@@ -165,12 +169,12 @@ JobSetup::JobSetup(const LaunchOptions& options,
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
   if (!options.master_addr.empty())
     check_master_address(options.master_addr);
-  take_folders();
+  take_folders(options.plan);
 }
 
 // What an earlier start has left there makes way for this one, once: the other launchers of this
 // start find the folder theirs.
-void JobSetup::take_folders() {
+void JobSetup::take_folders(const std::string& given_plan) {
   is_new_folder_ = make_run_folder(facts_.run_dir, &latest_before_);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
   const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";
@@ -189,6 +193,8 @@ void JobSetup::take_folders() {
       keep_earlier_trace(facts_.work_dir);
     }
   }
+  if (lock_.is_alone())
+    remove_earlier_plan(facts_.plan_path, given_plan);
   lock_.share();
   log_lock_.share();
 }

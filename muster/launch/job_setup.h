@@ -28,9 +28,6 @@ std::vector<std::string> program_paths(const LaunchOptions& options);
 // starts itself meet in muster's own store.
 int watched_port(const LaunchOptions& options, const JobFacts& job);
 
-// plan.json in the run's folder. Throws: io.
-void write_plan(const std::string& run_dir, const Plan& plan);
-
 class JobSetup {
  public:
   // Makes the run's folder, and locks it for this start of the job. `start`: its id, of a job of
@@ -77,7 +74,7 @@ class JobSetup {
   void remove_unused_folders() const;
 
  private:
-  void take_folders();
+  void take_folders(const std::string& given_plan);
 
   JobFacts facts_;
   RankRendezvous rendezvous_;

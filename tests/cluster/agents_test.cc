@@ -189,6 +189,59 @@ TEST_F(Agents, MusterTopAtAnotherHostFindsTheWholePlanThere) {
   EXPECT_EQ(b->finish().code, 0);
 }
 
+// Node 1 begins alone; node 0, which comes later, is the first host then. Each has a folder of its
+// own, where `muster top` and `muster report` would take the plan of one host for the job's.
+TEST_F(Agents, APlanThatIsNoMoreOfThisRoundGoes) {
+  const auto words = shell("echo up $RANK of $WORLD_SIZE; until [ -e seen ]; do sleep 0.02; done");
+  const auto node_of = [&](int number) {
+    return elastic(words,
+                   {"--node-rank", cat(number), "--run-dir", cat(folder_.path(), "/", number)});
+  };
+  const std::string plan = folder_.path() + "/1/plan.json";
+  auto b = node_of(1);
+  b->read_until("up 0 of 1");
+  EXPECT_TRUE(std::filesystem::exists(plan));
+  auto a = node_of(0);
+  a->read_until("up 0 of 2");
+  b->read_until("up 1 of 2");
+  EXPECT_FALSE(std::filesystem::exists(plan)) << "of a job of one host";
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() + "/0/plan.json"));
+  std::ofstream(folder_.path() + "/seen").flush();
+  EXPECT_EQ(a->finish().code, 0);
+  EXPECT_EQ(b->finish().code, 0);
+}
+
+TEST_F(Agents, APlanOfAnEarlierStartGoes) {
+  const auto words = shell("exit 0");
+  const std::string run = folder_.path() + "/b";
+  ASSERT_EQ(
+      Program({"run", "-n", "3", "--run-dir", run, "true"}, folder_, settings()).finish().code, 0);
+  EXPECT_TRUE(std::filesystem::exists(run + "/plan.json"));
+  auto b = node(1, words, {"--run-dir", run});
+  auto a = node(0, words, {"--run-dir", folder_.path() + "/a"});
+  EXPECT_EQ(a->finish().code, 0);
+  EXPECT_EQ(b->finish().code, 0);
+  EXPECT_FALSE(std::filesystem::exists(run + "/plan.json"));
+}
+
+// Whoever is the first host then has the same folder.
+TEST_F(Agents, APlanInACommonFolderStays) {
+  const auto words = shell("echo up $RANK of $WORLD_SIZE; until [ -e seen ]; do sleep 0.02; done");
+  const auto node_of = [&](int number) {
+    return elastic(words, {"--node-rank", cat(number), "--run-dir", folder_.path() + "/run"});
+  };
+  auto b = node_of(1);
+  b->read_until("up 0 of 1");
+  auto a = node_of(0);
+  a->read_until("up 0 of 2");
+  b->read_until("up 1 of 2");
+  const auto plan = nlohmann::json::parse(read_file(folder_.path() + "/run/plan.json"));
+  EXPECT_EQ(plan.at("world_size"), 2);
+  std::ofstream(folder_.path() + "/seen").flush();
+  EXPECT_EQ(a->finish().code, 0);
+  EXPECT_EQ(b->finish().code, 0);
+}
+
 TEST_F(Agents, AFailureIsToldOnEveryHost) {
   // Rank 1 fails only when rank 0 runs, else that one need not be started any more.
   const Args program = shell(
