@@ -4,7 +4,6 @@
 // that the model had then.
 #include "muster/ddp/data_parallel.h"
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceGuard.h>
@@ -14,13 +13,13 @@
 
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/ddp/own_numbers.h"
 
 namespace muster {
 
@@ -130,31 +129,12 @@ std::vector<std::optional<c10::Stream>> current_streams_of(
   return streams;
 }
 
-// Keeps what is drawn in its scope from those who draw later: a clone's reset() draws new values
-// of the parameters before it gets the model's.
-class UndrawnNumbers {
- public:
-  UndrawnNumbers() {
-    const std::lock_guard lock(generator_.mutex());
-    before_ = generator_.get_state();
-  }
-  ~UndrawnNumbers() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(before_);
-  }
-  UndrawnNumbers(const UndrawnNumbers&) = delete;
-  UndrawnNumbers& operator=(const UndrawnNumbers&) = delete;
-
- private:
-  at::Generator generator_ = at::globalContext().defaultGenerator(at::kCPU);
-  at::Tensor before_;
-};
-
 }  // namespace
 
+// A clone's reset() draws new values of the parameters before it gets the model's.
 void ModelReplicas::make(size_t count) {
   const at::NoGradGuard no_grad;
-  const UndrawnNumbers undrawn;
+  const OwnNumbers not_the_programs;
   replicas_ = {model_};
   for (size_t i = 1; i < count; ++i)
     replicas_.push_back(model_->clone(devices_[i]));

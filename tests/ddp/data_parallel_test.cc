@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <sstream>
+#include <thread>
 
 #include "muster/base/error.h"
 
@@ -162,6 +163,40 @@ TEST(DataParallel, DrawsNoRandomNumbers) {
   torch::manual_seed(3);
   model(x);
   EXPECT_TRUE(torch::rand({4}).equal(expected));
+}
+
+// While the replicas are made, another thread of the program draws: its numbers come once, and are
+// those that it draws alone.
+struct DrawnBesideImpl : torch::nn::Cloneable<DrawnBesideImpl> {
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(4, 4));
+    if (beside)
+      std::thread([this] { drawn->push_back(torch::rand({4})); }).join();
+    torch::randperm(3);
+    torch::bernoulli(torch::rand({4}));
+  }
+  explicit DrawnBesideImpl(std::vector<at::Tensor>* with) : drawn(with) {
+    DrawnBesideImpl::reset();
+    beside = true;
+  }
+  at::Tensor forward(const at::Tensor& x) { return fc(x); }
+  torch::nn::Linear fc{nullptr};
+  std::vector<at::Tensor>* drawn;
+  bool beside = false;
+};
+TORCH_MODULE(DrawnBeside);
+
+TEST(DataParallel, TakesNoNumbersOfOtherThreads) {
+  std::vector<at::Tensor> drawn;
+  DrawnBeside net(&drawn);
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  torch::manual_seed(3);
+  const auto expected = torch::rand({3, 4});
+  torch::manual_seed(3);
+  EXPECT_TRUE(model(x).allclose(net(x)));
+  drawn.push_back(torch::rand({4}));
+  EXPECT_TRUE(torch::stack(drawn).equal(expected));
 }
 
 struct MoreThanATensor : at::Tensor {
