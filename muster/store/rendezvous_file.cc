@@ -120,8 +120,7 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     }
   }
   OPENSSL_cleanse(digits.data(), digits.size());
-  if (::rename(aside.c_str(), path_.c_str()) != 0)
-    fail_errno(cat("cannot rename '", aside, "'"), errno);
+  rename_aside(aside, path_);
 }
 
 // The secret goes with the store.
