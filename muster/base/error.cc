@@ -8,6 +8,7 @@
 
 #include "muster/base/lookup.h"
 #include "muster/base/shortage.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -62,8 +63,8 @@ const char* advice_on(int errno_value) {
 
 // A shortage is an exception of its own, so that callers can wait for its end.
 void fail_errno(const std::string& message, int errno_value, std::source_location where) {
-  const std::string text =
-      message + ": " + std::generic_category().message(errno_value) + advice_on(errno_value);
+  const std::string text = printable(message) + ": " +
+                           std::generic_category().message(errno_value) + advice_on(errno_value);
   if (is_shortage(errno_value))
     throw Shortage(ErrorCode::io, text, where);
   throw Error(ErrorCode::io, text, where);

@@ -45,7 +45,8 @@ void set_sizes(const std::string& text, ClusterOptions& options) {
   const auto high = parse_int(parts.back());
   const bool are_numbers = parts.size() <= 2 && low && high;
   if (!are_numbers || *low < 1 || *high < *low || *high > kMaxHosts)
-    throw bad_flag("--nnodes", "a number, or MIN:MAX with 1 <= MIN <= MAX", text);
+    throw bad_flag(
+        "--nnodes", cat("a number, or MIN:MAX with 1 <= MIN <= MAX <= ", kMaxHosts), text);
   options.min_hosts = static_cast<int>(*low);
   options.max_hosts = static_cast<int>(*high);
 }
@@ -135,7 +136,7 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   } else if (!flags.rdzv_endpoint.empty()) {
     options.endpoint = endpoint_text(meeting_point(flags.rdzv_endpoint), default_port);
   } else if (is_static && !flags.master_addr.empty()) {
-    const int port = flags.master_port < 0 ? default_port : flags.master_port;
+    const int port = flags.master_port.value_or(default_port);
     options.endpoint = endpoint_text({flags.master_addr, port}, default_port);
   } else {
     throw bad_flag("--rdzv-endpoint",

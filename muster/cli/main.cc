@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <exception>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -148,7 +150,8 @@ const Command* find_command(const std::string& name) {
 
 // Standard error may be a pipe that nobody reads any more, so the write has a time limit.
 int complain(const std::string& who, const std::string& text, int exit_code) {
-  muster::write_within(STDERR_FILENO, who + ": " + text + "\n", muster::kReaderPatience);
+  muster::write_within(
+      STDERR_FILENO, who + ": " + muster::printable_lines(text) + "\n", muster::kReaderPatience);
   return exit_code;
 }
 
@@ -169,9 +172,10 @@ int unknown_command(const std::string& name) {
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
   if (name.find('/') != std::string::npos || name.ends_with(".py"))
     next = "to start it: muster run " + name;
-  return complain("muster",
-                  "expected a command (" + command_list() + "), got '" + name + "'; " + next,
-                  kUsageError);
+  return complain(
+      "muster",
+      "expected a command (" + command_list() + "), got '" + muster::printable(name) + "'; " + next,
+      kUsageError);
 }
 
 // Returns CLI11's message with what was expected. For a text that is no number it says only "Could
@@ -208,6 +212,17 @@ int end_without_reader() {
   return 128 + SIGPIPE;
 }
 
+// Prints what --help and --version ask for as all else is printed: what does not come out is said.
+void parse_or_show(CLI::App& app, Arguments args) {
+  try {
+    app.parse(std::move(args));
+  } catch (const CLI::Success& asked_for_text) {
+    std::ostringstream text;
+    app.exit(asked_for_text, text, text);
+    muster::write_all(STDOUT_FILENO, text.str());
+  }
+}
+
 // Adds the commands to `app` and does what `args` say. A single command is the one that the first
 // argument names, and may take its program's arguments off those that follow. Returns the exit
 // code.
@@ -228,10 +243,8 @@ int parse_and_run(CLI::App& app,
     muster::refuse_empty_values(app);
     args.insert(args.begin(), name.begin(), name.end());
     // CLI11 takes the arguments from the back.
-    app.parse(Arguments(args.rbegin(), args.rend()));
+    parse_or_show(app, Arguments(args.rbegin(), args.rend()));
     return exit_code;
-  } catch (const CLI::Success& asked_for_text) {
-    return app.exit(asked_for_text);
   } catch (const CLI::ParseError& error) {
     // muster's own messages name what was probably meant.
     if (const std::string text = muster::unknown_flag(app); !text.empty())

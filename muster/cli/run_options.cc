@@ -39,10 +39,12 @@ namespace muster {
 
 namespace {
 
-// Throws: invalid_argument naming the flag. No job has more than a million ranks.
+constexpr int kMostRanks = 1'000'000;
+
+// Throws: invalid_argument naming the flag.
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
   const auto value = parse_int(text);
-  if (!value || *value < 1 || *value > 1'000'000)
+  if (!value || *value < 1 || *value > kMostRanks)
     throw bad_flag(flag, expected, text);
   return static_cast<int>(*value);
 }
@@ -141,10 +143,11 @@ void check_accepted(const RunFlags& flags) {
 // hosts the coordinator decides that.
 void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
   options.run_id = flags.rdzv_id == "none" ? "" : flags.rdzv_id;
-  if (flags.master_port != -1 && (flags.master_port < 1 || flags.master_port > 65535)) {
+  const int port = flags.master_port.value_or(1);
+  if (port < 1 || port > 65535) {
     throw bad_flag("--master-port",
                    "a port from 1 to 65535",
-                   cat(flags.master_port),
+                   cat(port),
                    "leave it out to have a free one chosen");
   }
   if (several_hosts) {
@@ -160,9 +163,9 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
     options.master_port = endpoint.port.value_or(0);
   } else {
     options.master_addr = flags.master_addr;
-    if (flags.master_port == -1)
+    if (!flags.master_port)
       return;
-    options.master_port = flags.master_port;
+    options.master_port = *flags.master_port;
     if (options.master_addr.empty())
       options.master_addr = "127.0.0.1";
   }
@@ -172,7 +175,7 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
 // Sets how many ranks there are, and on which kind of device. Without a number there is one rank
 // for each device.
 void set_num_ranks(const std::string& nproc, Request& request) {
-  const std::string expected = "a number from 1, auto, cpu or gpu";
+  const std::string expected = cat("a number from 1 to ", kMostRanks, ", auto, cpu or gpu");
   request.cpu_only = nproc == "cpu";
   request.gpu_only = nproc == "gpu";
   const bool is_auto = nproc.empty() || nproc == "auto";

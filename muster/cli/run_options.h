@@ -42,7 +42,7 @@ struct RunFlags {
   std::string print_completion;
   std::optional<int> node_rank = {};
   std::string master_addr;  // empty: torchrun's default for the case
-  int master_port = -1;     // -1: not given
+  std::optional<int> master_port = {};
   std::string local_addr;
   std::string numa_binding = "none";
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";

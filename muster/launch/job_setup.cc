@@ -50,7 +50,7 @@ void check_work_dir(const std::string& path) {
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("--workdir: expected a folder, got '",
-                  path,
+                  printable(path),
                   "' (",
                   error ? error.message() : "a file",
                   "); make it first"));

@@ -204,11 +204,11 @@ bool is_executable_file(const std::string& path) {
 }
 
 SpawnError not_found(const std::string& name, const std::string& why) {
-  return {127, cat("cannot start '", name, "': ", why)};
+  return {127, printable(cat("cannot start '", name, "': ", why))};
 }
 
 SpawnError not_startable(const std::string& name, const std::string& why) {
-  return {126, cat("cannot start '", name, "': ", why)};
+  return {126, printable(cat("cannot start '", name, "': ", why))};
 }
 
 // The path is known not to be an executable file; this says why.
@@ -221,14 +221,22 @@ SpawnError cannot_execute(const std::string& path) {
   return not_startable(path, cat("not executable; make it so with: chmod +x ", path));
 }
 
-// exec says "no such file" of a script that is there when the interpreter that its first line names
-// is not.
-std::string missing_interpreter(const std::string& path) {
+// As much of a program's file as the kernel reads for its first line.
+constexpr size_t kFirstBytes = 256;
+
+std::string first_line(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  char bytes[256];
+  char bytes[kFirstBytes];
   const ssize_t size = ::read(file.get(), bytes, sizeof(bytes));
   std::string line(bytes, std::max<ssize_t>(size, 0));
   line.resize(std::min(line.find('\n'), line.size()));
+  return line;
+}
+
+// exec says "no such file" of a script that is there when the interpreter that its first line names
+// is not.
+std::string missing_interpreter(const std::string& path) {
+  const std::string line = first_line(path);
   if (!line.starts_with("#!"))
     return "the interpreter that it names was not found";
   const std::string named(trim(std::string_view(line).substr(2)));
@@ -254,6 +262,9 @@ SpawnError cannot_become_program(const ChildOptions& options,
     return not_found(path, missing_interpreter(path));
   if (plan.failed_errno != ENOEXEC)
     return not_startable(path, why);
+  const std::string line = first_line(path);
+  if (line.starts_with("#!") && line.size() == kFirstBytes)
+    return not_startable(path, cat("its #! line is longer than ", kFirstBytes, " characters"));
   return not_startable(path,
                        "neither a program of this machine's kind nor a script with a #! line; "
                        "rebuild it, or name its interpreter first");

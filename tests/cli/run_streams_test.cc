@@ -63,6 +63,19 @@ TEST(Run, AFullDiskUnderTheConsoleEndsNobody) {
   EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << "said once";
 }
 
+TEST(Program, WhatDoesNotComeOutIsSaid) {
+  const ScratchFolder folder;
+  const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ProgramSettings settings;
+  settings.stdout_fd = full.get();
+  for (const char* const words :
+       {"help", "--version", "run --help", "devices", "plan -n 2", "ps"}) {
+    const Ran ran = muster(split(words, ' '), folder, settings);
+    EXPECT_EQ(ran.code, 1) << words;
+    EXPECT_THAT(ran.err, HasSubstr("cannot write to standard output: No space left")) << words;
+  }
+}
+
 // The rank is started with the signal's default, as is every other.
 TEST(Run, AFileThatMayGrowNoFurtherIsAsAFullDisk) {
   const ScratchFolder folder;

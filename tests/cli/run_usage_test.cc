@@ -35,6 +35,43 @@ TEST(Run, WordsThatAreNoNumbersAndNamesThatNobodyReads) {
               AllOf(HasSubstr("'join_timeot' is not a known name"), Not(HasSubstr("'is_host'"))));
 }
 
+// A number that is too large is no other kind of value, and -1 is no port.
+TEST(Run, NumbersBeyondTheirLimits) {
+  const ScratchFolder folder;
+  const auto error_of = [&](const std::string& flag, const std::string& value) {
+    const Ran ran = muster({"run", flag, value, "true"}, folder);
+    EXPECT_EQ(ran.code, 2) << flag;
+    return ran.err;
+  };
+  EXPECT_THAT(error_of("-n", "1000001"), HasSubstr("expected a number from 1 to 1000000, auto"));
+  EXPECT_THAT(error_of("--nnodes", "100001"), HasSubstr("with 1 <= MIN <= MAX <= 100000"));
+  EXPECT_THAT(error_of("--master-port", "-1"), HasSubstr("a port from 1 to 65535, got '-1'"));
+}
+
+// Names of files may come from strangers, and values from anywhere.
+TEST(Run, WhatDisturbsATerminalIsNotShown) {
+  const ScratchFolder folder;
+  const std::string name = "a\x1b[2Jb\n\rc";
+  const std::vector<std::vector<std::string>> bad = {
+      {"run", "./" + name},
+      {"run", "--config", name, "true"},
+      {"run", "--plan", name, "true"},
+      {"run", "--map", name, "true"},
+      {"run", "--nnodes", name, "true"},
+      {"run", "--workdir", name, "true"},
+      {"run", "--secret-file", name, "--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "true"},
+      {"plan", "--inventory", name},
+      {"checkpoint", "ls", name},
+      {name},
+  };
+  for (const auto& args : bad) {
+    const Ran ran = muster(args, folder);
+    EXPECT_NE(ran.code, 0) << join(args, " ");
+    EXPECT_THAT(ran.err, AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\r")))) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  }
+}
+
 TEST(Run, HelpOfACommandIsWhatItsFlagPrints) {
   const ScratchFolder folder;
   const Ran help = muster({"help", "plan"}, folder);
@@ -106,6 +143,15 @@ TEST(Run, NotFoundAndNotExecutable) {
   EXPECT_THAT(not_executable.err, HasSubstr("chmod +x"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs"))
       << "nothing was started, so nothing written";
+}
+
+TEST(Run, AFirstLineThatTheKernelCuts) {
+  const ScratchFolder folder;
+  const std::string script = folder.write("long", "#!/" + std::string(400, 'x') + "\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const Ran ran = muster({"run", "-n", "1", script}, folder);
+  EXPECT_EQ(ran.code, 126);
+  EXPECT_THAT(ran.err, HasSubstr("its #! line is longer than 256 characters"));
 }
 
 TEST(Run, BadUsageIsOneLineAndTwo) {
