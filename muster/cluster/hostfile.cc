@@ -3,6 +3,8 @@
 // their ranks.
 #include "muster/cluster/hostfile.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cctype>
 #include <functional>
@@ -33,13 +35,20 @@ int parse_slots(std::string_view text, const Refuse& refuse) {
   return static_cast<int>(value.value_or(1));
 }
 
+// The resolver takes "2" for 0.0.0.2, "1.5" for 1.0.0.5 and "010.0.0.1" for 8.0.0.1.
+bool is_short_address(const std::string& name) {
+  in_addr address{};
+  return ::inet_aton(name.c_str(), &address) != 0 &&
+         ::inet_pton(AF_INET, name.c_str(), &address) != 1;
+}
+
 // A name becomes an argument of ssh, so it must not look like an option.
 void check_name(const std::string& name, const Refuse& refuse) {
   constexpr std::string_view kMarks = ".-_@:%";
   const bool plain = std::ranges::all_of(name, [&](unsigned char c) {
     return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
   });
-  if (name.empty() || name[0] == '-' || !plain)
+  if (name.empty() || name[0] == '-' || !plain || is_short_address(name))
     refuse(name);
 }
 
