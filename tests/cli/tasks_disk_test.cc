@@ -55,6 +55,22 @@ TEST_F(TasksDisk, ATaskBeginsWhenTheEndBeforeItIsOnTheDisk) {
   EXPECT_TRUE(there("begun"));
 }
 
+// What the task says of it cannot be written either.
+TEST_F(TasksDisk, ATaskWhoseLogHasNoRoomIsTold) {
+  folder_.write("s.toml", task_table("a", "head -c 200000 /dev/zero"));
+  std::filesystem::create_directory(folder_.path() + "/small");
+  Program program = from_shell(
+      "unshare --mount sh -c 'mount -t tmpfs -o size=64k tmpfs small && exec \"$0\" tasks s.toml "
+      "--run-dir small/run' \"$0\"; echo $?",
+      folder_);
+  const Ran ran = program.finish();
+  if (ran.err.find("[muster]") == std::string::npos)
+    GTEST_SKIP() << "no file system of our own here: " << ran.err;
+  EXPECT_THAT(ran.out, testing::EndsWith("1\n"));
+  EXPECT_THAT(ran.err, HasSubstr("a failed: exit code 1"));
+  EXPECT_THAT(ran.err, HasSubstr("disk      it is full where the log is"));
+}
+
 TEST_F(TasksDisk, NothingBeginsBeforeTheRunItselfIsOnTheDisk) {
   folder_.write("hold", "");
   folder_.write("s.toml", task_table("a", "touch begun"));

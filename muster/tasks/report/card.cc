@@ -1,6 +1,7 @@
 #include "muster/tasks/report/card.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -55,7 +56,7 @@ std::string quoted(std::vector<std::string>::const_iterator from,
                    std::vector<std::string>::const_iterator to) {
   std::string out;
   for (; from != to; ++from)
-    out += cat("    | ", *from, "\n");
+    out += cat("    | ", printable(*from, "\t"), "\n");
   return out;
 }
 
@@ -68,18 +69,25 @@ std::string card_of_job(const Task& task,
   std::string out = cat(kByMuster,
                         printable(task.name),
                         " failed: ",
-                        card->substr(kByMuster.size()),
+                        printable(card->substr(kByMuster.size())),
                         restart_text(attempt),
                         "\n");
   for (auto line = card + 1; line != lines.end() && line->starts_with("  "); ++line) {
     if (!line->starts_with("  said ")) {
-      out += *line + "\n";
+      out += printable(*line, "\t") + "\n";
     } else {
       const auto shown = std::min(card - lines.begin(), kCardLines);
       out += "  last lines\n" + quoted(card - shown, card);
     }
   }
   return out + cat("  log       ", attempt.log, "\n");
+}
+
+// A task cannot say that itself, as what it says goes there.
+bool has_no_room(const Fd& log) {
+  struct statvfs info = {};
+  return log.valid() && ::fstatvfs(log.get(), &info) == 0 && info.f_blocks > 0 &&
+         info.f_bavail == 0;
 }
 
 }  // namespace
@@ -121,6 +129,9 @@ std::string task_card(const Task& task, const TaskResult& result) {
   exit.last_lines = std::move(lines);
   if (const std::string meaning = failure_meaning(exit); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");
+  if (has_no_room(log))
+    out +=
+        "  disk      it is full where the log is; what the task wrote may have failed for that\n";
   if (!exit.last_lines.empty())
     out += "  last lines\n";
   out += quoted(exit.last_lines.begin(), exit.last_lines.end());

@@ -27,6 +27,15 @@ TEST(TaskCard, SaysWhereAndTheLastLines) {
   EXPECT_THAT(card, HasSubstr("    | one\n    | two\n"));
 }
 
+// A log may have anything: a bar that is cut, a program that clears the screen.
+TEST(TaskCard, DisturbsNoTerminal) {
+  EXPECT_THAT(card_with_log("one\x1b[2J\ttwo\n"), HasSubstr("    | one?[2J\ttwo\n"));
+  const std::string card =
+      card_with_log("[muster] rank 1 failed first: \x1b[2Jexit\n  where     host \x1b]0;b\x07\n");
+  EXPECT_THAT(card, HasSubstr("digits failed: rank 1 failed first: ?[2Jexit\n"));
+  EXPECT_THAT(card, HasSubstr("\n  where     host ?]0;b?\n"));
+}
+
 TEST(TaskCard, IsTheJobsOwnForATaskOfRanks) {
   const std::string card = card_with_log(
       "[0] noise\n[muster] rank 1 failed first: exit code 4\n  where     host box, cpu:1, pid 7\n"
