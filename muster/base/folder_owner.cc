@@ -37,9 +37,22 @@ Error owned_by_another(const std::string& path, uid_t owner) {
 
 Error is_a_link(const std::string& path) {
   return {ErrorCode::failed_precondition,
-          cat("logs: expected a folder or file that is no link, got '",
+          cat("run folder: expected a folder or file that is no link, got '",
               printable(path),
               "'; remove it, or name another place with --run-dir or --log-dir")};
+}
+
+Error is_no_folder(const std::string& path) {
+  return {ErrorCode::failed_precondition,
+          cat("run folder: expected a folder, got the file '",
+              printable(path),
+              "'; remove it, or name another place with --run-dir or --log-dir")};
+}
+
+bool is_link(const Fd& above, const std::string& name) {
+  struct stat info = {};
+  return ::fstatat(above.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+         S_ISLNK(info.st_mode);
 }
 
 // A link and what it points to must both have a trusted owner. A folder that is not there passes.
@@ -69,10 +82,11 @@ Fd open_next_folder(const Fd& above, const std::string& name, const std::string&
   if (::mkdirat(above.get(), name.c_str(), 0777) != 0 && errno != EEXIST)
     fail_errno(cat("cannot create '", path, "'"), errno);
   Fd folder(::openat(above.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder.valid() && (errno == ELOOP || errno == ENOTDIR))
-    throw is_a_link(path);
-  if (!folder.valid())
-    fail_errno(cat("cannot open '", path, "'"), errno);
+  const int error = folder.valid() ? 0 : errno;
+  if (error == ELOOP || error == ENOTDIR)
+    throw is_link(above, name) ? is_a_link(path) : is_no_folder(path);
+  if (error != 0)
+    fail_errno(cat("cannot open '", path, "'"), error);
   const uid_t owner = stat_of(folder, path).st_uid;
   if (!is_trusted(owner, stat_of(above, path)))
     throw owned_by_another(path, owner);

@@ -83,6 +83,18 @@ TEST_F(FolderOwner, FoldersAreMadeThroughNoLink) {
   EXPECT_TRUE(fs::is_empty(in("elsewhere")));
 }
 
+// A run's folder may be one that a program has files of its own in.
+TEST_F(FolderOwner, AFileInThePlaceOfAFolderIsNamedAsOne) {
+  const std::string file = scratch_.write("plans", "mine");
+  try {
+    make_folder_below(scratch_.path(), "plans");
+    FAIL() << "no folder can be there";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected a folder, got the file '" + file + "'"));
+  }
+  EXPECT_TRUE(fs::is_regular_file(file));
+}
+
 TEST_F(FolderOwner, AFolderThatAnotherHasMadeThereIsRefused) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "only root can give a folder away";
