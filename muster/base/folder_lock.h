@@ -46,8 +46,8 @@ class FolderLock {
   // share().
   bool is_new_start() const { return is_new_start_; }
 
-  // Before share(): whether nobody else holds the folder, of this start either. False without
-  // locks.
+  // Whether nobody else holds the folder, of this start either: then nobody else comes in until
+  // share(). False without locks.
   bool is_alone() const;
 
   // Why it holds nothing: "Read-only file system". Empty: it holds the folder.

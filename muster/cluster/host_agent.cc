@@ -210,6 +210,7 @@ int HostAgent::finish(const Order& order) {
   const bool stopped = order.exit_code == kStoppedExitCode && have_stopped(order.exits);
   if (job_)
     job_->finish(order, stopped);
+  job_.reset();  // others may wait for its folder
   if (!order.reason.empty() && !cluster_.remote)
     log(stopped ? LogLevel::info : LogLevel::error, order.reason);
   member_->report({.kind = Report::Kind::leave});

@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
@@ -260,9 +263,22 @@ void JobSetup::remove_empty_folders() const {
   ::rmdir(facts_.log_dir.c_str());
 }
 
+// The launchers of other hosts, which may have the folder too, end at about the same time: they may
+// still write there. Without locks nobody knows.
+bool JobSetup::have_others_left() const {
+  constexpr std::chrono::seconds kPatience{2};
+  const Deadline deadline(kPatience);
+  while (lock_.why_not().empty() && !lock_.is_alone()) {
+    if (deadline.passed())
+      return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 void JobSetup::remove_unused_folders() const {
   remove_empty_folders();
-  if (is_new_folder_)
+  if (is_new_folder_ && have_others_left())
     remove_unused_run_folder(facts_.run_dir, latest_before_);
 }
 

@@ -69,12 +69,14 @@ class JobSetup {
   // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
-  // And the run's folder, if this job made it and nothing is in it but plan.json and run.json: on
-  // no host may it be needed any more.
+  // And the run's folder, if this launcher made it and nothing is in it but plan.json and run.json.
+  // Blocking: some seconds at most, for launchers of other hosts that have the folder too; if one
+  // keeps it, it stays.
   void remove_unused_folders() const;
 
  private:
   void take_folders(const std::string& given_plan);
+  bool have_others_left() const;
 
   JobFacts facts_;
   RankRendezvous rendezvous_;
