@@ -168,7 +168,7 @@ void rename_aside(const std::string& aside, const std::string& path) {
     return;
   const int error = errno;
   ::unlink(aside.c_str());
-  fail_errno(cat("cannot rename '", aside, "' to '", path, "'"), error);
+  fail_errno(cat("cannot write '", path, "'"), error);
 }
 
 bool is_at(const Fd& file, const std::string& path) {
@@ -185,7 +185,7 @@ void write_file(const std::string& path, const std::string& bytes) {
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (!fd.valid())
-      fail_errno(cat("cannot create '", aside, "'"), errno);
+      fail_errno(cat("cannot write '", path, "'"), errno);
     try {
       write_all(fd.get(), bytes, path);
     } catch (const Error&) {

@@ -118,6 +118,20 @@ TEST_F(FdTest, ErrorsNameThePath) {
   EXPECT_THROW(write_all(-1, "x"), Error);
 }
 
+// The name of the file aside says nothing to a person, and the file itself must not stay.
+TEST_F(FdTest, AFileThatCannotBeReplacedIsNamedAlone) {
+  std::filesystem::create_directory(dir_ + "/taken");
+  for (const auto& path : {dir_ + "/taken", dir_ + "/absent/f"}) {
+    try {
+      write_file(path, "x");
+      ADD_FAILURE() << path;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), testing::StartsWith("cannot write '" + path + "': "));
+    }
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
+}
+
 // Whatever cannot grow (a full disk, a quota, ulimit -f) is named, whoever writes.
 TEST_F(FdTest, AFileThatCannotGrowIsNamed) {
   const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
