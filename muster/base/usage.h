@@ -19,7 +19,14 @@ inline Error bad_flag(const std::string& flag,
                       const std::string& got,
                       const std::string& next = "") {
   return {ErrorCode::invalid_argument,
-          cat(flag, ": expected ", expected, ", got '", printable(got), "'", next.empty() ? "" : "; ", next)};
+          cat(flag,
+              ": expected ",
+              expected,
+              ", got '",
+              printable(got),
+              "'",
+              next.empty() ? "" : "; ",
+              next)};
 }
 
 // What `read` returns, which reads the file that `flag` names.

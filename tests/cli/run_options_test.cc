@@ -46,7 +46,9 @@ TEST(RunOptions, NprocPerNode) {
     EXPECT_THAT(
         refusal([&](RunFlags& f) { f.nproc_per_node = bad; }),
         HasSubstr(
-            cat("--nproc-per-node: expected a number from 1 to 1000000, auto, cpu or gpu, got '", bad, "'")));
+            cat("--nproc-per-node: expected a number from 1 to 1000000, auto, cpu or gpu, got '",
+                bad,
+                "'")));
   }
 }
 
