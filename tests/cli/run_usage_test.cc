@@ -154,6 +154,14 @@ TEST(Run, AFirstLineThatTheKernelCuts) {
   EXPECT_THAT(ran.err, HasSubstr("its #! line is longer than 256 characters"));
 }
 
+TEST(Program, ARunsFolderInThePlaceOfACheckpoint) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder.path() + "/run/checkpoints/step-1");
+  const Ran ran = muster({"checkpoint", "show", "run"}, folder);
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.err, HasSubstr("got a run's folder; name one of its checkpoints"));
+}
+
 TEST(Run, BadUsageIsOneLineAndTwo) {
   const ScratchFolder folder;
   const std::vector<std::vector<std::string>> bad = {

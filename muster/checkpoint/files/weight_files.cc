@@ -50,6 +50,8 @@ std::vector<std::string> indexed_files(const std::string& folder) {
   const bool has_pickle =
       exists_at(cat(path, "/", kPickleFile)) || exists_at(cat(path, "/", kPickleIndexFile));
   std::string got = "none of them; name the safetensors file itself";
+  if (exists_at(path + "/checkpoints"))
+    got = "a run's folder; name one of its checkpoints, as `muster checkpoint ls` lists them";
   if (has_pickle)
     got = cat(kPickleFile,
               ", which torch.save has written; convert it: "
