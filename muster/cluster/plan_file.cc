@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -47,9 +48,12 @@ void PlanFile::remove_own() {
   const std::string aside = name_aside(path_);
   if (::rename(path_.c_str(), aside.c_str()) != 0)
     return;
-  if (!is_at(own, aside))
-    ::link(aside.c_str(), path_.c_str());
-  ::unlink(aside.c_str());
+  const bool is_others = !is_at(own, aside);
+  if (is_others && ::link(aside.c_str(), path_.c_str()) != 0 && errno != EEXIST) {
+    ::rename(aside.c_str(), path_.c_str());  // the file system has no hard links
+  } else {
+    ::unlink(aside.c_str());
+  }
 }
 
 }  // namespace muster

@@ -115,7 +115,8 @@ std::string consequences(const std::vector<RankExit>& exits,
 // Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with
 // them, and so does that of Python's faulthandler.
 bool begins_with_innermost(const std::string& stack) {
-  return trim(stack).starts_with("#") || stack.find("frame #0: ") != std::string::npos ||
+  return trim(stack).starts_with("#") || stack.find("\n  #0 ") != std::string::npos ||
+         stack.find("frame #0: ") != std::string::npos ||
          stack.find("(most recent call first)") != std::string::npos;
 }
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "muster/base/absent_memory.h"
 #include "muster/run/stack_text.h"
 
 // Everything that a handler uses has been made before the signal comes: buffers of a fixed size, an
@@ -189,6 +190,15 @@ void say_stack(const void* context) {
   }
 }
 
+// Says why the address may have no memory, if that is known.
+void say_absent_memory(int signal, const siginfo_t& info) {
+  const char* const note = absent_memory.note;
+  const bool is_fault = signal == SIGSEGV && info.si_code > 0;
+  if (is_fault && note != nullptr &&
+      reinterpret_cast<uintptr_t>(info.si_addr) < absent_memory.bytes)
+    say(note, std::strlen(note));
+}
+
 // The handler of SIGALRM: ends the process by the signal that is being reported.
 void end_by_signal(int) {
   sigset_t signal;
@@ -223,6 +233,7 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
     end_soon();
     begin_error(short_name(signal));
     say_head(short_name(signal));
+    say_absent_memory(signal, *info);
     say_stack(context);
     end_error();
   } else if (nobody != self) {

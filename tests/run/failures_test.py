@@ -85,6 +85,13 @@ class Stacks(ProgramTest):
         self.assert_fails(self.failing("thread", 1), "error     std::runtime_error: the reactor is too cold", "probe(", code=128 + signal.SIGABRT)
         self.assert_fails(self.failing("deep", 1), "error: SIGSEGV; its stack", "depth_of(int)", code=128 + signal.SIGSEGV)
 
+    def test_a_parameter_without_memory_is_told_of(self):
+        note = "parameters of a fully sharded model have no memory between steps; read them while whole_parameters() lives"
+        done = self.failing("sharded parameter", 1)
+        self.assert_fails(done, "error: SIGSEGV; its stack", "[0] " + note, "read_between_steps(", code=128 + signal.SIGSEGV)
+        self.assertEqual(self.error_of(0)["extraInfo"]["muster"]["said"][1], note)
+        self.assertNotIn(note, self.failing("null").stderr)
+
     def test_a_fault_while_the_linker_waits_ends_the_rank_too(self):
         self.assert_fails(self.failing("load", 1), "error: SIGSEGV; its stack", "killed by SIGSEGV", code=128 + signal.SIGSEGV)
 

@@ -23,6 +23,17 @@ namespace {
   return depth < 1'000'000 ? depth_of(depth + 1) + room[0] : depth;
 }
 
+// LibTorch is not told to refuse the read: torch::load looks at the memory that it replaces.
+void read_between_steps(muster::Context& ctx) {
+  torch::nn::Sequential net(torch::nn::Linear(8, 4));
+  muster::FullySharded sharded(ctx.process_group());
+  auto model = sharded.wrap(net);
+  torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+  model(torch::ones({2, 8})).sum().backward();
+  optimizer.step();
+  std::cout << net->parameters()[0].norm() << std::endl;
+}
+
 void probe(const std::string& what, muster::Context& ctx) {
   if (what == "place") {
     std::cout << "rank " << ctx.rank() << " local " << ctx.local_rank() << " of "
@@ -54,6 +65,8 @@ void probe(const std::string& what, muster::Context& ctx) {
              RTLD_NOW);
   } else if (what == "deep") {
     std::cout << depth_of(1) << std::endl;
+  } else if (what == "sharded parameter") {
+    read_between_steps(ctx);
   } else if (what == "own handler") {
     ::signal(SIGSEGV, [](int) { ::_exit(23); });
     ::raise(SIGSEGV);

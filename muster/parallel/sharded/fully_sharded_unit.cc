@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/absent_memory.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -198,6 +199,12 @@ void FullyShardedUnit::allocate_memory() {
 // The storage stays, since autograd's views of it do.
 void FullyShardedUnit::release_memory() {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
+  if (flat.is_cpu()) {
+    note_absent_memory(
+        storage.nbytes(),
+        "parameters of a fully sharded model have no memory between steps; read them "
+        "while whole_parameters() lives\n");
+  }
   storage.reset();
   refuse_writes(storage, &refuse_write);
   const auto set = owner.lock();
