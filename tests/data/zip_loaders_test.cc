@@ -165,18 +165,18 @@ TEST(ZipLoaders, RefusesStepsOfDifferentNumbersOfBatches) {
 }
 
 // What a step of several batches has: which samples, whether it is the last, and the weights.
-struct Group {
+struct ZippedStep {
   Read samples;
   std::vector<bool> last;
   double first_weight = 0, second_weight = 0;
 };
 
 template <class Range>
-std::vector<Group> groups_of(Range&& range) {
+std::vector<ZippedStep> groups_of(Range&& range) {
   const torch::NoGradGuard no_grad;
-  std::vector<Group> groups(1);
+  std::vector<ZippedStep> groups(1);
   for (const auto& [first, second] : range) {
-    Group& group = groups.back();
+    ZippedStep& group = groups.back();
     test::add_numbers(first.labels, &group.samples.first);
     test::add_numbers(second.labels, &group.samples.second);
     group.first_weight += first.weight;
@@ -305,9 +305,9 @@ TEST(ZipLoaders, ResumesInTheMiddleOfAStep) {
 
 TEST(ZipLoaders, AStepHasSeveralBatchesOfStreams) {
   const torch::NoGradGuard no_grad;
-  const auto numbers_of = [](const std::vector<Group>& groups) {
+  const auto numbers_of = [](const std::vector<ZippedStep>& groups) {
     Read all;
-    for (const Group& group : groups)
+    for (const ZippedStep& group : groups)
       add(&all, group.samples);
     return all;
   };

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -311,6 +312,27 @@ class Metrics(PackageTest):
         muster.metrics(2, folder=self.folder, loss=2)
         muster.metrics(3, folder=self.folder / ".", loss=3)
         self.assertEqual(self.lines(), ['{"step":1,"loss":1}', '{"step":2,"loss":2}', '{"step":3,"loss":3}'])
+
+    def test_a_folder_stays_locked_when_its_files_are_copied(self):
+        script = f"""
+import muster, os, pathlib, signal
+muster.metrics(1, folder={str(self.folder)!r}, loss=1)
+pathlib.Path({str(self.folder)!r}, ".metrics.jsonl.lock").read_bytes()
+child = os.fork()
+if child == 0:
+    signal.pause()
+print(child, flush=True)
+signal.pause()"""
+        first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(first.stdout.close)
+        self.addCleanup(first.wait)
+        self.addCleanup(first.kill)
+        self.addCleanup(os.kill, int(first.stdout.readline()), signal.SIGKILL)
+        with self.assertRaisesRegex(muster.FailedPrecondition, "expected no job that still writes there"):
+            muster.metrics(2, folder=self.folder, loss=2)
+        first.kill()
+        first.wait()
+        muster.metrics(2, folder=self.folder, loss=2)  # the child that goes on does not have it
 
     def test_a_later_attempt_of_a_launch_shares_its_folder(self):
         script = f"import muster, sys; muster.metrics(1, folder={str(self.folder)!r}, loss=1); print('wrote', flush=True); sys.stdin.read()"
