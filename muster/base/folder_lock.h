@@ -62,6 +62,9 @@ class FolderLock {
   // The same where no other holds the folder too: call it last. A forked child leaves its parent's.
   void remove_file_if_alone();
 
+  // False in a forked child, which shares its parent's.
+  bool is_of_this_process() const { return owner_ == ::getpid(); }
+
  private:
   bool try_lock();
   bool may_share(const std::vector<std::string>& note) const;

@@ -48,7 +48,7 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
   HeldLocks& held = held_locks();
   const std::lock_guard lock(held.mutex);
   std::weak_ptr<const FolderLock>& mine = held.by_path[name_of(folder, file)];
-  if (auto there = mine.lock())
+  if (auto there = mine.lock(); there && there->is_of_this_process())
     return there;
   const std::shared_ptr<FolderLock> taken(
       new FolderLock(
@@ -73,8 +73,9 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
 std::string other_process_with(const std::string& folder, const std::string& file) {
   HeldLocks& held = held_locks();
   const std::lock_guard lock(held.mutex);
-  const auto mine = held.by_path.find(name_of(folder, file));
-  if (mine != held.by_path.end() && !mine->second.expired())
+  const auto found = held.by_path.find(name_of(folder, file));
+  const auto mine = found == held.by_path.end() ? nullptr : found->second.lock();
+  if (mine && mine->is_of_this_process())
     return "";
   return holder_of_folder({.folder = folder, .file = file});
 }

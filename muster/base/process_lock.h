@@ -18,8 +18,9 @@ struct JobLaunch {
 
 // Held while it lives; its file is removed then, unless another process shares it. Makes the
 // folder. Where the folder cannot be locked, it warns as `subject` and holds nothing: another job
-// that `does` so is not refused. Blocking: some seconds, while another process has it. Throws:
-// failed_precondition naming the other; io.
+// that `does` so is not refused. A forked child is another process. Blocking: some seconds, while
+// another process has it; locks of other folders wait too. Throws: failed_precondition naming the
+// other; io.
 std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
                                                    const std::string& file,
                                                    const JobLaunch& job,
