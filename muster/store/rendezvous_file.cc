@@ -108,7 +108,7 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid())
-      fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"),
+      fail_errno(cat("cannot create '", path_, "', by which the hosts of this job find each other"),
                  errno);
     digits += cat("\n", point.endpoint, "\n");
     try {

@@ -140,7 +140,7 @@ class TraceWriter {
         aside_(name_aside(path)),
         fd_(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
     if (!fd_.valid())
-      fail_errno(cat("trace: cannot write '", aside_, "'"), errno);
+      fail_errno(cat("trace: cannot write '", path, "'"), errno);
     text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   }
   ~TraceWriter() {
@@ -161,12 +161,12 @@ class TraceWriter {
     text_ += "\n]}\n";
     flush();
     fd_.reset();
-    fs::rename(aside_, path_);
+    rename_aside(aside_, path_);
   }
 
  private:
   void flush() {
-    write_all(fd_.get(), text_, aside_);
+    write_all(fd_.get(), text_, path_);
     text_.clear();
   }
   const std::string path_;

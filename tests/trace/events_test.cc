@@ -12,7 +12,9 @@
 #include <span>
 #include <thread>
 
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/trace/event_file.h"
 #include "muster/trace/merge_trace.h"
@@ -54,6 +56,20 @@ class Events : public testing::Test {
 
   std::string folder_;
 };
+
+// The ranks' files stay, so that the trace can be made again.
+TEST_F(Events, ATraceThatFindsNoPlaceIsNamedAloneAndLeavesNothing) {
+  open(0)->add_span("step", 1, 100, 5'000, 9'500);
+  const std::string place = folder_ + "/trace.json";
+  std::filesystem::create_directories(place + "/in the way");
+  try {
+    merge_trace(folder_);
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), testing::StartsWith("cannot write '" + place + "': "));
+  }
+  EXPECT_THAT(paths_in(folder_), testing::UnorderedElementsAre(folder_ + "/trace", place));
+}
 
 TEST_F(Events, OfRanksAreOneTrace) {
   open(0, 1'000'000)->add_span("step", 1, 100, 5'000, 9'500);
