@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
@@ -171,28 +172,41 @@ void rename_aside(const std::string& aside, const std::string& path) {
   fail_errno(cat("cannot write '", path, "'"), error);
 }
 
+// NFS knows no renameat2 with flags, but links.
+int rename_if_new(const std::string& aside, const std::string& path) {
+  int result = ::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE);
+  if (result != 0 && errno == EINVAL)
+    result = ::link(aside.c_str(), path.c_str());
+  return result == 0 ? 0 : errno;
+}
+
+// An NFS client asks the server when a file is opened; what it knows of a name alone may be old.
 bool is_at(const Fd& file, const std::string& path) {
+  constexpr int kLook = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  const Fd found(::open(path.c_str(), kLook));
   struct stat ours = {};
   struct stat there = {};
-  if (::fstat(file.get(), &ours) != 0 || ::lstat(path.c_str(), &there) != 0)
+  if (::fstat(file.get(), &ours) != 0 || ::fstat(found.get(), &there) != 0)
     return false;
   return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+void write_aside(const std::string& aside, const std::string& path, const std::string& bytes) {
+  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!fd.valid())
+    fail_errno(cat("cannot write '", path, "'"), errno);
+  try {
+    write_all(fd.get(), bytes, path);
+  } catch (const Error&) {
+    ::unlink(aside.c_str());
+    throw;
+  }
 }
 
 // A file that was not written whole is removed, and the old one stays.
 void write_file(const std::string& path, const std::string& bytes) {
   const std::string aside = name_aside(path);
-  {
-    const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-    if (!fd.valid())
-      fail_errno(cat("cannot write '", path, "'"), errno);
-    try {
-      write_all(fd.get(), bytes, path);
-    } catch (const Error&) {
-      ::unlink(aside.c_str());
-      throw;
-    }
-  }
+  write_aside(aside, path, bytes);
   rename_aside(aside, path);
 }
 

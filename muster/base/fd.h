@@ -81,8 +81,16 @@ std::string read_small_plain_file(const std::string& path);
 // hosts and containers, which have the same process ids, may share the folder. Throws: io.
 std::string name_aside(const std::string& path);
 
+// Writes a new file with a name from name_aside, or none. Throws: io naming `path`, whose file it
+// is to be.
+void write_aside(const std::string& aside, const std::string& path, const std::string& bytes);
+
 // Gives a file from name_aside its name; where it cannot get that, it is removed. Throws: io.
 void rename_aside(const std::string& aside, const std::string& path);
+
+// The same where no file has that name yet. Returns 0, EEXIST or another errno. The name aside may
+// stay, too: some file systems know no better than a second name.
+int rename_if_new(const std::string& aside, const std::string& path);
 
 // Whether the path names this file still. A link does not.
 bool is_at(const Fd& file, const std::string& path);

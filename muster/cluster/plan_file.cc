@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/placement/plan_json.h"
 
 namespace muster {
@@ -32,7 +33,7 @@ void PlanFile::write_later(int round, const Plan& whole) {
 // The file is opened before it gets its name: under that, another host may replace it at once.
 void PlanFile::write(const Plan& whole) {
   const std::string aside = name_aside(path_);
-  write_file(aside, plan_to_json(whole));
+  write_aside(aside, path_, plan_to_json(whole));
   own_ = Fd(::open(aside.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   rename_aside(aside, path_);
 }
@@ -48,11 +49,11 @@ void PlanFile::remove_own() {
   const std::string aside = name_aside(path_);
   if (::rename(path_.c_str(), aside.c_str()) != 0)
     return;
-  const bool is_others = !is_at(own, aside);
-  if (is_others && ::link(aside.c_str(), path_.c_str()) != 0 && errno != EEXIST) {
-    ::rename(aside.c_str(), path_.c_str());  // the file system has no hard links
-  } else {
+  const int put_back = is_at(own, aside) ? 0 : rename_if_new(aside, path_);
+  if (is_one_of(put_back, 0, EEXIST)) {
     ::unlink(aside.c_str());
+  } else {
+    ::rename(aside.c_str(), path_.c_str());
   }
 }
 

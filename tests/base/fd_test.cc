@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -133,6 +134,30 @@ TEST_F(FdTest, AFileThatCannotBeReplacedIsNamedAlone) {
 }
 
 // Whatever cannot grow (a full disk, a quota, ulimit -f) is named, whoever writes.
+TEST_F(FdTest, ANameIsTakenOnceOnly) {
+  const std::string path = dir_ + "/new";
+  write_file(path + ".1", "one");
+  EXPECT_EQ(rename_if_new(path + ".1", path), 0);
+  write_file(path + ".2", "two");
+  EXPECT_EQ(rename_if_new(path + ".2", path), EEXIST);
+  EXPECT_EQ(read_file(path), "one");
+  EXPECT_EQ(read_file(path + ".2"), "two");
+}
+
+TEST_F(FdTest, AFileIsAtItsNameOnly) {
+  const std::string path = dir_ + "/file";
+  write_file(path, "text");
+  const Fd file = open_plain_file(path);
+  EXPECT_TRUE(is_at(file, path));
+  std::filesystem::create_symlink(path, dir_ + "/link");
+  EXPECT_FALSE(is_at(file, dir_ + "/link"));
+  write_file(path, "text");
+  EXPECT_FALSE(is_at(file, path)) << "it is another file of the same text";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(is_at(file, path)) << "the other end of a pipe is not waited for";
+}
+
 TEST_F(FdTest, AFileThatCannotGrowIsNamed) {
   const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   const Fd limited(::open((dir_ + "/limited").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));

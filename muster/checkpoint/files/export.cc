@@ -2,7 +2,6 @@
 // into a file of another name, which gets its own when all of it is on the disk.
 #include "muster/checkpoint/files/export.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,12 +106,11 @@ struct AsideFile {
 
   // When two export to one name at once, one of them fails here.
   void publish(const std::string& path, bool replace) {
-    const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
-    int result = ::renameat2(AT_FDCWD, name.c_str(), AT_FDCWD, path.c_str(), flags);
-    if (result != 0 && errno == EINVAL)
-      result = ::link(name.c_str(), path.c_str());  // the file system does not know the flag
-    if (result != 0)
-      fail_errno(cat("export: cannot give the file its name '", path, "'"), errno);
+    const auto rename = [&] {
+      return ::rename(name.c_str(), path.c_str()) == 0 ? 0 : errno;
+    };
+    if (const int error = replace ? rename() : rename_if_new(name, path); error != 0)
+      fail_errno(cat("export: cannot give the file its name '", path, "'"), error);
   }
 
   std::string name;
