@@ -152,7 +152,7 @@ bool FolderLock::try_lock() {
 }
 
 // To whoever has it, the lock is given again.
-bool FolderLock::is_alone() const {
+bool FolderLock::try_alone() const {
   return file_.valid() && why_not_.empty() && set_lock(file_, F_WRLCK) == 0;
 }
 

@@ -1,7 +1,8 @@
 // The lock on a folder in which a job writes, so that two jobs never mix their files. A start of a
 // job of several hosts has launchers that may share the folder: they hold the lock together, by the
-// start's id. The kernel releases it with its last holder. For launchers, and for whoever saves
-// checkpoints.
+// start's id. The kernel releases it with its last holder. On some mounts (NFS with local_lock) locks
+// reach one host alone: there, hosts of one start go by the id. For launchers, and for whoever saves
+// checkpoints or writes metrics.
 #pragma once
 
 #include <sys/types.h>
@@ -46,9 +47,9 @@ class FolderLock {
   // share().
   bool is_new_start() const { return is_new_start_; }
 
-  // Whether nobody else holds the folder, of this start either: then nobody else comes in until
-  // share(). False without locks.
-  bool is_alone() const;
+  // Takes the lock alone, if nobody else holds the folder, of this start either: then nobody else
+  // comes in until share(). False where others do, and without locks.
+  bool try_alone() const;
 
   // Why it holds nothing: "Read-only file system". Empty: it holds the folder.
   const std::string& why_not() const { return why_not_; }

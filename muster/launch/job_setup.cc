@@ -188,16 +188,16 @@ void JobSetup::take_folders(const std::string& given_plan) {
     move_earlier_logs(facts_.log_dir);
   if (lock_.is_new_start()) {
     ::unlink(cat(facts_.run_dir, "/failure.json").c_str());
-    if (lock_.why_not().empty())
+    if (lock_.why_not().empty()) {  // else others of this start may have written theirs
       remove_earlier_parts(facts_.run_dir);
+      remove_earlier_plan(facts_.plan_path, given_plan);
+    }
     const bool is_new_work_dir = is_new_folder_ && facts_.work_dir == facts_.run_dir;
     if (!is_new_work_dir) {
       remove_earlier_activity(facts_.work_dir);
       keep_earlier_trace(facts_.work_dir);
     }
   }
-  if (lock_.is_alone())
-    remove_earlier_plan(facts_.plan_path, given_plan);
   lock_.share();
   log_lock_.share();
 }
@@ -263,22 +263,29 @@ void JobSetup::remove_empty_folders() const {
   ::rmdir(facts_.log_dir.c_str());
 }
 
+std::function<bool()> brief_patience() {
+  constexpr std::chrono::seconds kPatience{2};
+  return [deadline = Deadline(kPatience)] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return !deadline.passed();
+  };
+}
+
 // The launchers of other hosts, which may have the folder too, end at about the same time: they may
 // still write there. Without locks nobody knows.
-bool JobSetup::have_others_left() const {
-  constexpr std::chrono::seconds kPatience{2};
-  const Deadline deadline(kPatience);
-  while (lock_.why_not().empty() && !lock_.is_alone()) {
-    if (deadline.passed())
+bool JobSetup::have_others_left(const std::function<bool()>& wait) const {
+  while (lock_.why_not().empty() && !lock_.try_alone()) {
+    if (!wait())
       return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
 }
 
-void JobSetup::remove_unused_folders() const {
+// Nobody waits for a folder that stays anyway.
+void JobSetup::remove_unused_folders(const std::function<bool()>& wait) const {
   remove_empty_folders();
-  if (is_new_folder_ && have_others_left())
+  const bool may_go = is_new_folder_ && may_be_unused(facts_.run_dir);
+  if (may_go && have_others_left(wait))
     remove_unused_run_folder(facts_.run_dir, latest_before_);
 }
 

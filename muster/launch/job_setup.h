@@ -2,6 +2,7 @@
 // place to meet, leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ std::vector<std::string> program_paths(const LaunchOptions& options);
 // The MASTER_PORT at which strangers are to be watched for; 0: none, as ranks of a program that
 // starts itself meet in muster's own store.
 int watched_port(const LaunchOptions& options, const JobFacts& job);
+
+// Pauses for a moment at each call. False, once two seconds have passed.
+std::function<bool()> brief_patience();
 
 class JobSetup {
  public:
@@ -70,13 +74,13 @@ class JobSetup {
   void remove_empty_folders() const;
 
   // And the run's folder, if this launcher made it and nothing is in it but plan.json and run.json.
-  // Blocking: some seconds at most, for launchers of other hosts that have the folder too; if one
-  // keeps it, it stays.
-  void remove_unused_folders() const;
+  // Launchers of other hosts may have the folder too: while one has, `wait` is called, and if that
+  // returns false, the folder stays. Blocking.
+  void remove_unused_folders(const std::function<bool()>& wait = brief_patience()) const;
 
  private:
   void take_folders(const std::string& given_plan);
-  bool have_others_left() const;
+  bool have_others_left(const std::function<bool()>& wait) const;
 
   JobFacts facts_;
   RankRendezvous rendezvous_;

@@ -105,15 +105,22 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
   return newest;
 }
 
-// Whether the folder holds nothing but kLaunchersOwn.
-bool holds_no_results(const fs::path& run_dir) {
+bool is_launchers_own(const std::string& name) {
+  return contains(kLaunchersOwn, name);
+}
+
+// A file that is being written has its name and more (name_aside).
+bool will_be_launchers_own(const std::string& name) {
+  return is_launchers_own(name.substr(0, name.find(".tmp-")));
+}
+
+// Whether the folder can be read, and what it holds has such names alone.
+bool all_names_are(bool (*is_such)(const std::string&), const fs::path& run_dir) {
   std::error_code error;
   const std::vector<fs::path> paths = paths_in(run_dir, error);
-  const bool all_are_ours = std::ranges::all_of(paths, [](const fs::path& path) {
-    const std::string name = path.filename().string();
-    return std::ranges::find(kLaunchersOwn, name) != std::end(kLaunchersOwn);
-  });
-  return all_are_ours && !error;
+  const bool all_are = std::ranges::all_of(
+      paths, [&](const fs::path& path) { return is_such(path.filename().string()); });
+  return all_are && !error;
 }
 
 }  // namespace
@@ -209,6 +216,10 @@ bool holds_only(const std::string& folder, const std::string& name) {
   return !is_gone && paths.size() == 1 && paths[0].filename() == name;
 }
 
+bool may_be_unused(const std::string& run_dir) {
+  return lies_in_runs(run_dir) && all_names_are(will_be_launchers_own, run_dir);
+}
+
 // The lock keeps another launcher from making the folder the newest while it goes.
 void remove_unused_run_folder(const std::string& run_dir, const std::string& latest_before) {
   const fs::path folder = run_dir;
@@ -216,7 +227,7 @@ void remove_unused_run_folder(const std::string& run_dir, const std::string& lat
     return;
   const fs::path runs = folder.parent_path();
   const Fd lock = lock_runs(runs);
-  if (!holds_no_results(folder))
+  if (!all_names_are(is_launchers_own, folder))
     return;
   std::error_code error;
   for (const char* const name : kLaunchersOwn)

@@ -40,6 +40,10 @@ std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
 // Whether the folder has a file of this name and nothing else.
 bool holds_only(const std::string& folder, const std::string& name);
 
+// Whether remove_unused_run_folder() may be of use, for all that can be seen now: somebody else may
+// write there.
+bool may_be_unused(const std::string& run_dir);
+
 // Removes a folder in `runs/` that holds nothing, or what the launcher itself writes alone;
 // `latest` then points to the run before: the folder `latest_before` if that is there, else to the
 // one that changed last.
