@@ -83,6 +83,12 @@ HostJob::HostJob(const LaunchOptions& options,
           options_, std::move(ranks), host_.host.num_cores, first.launch)),
       plan_file_(std::make_shared<PlanFile>(setup_->facts().run_dir, options_.plan)) {}
 
+// Threads of the telemetry may outlive it, and know the file.
+HostJob::~HostJob() {
+  plan_file_->end();
+  setup_->remove_part();
+}
+
 void HostJob::begin_round(const Order& order) {
   setup_->use_plan(order.plan, {});  // lets the last round's leases go
   setup_->use_plan(order.plan, lease_host(order.plan, *order.host_index, options_));
@@ -188,7 +194,13 @@ void HostJob::leave_telemetry(int round) {
     telemetry_->leave(attempt_of(round));
 }
 
+void HostJob::become_spare() {
+  telemetry_.reset();
+  plan_file_->leave();
+}
+
 void HostJob::leave() {
+  plan_file_->leave();
   if (telemetry_)
     telemetry_->finish();
   if (record_)
@@ -196,6 +208,7 @@ void HostJob::leave() {
 }
 
 void HostJob::finish(const Order& order, bool stopped) {
+  plan_file_->end();
   if (telemetry_) {
     telemetry_->collect(attempt_of(order.round));
     telemetry_->finish();

@@ -44,7 +44,7 @@ class HostJob {
 
   HostJob(const HostJob&) = delete;
   HostJob& operator=(const HostJob&) = delete;
-  ~HostJob() { setup_->remove_part(); }
+  ~HostJob();
 
   // A round of new processes begins. Throws: Error where this host cannot start its ranks.
   void begin_round(const Order& order);
@@ -64,7 +64,7 @@ class HostJob {
   void leave_telemetry(int round);
 
   // This host has no part in the round that begins.
-  void become_spare() { telemetry_.reset(); }
+  void become_spare();
   // This host takes no more part, and another keeps the record.
   void leave();
   // The job is over: collects, writes and shows what there is to show of it.

@@ -30,6 +30,17 @@ void PlanFile::write_later(int round, const Plan& whole) {
     write(whole);
 }
 
+void PlanFile::end() {
+  const std::lock_guard lock(mutex_);
+  round_.reset();
+}
+
+void PlanFile::leave() {
+  const std::lock_guard lock(mutex_);
+  round_.reset();
+  remove_own();
+}
+
 // The file is opened before it gets its name: under that, another host may replace it at once.
 void PlanFile::write(const Plan& whole) {
   const std::string aside = name_aside(path_);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "muster/base/fd.h"
@@ -21,8 +22,15 @@ class PlanFile {
   void begin_round(int round, const Plan* whole);
 
   // Writes it on a host that has got the whole plan of this round later. Nothing, if the round is
-  // over. For any thread. Throws: io.
+  // over, or is none of this host's any more. For any thread. Throws: io.
   void write_later(int round, const Plan& whole);
+
+  // The job is over: the file stays as it is.
+  void end();
+
+  // The job goes on without this host: what it has written goes, until it has a part in a round
+  // again.
+  void leave();
 
  private:
   void write(const Plan& whole);
@@ -31,7 +39,7 @@ class PlanFile {
   const std::string path_;
   const std::string given_;
   std::mutex mutex_;
-  int round_ = 0;
+  std::optional<int> round_ = {};  // in which this host has a part
   Fd own_ = {};  // the file that this host has written; no other has its inode meanwhile
 };
 

@@ -211,6 +211,30 @@ TEST_F(Agents, APlanThatIsNoMoreOfThisRoundGoes) {
   EXPECT_EQ(b->finish().code, 0);
 }
 
+// What somebody asked for there is the plan of a job that goes on without the host.
+TEST_F(Agents, APlanGoesWithAHostThatLeaves) {
+  const auto words = shell("echo up $RANK of $WORLD_SIZE; until [ -e seen ]; do sleep 0.02; done");
+  const auto node_of = [&](int number) {
+    return elastic(words,
+                   {"--node-rank", cat(number), "--run-dir", cat(folder_.path(), "/", number)});
+  };
+  const std::string plan = folder_.path() + "/1/plan.json";
+  auto a = node_of(0);
+  a->read_until("up 0 of 1");
+  auto b = node_of(1);
+  b->read_until("up 1 of 2");
+  while (!std::filesystem::exists(plan))
+    ASSERT_EQ(
+        Program({"top", "--json", cat(folder_.path(), "/1")}, folder_, settings()).finish().code,
+        0);
+  ::kill(b->pid(), SIGTERM);
+  EXPECT_EQ(b->finish().code, 128 + SIGTERM);
+  EXPECT_FALSE(std::filesystem::exists(plan));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() + "/0/plan.json"));
+  std::ofstream(folder_.path() + "/seen").flush();
+  EXPECT_EQ(a->finish().code, 0);
+}
+
 TEST_F(Agents, APlanOfAnEarlierStartGoes) {
   const auto words = shell("exit 0");
   const std::string run = folder_.path() + "/b";

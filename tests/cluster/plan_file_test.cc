@@ -96,6 +96,26 @@ TEST_F(PlanFileTest, AnAnswerThatComesAfterItsRoundIsNotWritten) {
   EXPECT_TRUE(is_of("b"));
 }
 
+TEST_F(PlanFileTest, AHostWithoutAPartRemovesItsOwnAndWritesNoMore) {
+  a_.begin_round(1, nullptr);
+  a_.write_later(1, plan_of("a"));
+  a_.leave();
+  EXPECT_THAT(paths_in(folder_.path()), IsEmpty());
+  a_.write_later(1, plan_of("a"));
+  EXPECT_THAT(paths_in(folder_.path()), IsEmpty());
+  a_.begin_round(2, nullptr);
+  a_.write_later(2, plan_of("b"));
+  EXPECT_TRUE(is_of("b")) << "it has a part again";
+}
+
+TEST_F(PlanFileTest, OfAJobThatIsOverTheFileStaysAsItIs) {
+  const Plan plan = plan_of("b");
+  a_.begin_round(2, &plan);
+  a_.end();
+  a_.write_later(2, plan_of("a"));
+  EXPECT_TRUE(is_of("b"));
+}
+
 TEST_F(PlanFileTest, TheFileOfThePlanFlagStays) {
   PlanFile given(folder_.path(), path_);
   const Plan plan = plan_of("a");
