@@ -14,12 +14,10 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -32,6 +30,7 @@
 #include "muster/base/file_age.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/cluster/late_requests.h"
 #include "muster/launch/job_setup.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/activity_copy.h"
@@ -54,6 +53,8 @@ constexpr std::chrono::milliseconds kWaitForRequest{2'000};
 constexpr std::chrono::milliseconds kCollect{5'000};
 constexpr std::chrono::milliseconds kThreadsEnd{1'000};
 constexpr std::chrono::seconds kDescribeAgain{10};
+// A wait that is older is mostly over, and what the late rank does by then misleads.
+constexpr std::chrono::seconds kLateFor{30};
 constexpr std::chrono::milliseconds kNow{0};
 // The events of all hosts lie in the store's memory until the first host takes them.
 constexpr size_t kMostEvents = size_t{512} << 20;
@@ -145,10 +146,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   bool hold_folder(Fd& lock);
   void look();
   void pass_on_late_requests();
-  void ask_for_late_ranks(const std::string& host,
-                          const RankRange& of_host,
-                          int attempt,
-                          std::set<int>& ranks);
+  void ask_for_late_ranks(const std::string& host, const RankRange& of_host);
   void ask_for_samples();
   void take_samples();
 
@@ -166,7 +164,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   bool was_watched = false;
   Clock::time_point next_ask = {};
   std::map<std::string, Clock::time_point> unanswered = {};  // hosts, since when
-  std::map<int, std::set<int>> late = {};  // ranks that are to be described, by attempt
+  LateRequests late = {};
   Clock::time_point next_late = {};
   // The answering thread's.
   std::map<int, Clock::time_point> described = {};  // by rank
@@ -286,35 +284,26 @@ void HostTelemetry::State::look() {
 
 // Many ranks may wait for the same ones; each host is asked once, for its own. What cannot be
 // passed on, because the store does not answer or has not all of the plan, is kept and passed on
-// later.
+// later, but not much later.
 void HostTelemetry::State::pass_on_late_requests() {
   for (const LateRequest& request : take_late_requests(options.run_dir))
-    late[request.attempt].insert(request.ranks.begin(), request.ranks.end());
+    late.add(request, Clock::now());
+  late.forget_before(Clock::now() - kLateFor);
   if (late.empty() || Clock::now() < next_late)
     return;
   next_late = Clock::now() + kAskEvery;
   const RoundHosts& hosts = all();
-  for (auto& [attempt, ranks] : late) {
-    for (size_t i = 0; i < hosts.ids.size(); ++i)
-      ask_for_late_ranks(hosts.ids[i], hosts.ranks.at(i), attempt, ranks);
-  }
+  for (size_t i = 0; i < hosts.ids.size(); ++i)
+    ask_for_late_ranks(hosts.ids[i], hosts.ranks.at(i));
   late.clear();  // the rest is no host's
 }
 
-// Takes the host's off the ranks once it has been asked.
-void HostTelemetry::State::ask_for_late_ranks(const std::string& host,
-                                              const RankRange& of_host,
-                                              int attempt,
-                                              std::set<int>& ranks) {
-  const auto is_the_hosts = [&](int rank) {
-    return is_in(of_host, rank);
-  };
-  LateRequest request{.attempt = attempt};
-  std::ranges::copy_if(ranks, std::back_inserter(request.ranks), is_the_hosts);
-  if (request.ranks.empty())
-    return;
-  ask(host, cat(kDescribeRequest, to_text(request)));
-  std::erase_if(ranks, is_the_hosts);
+// What the host has been asked goes.
+void HostTelemetry::State::ask_for_late_ranks(const std::string& host, const RankRange& of_host) {
+  for (const LateRequest& request : late.about([&](int rank) { return is_in(of_host, rank); })) {
+    ask(host, cat(kDescribeRequest, to_text(request)));
+    late.remove(request);
+  }
 }
 
 // A host that has not answered has the request still, or its agent began after it: that host is

@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/trace/hosts_folder.h"
@@ -37,8 +38,11 @@ class HostTelemetryTest : public testing::Test {
 
   // Rank 0 waits for rank 1, as soon as there is an agent to ask.
   void ask() const {
-    while (!ask_to_describe(folder_.path(), 0, {.attempt = 0, .ranks = {1}}))
+    const Deadline deadline(std::chrono::seconds(30));
+    while (!ask_to_describe(folder_.path(), 0, {.attempt = 0, .ranks = {1}})) {
+      ASSERT_FALSE(deadline.passed()) << "no agent can be asked";
       std::this_thread::yield();
+    }
   }
 
   // What "b" is asked to describe.
