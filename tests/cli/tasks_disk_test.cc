@@ -68,7 +68,7 @@ TEST_F(TasksDisk, ATaskWhoseLogHasNoRoomIsTold) {
     GTEST_SKIP() << "no file system of our own here: " << ran.err;
   EXPECT_THAT(ran.out, testing::EndsWith("1\n"));
   EXPECT_THAT(ran.err, HasSubstr("a failed: exit code 1"));
-  EXPECT_THAT(ran.err, HasSubstr("disk      it is full where the log is"));
+  EXPECT_THAT(ran.err, HasSubstr("disk      it is full now where the log is"));
 }
 
 TEST_F(TasksDisk, NothingBeginsBeforeTheRunItselfIsOnTheDisk) {

@@ -51,12 +51,17 @@ std::vector<std::string>::const_iterator card_in(const std::vector<std::string>&
   return ends_log ? std::prev(last.base()) : lines.end();
 }
 
+// A line of a log, as a card shows it.
+std::string shown(const std::string& line) {
+  return printable(without_colors(line), "\t");
+}
+
 // The lines as a card quotes them.
 std::string quoted(std::vector<std::string>::const_iterator from,
                    std::vector<std::string>::const_iterator to) {
   std::string out;
   for (; from != to; ++from)
-    out += cat("    | ", printable(*from, "\t"), "\n");
+    out += cat("    | ", shown(*from), "\n");
   return out;
 }
 
@@ -69,12 +74,12 @@ std::string card_of_job(const Task& task,
   std::string out = cat(kByMuster,
                         printable(task.name),
                         " failed: ",
-                        printable(card->substr(kByMuster.size())),
+                        shown(card->substr(kByMuster.size())),
                         restart_text(attempt),
                         "\n");
   for (auto line = card + 1; line != lines.end() && line->starts_with("  "); ++line) {
     if (!line->starts_with("  said ")) {
-      out += printable(*line, "\t") + "\n";
+      out += shown(*line) + "\n";
     } else {
       const auto shown = std::min(card - lines.begin(), kCardLines);
       out += "  last lines\n" + quoted(card - shown, card);
@@ -131,7 +136,8 @@ std::string task_card(const Task& task, const TaskResult& result) {
     out += cat("  meaning   ", meaning, "\n");
   if (has_no_room(log))
     out +=
-        "  disk      it is full where the log is; what the task wrote may have failed for that\n";
+        "  disk      it is full now where the log is; what the task wrote may have failed for "
+        "that\n";
   if (!exit.last_lines.empty())
     out += "  last lines\n";
   out += quoted(exit.last_lines.begin(), exit.last_lines.end());

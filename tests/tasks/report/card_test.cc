@@ -30,10 +30,13 @@ TEST(TaskCard, SaysWhereAndTheLastLines) {
 // A log may have anything: a bar that is cut, a program that clears the screen.
 TEST(TaskCard, DisturbsNoTerminal) {
   EXPECT_THAT(card_with_log("one\x1b[2J\ttwo\n"), HasSubstr("    | one?[2J\ttwo\n"));
+  EXPECT_THAT(card_with_log("\x1b[31mError\x1b[0m: no\n"), HasSubstr("    | Error: no\n"));
   const std::string card =
       card_with_log("[muster] rank 1 failed first: \x1b[2Jexit\n  where     host \x1b]0;b\x07\n");
   EXPECT_THAT(card, HasSubstr("digits failed: rank 1 failed first: ?[2Jexit\n"));
   EXPECT_THAT(card, HasSubstr("\n  where     host ?]0;b?\n"));
+  EXPECT_THAT(card_with_log("[muster] rank 1 failed first: exit\n  error     \x1b[1mio\x1b[0m\n"),
+              HasSubstr("\n  error     io\n"));
 }
 
 TEST(TaskCard, IsTheJobsOwnForATaskOfRanks) {
