@@ -39,12 +39,10 @@ namespace muster {
 
 namespace {
 
-constexpr int kMostRanks = 1'000'000;
-
 // Throws: invalid_argument naming the flag.
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
   const auto value = parse_int(text);
-  if (!value || *value < 1 || *value > kMostRanks)
+  if (!value || *value < 1 || *value > kMostRanksOfHost)
     throw bad_flag(flag, expected, text);
   return static_cast<int>(*value);
 }
@@ -58,7 +56,7 @@ std::vector<int> parse_ranks(const std::string& text,
     return numbers;
   for (const std::string& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
-    if (!value || *value < 0 || *value > 1'000'000)
+    if (!value || *value < 0 || *value > kMostRanksOfHost)
       throw bad_flag(flag, expected, text);
     numbers.push_back(static_cast<int>(*value));
   }
@@ -143,11 +141,10 @@ void check_accepted(const RunFlags& flags) {
 // hosts the coordinator decides that.
 void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
   options.run_id = flags.rdzv_id == "none" ? "" : flags.rdzv_id;
-  const int port = flags.master_port.value_or(1);
-  if (port < 1 || port > 65535) {
+  if (flags.master_port && (*flags.master_port < 1 || *flags.master_port > 65535)) {
     throw bad_flag("--master-port",
                    "a port from 1 to 65535",
-                   cat(port),
+                   cat(*flags.master_port),
                    "leave it out to have a free one chosen");
   }
   if (several_hosts) {
@@ -175,7 +172,7 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
 // Sets how many ranks there are, and on which kind of device. Without a number there is one rank
 // for each device.
 void set_num_ranks(const std::string& nproc, Request& request) {
-  const std::string expected = cat("a number from 1 to ", kMostRanks, ", auto, cpu or gpu");
+  const std::string expected = cat("a number from 1 to ", kMostRanksOfHost, ", auto, cpu or gpu");
   request.cpu_only = nproc == "cpu";
   request.gpu_only = nproc == "gpu";
   const bool is_auto = nproc.empty() || nproc == "auto";
@@ -297,7 +294,7 @@ void check_readable(const std::string& script) {
   const bool is_missing = is_one_of(error, ENOENT, ENOTDIR);
   throw SpawnError(
       is_missing ? 127 : 126,
-      cat("cannot start '", script, "': ", std::strerror(error), "; correct the path"));
+      cat("cannot start '", printable(script), "': ", std::strerror(error), "; correct the path"));
 }
 
 // torchrun runs any PROGRAM by Python; muster only what is named like a script, unless it is told.

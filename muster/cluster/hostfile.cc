@@ -17,29 +17,32 @@
 #include "muster/base/fd.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
+#include "muster/placement/request.h"
 
 namespace muster {
 
 namespace {
 
-constexpr int kMostRanks = 1'000'000;
+// Throws the error about `got`, in the words of where the text comes from. `rule`: what was
+// expected instead; empty: a host.
+using Refuse = std::function<void(const std::string& got, const std::string& rule)>;
 
-// Throws the error about `got`, in the words of where the text comes from.
-using Refuse = std::function<void(const std::string& got)>;
-
-// A number of ranks.
 int parse_slots(std::string_view text, const Refuse& refuse) {
   const auto value = parse_int(text);
-  if (!value || *value < 1 || *value > kMostRanks)
-    refuse(std::string(text));
+  if (!value || *value < 1 || *value > kMostRanksOfHost)
+    refuse(std::string(text), cat("a number of ranks from 1 to ", kMostRanksOfHost));
   return static_cast<int>(value.value_or(1));
 }
 
 // The resolver takes "2" for 0.0.0.2, "1.5" for 1.0.0.5 and "010.0.0.1" for 8.0.0.1.
-bool is_short_address(const std::string& name) {
+void check_whole_address(const std::string& name, const Refuse& refuse) {
   in_addr address{};
-  return ::inet_aton(name.c_str(), &address) != 0 &&
-         ::inet_pton(AF_INET, name.c_str(), &address) != 1;
+  if (::inet_aton(name.c_str(), &address) == 0 || ::inet_pton(AF_INET, name.c_str(), &address) == 1)
+    return;
+  char meant[INET_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET, &address, meant, sizeof(meant));
+  refuse(name, cat("a name or a whole address ('", name, "' would mean ", meant, ")"));
 }
 
 // A name becomes an argument of ssh, so it must not look like an option.
@@ -48,20 +51,21 @@ void check_name(const std::string& name, const Refuse& refuse) {
   const bool plain = std::ranges::all_of(name, [&](unsigned char c) {
     return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
   });
-  if (name.empty() || name[0] == '-' || !plain || is_short_address(name))
-    refuse(name);
+  if (name.empty() || name[0] == '-' || !plain)
+    refuse(name, "");
+  check_whole_address(name, refuse);
 }
 
 // "[fe80::1]" or "[fe80::1]:4".
 HostSpec parse_bracketed(std::string_view text, const Refuse& refuse) {
   const size_t close = text.find(']');
   if (close == std::string_view::npos)
-    refuse(std::string(text));
+    refuse(std::string(text), "");
   HostSpec host{.name = std::string(text.substr(1, close - 1))};
   const std::string_view rest = text.substr(close + 1);
   const bool is_well_formed = rest.empty() || rest.starts_with(':');
   if (!is_ipv6_address(host.name) || !is_well_formed)
-    refuse(std::string(text));
+    refuse(std::string(text), "");
   if (!rest.empty())
     host.nproc = parse_slots(rest.substr(1), refuse);
   return host;
@@ -77,7 +81,7 @@ HostSpec parse_plain(std::string_view text, const Refuse& refuse) {
   }
   HostSpec host{.name = std::string(text)};
   if (colons > 1 && !is_ipv6_address(host.name))
-    refuse(host.name);
+    refuse(host.name, "");
   return host;
 }
 
@@ -103,10 +107,10 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
     const std::string_view field = take_field(line);
     if (field.starts_with("slots=")) {
       if (host.nproc)
-        refuse(cat(host.name, " with ", *host.nproc, " and ", field));
+        refuse(cat(host.name, " with ", *host.nproc, " and ", field), "");
       host.nproc = parse_slots(field.substr(6), refuse);
     } else if (!field.starts_with("max_slots=") && !field.starts_with("max-slots=")) {
-      refuse(std::string(field));
+      refuse(std::string(field), "");
     }
   }
   return host;
@@ -116,10 +120,12 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
 
 // Each host may stand there once: a list is written by hand, and short.
 std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag) {
-  const Refuse refuse = [&](const std::string& got) {
+  const Refuse refuse = [&](const std::string& got, const std::string& rule) {
     throw Error(ErrorCode::invalid_argument,
                 cat(flag,
-                    ": expected names with numbers of ranks as in a:4,b:8, got '",
+                    ": expected ",
+                    text_or(rule, "names with numbers of ranks as in a:4,b:8"),
+                    ", got '",
                     printable(got),
                     "' in '",
                     printable(text),
@@ -144,12 +150,14 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
   int line_number = 0;
   for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
     ++line_number;
-    const Refuse refuse = [&](const std::string& got) {
+    const Refuse refuse = [&](const std::string& got, const std::string& rule) {
       throw Error(ErrorCode::invalid_argument,
-                  cat(path,
+                  cat(printable(path),
                       ":",
                       line_number,
-                      ": expected a host as in 'a slots=4' or 'a:4', got '",
+                      ": expected ",
+                      text_or(rule, "a host as in 'a slots=4' or 'a:4'"),
+                      ", got '",
                       printable(got),
                       "'"));
     };
@@ -167,7 +175,7 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
   }
   if (hosts.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(path, ": expected a host a line, as in 'a slots=4', got none"));
+                cat(printable(path), ": expected a host a line, as in 'a slots=4', got none"));
   }
   return hosts;
 }

@@ -47,6 +47,9 @@ const char* to_string(NumaBinding binding);
 // Throws: invalid_argument naming the five values.
 NumaBinding parse_numa_binding(std::string_view text);
 
+// More ranks of one host than this are a slip of the hand.
+inline constexpr int kMostRanksOfHost = 1'000'000;
+
 struct HostRequest {  // one entry of --hosts
   std::string name = {};
   std::optional<int> nproc = {};  // nothing: Request::nproc_per_node

@@ -42,6 +42,21 @@ TEST(HostList, WhatCannotBeAHostIsRefused) {
   EXPECT_THAT(refusal_of([] { parse_host_list("a,b,a:2", "--hosts"); }), HasSubstr("'a' again"));
 }
 
+// A number alone is none of the ranks, and none of a host either.
+TEST(HostList, WhatIsNearlyRightIsToldTheRule) {
+  const auto refused = [](const char* text) {
+    return refusal_of([&] { parse_host_list(text, "--hosts"); });
+  };
+  EXPECT_EQ(refused("a:2000000"),
+            "--hosts: expected a number of ranks from 1 to 1000000, got '2000000' in 'a:2000000'");
+  EXPECT_EQ(refused("2"),
+            "--hosts: expected a name or a whole address ('2' would mean 0.0.0.2), got '2' in '2'");
+  EXPECT_THAT(refused("b,010.0.0.1:4"), HasSubstr("('010.0.0.1' would mean 8.0.0.1)"));
+  EXPECT_THAT(refused("a b"), HasSubstr("expected names with numbers of ranks as in a:4,b:8"));
+  EXPECT_EQ(refusal_of([] { parse_hostfile("a\nb slots=2000000\n", "f\ng"); }),
+            "f?g:2: expected a number of ranks from 1 to 1000000, got '2000000'");
+}
+
 TEST(Hostfile, TheFormsOfMpirunAndDeepSpeed) {
   const auto hosts = parse_hostfile(
       "# all of them\n\na slots=4\n b:2 # mpich\nc\tslots=1 max_slots=8\nd\na slots=2\n", "f");
