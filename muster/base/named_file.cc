@@ -36,6 +36,8 @@ bool is_written_in_place(const std::string& path) {
   return !S_ISREG(status.st_mode) || is_of_descriptor(path);
 }
 
+}  // namespace
+
 std::string behind_links(const std::string& path) {
   constexpr int kMostLinks = 40;  // as the kernel's
   std::filesystem::path found = path;
@@ -44,8 +46,6 @@ std::string behind_links(const std::string& path) {
     found = found.parent_path() / std::filesystem::read_symlink(found, none);
   return found.string();
 }
-
-}  // namespace
 
 void write_named_file(const std::string& path, const std::string& bytes) {
   if (!is_written_in_place(path))

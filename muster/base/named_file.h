@@ -10,6 +10,10 @@ namespace muster {
 // written to. Throws: io naming the path.
 void write_named_file(const std::string& path, const std::string& bytes);
 
+// The path of the file itself where this one is a link, or leads to it over several; the file need
+// not be there.
+std::string behind_links(const std::string& path);
+
 // Says that the file of a flag cannot be written, and why. Throws: invalid_argument.
 [[noreturn]] void refuse_named_file(const char* flag,
                                     const std::string& path,

@@ -17,11 +17,14 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 using MetricsJson = nlohmann::ordered_json;
 
@@ -79,18 +82,19 @@ Fd open_to_append(const std::string& path) {
 }
 
 // Two processes would mix their lines, and move each other's aside. A terminal, a pipe or /dev/null
-// is anybody's. The lock lies beside the file itself, which the path may be a link to.
-std::shared_ptr<const FolderLock> lock_of(const std::string& path,
-                                          const Fd& file,
-                                          const JobLaunch& job) {
+// is anybody's. The lock lies beside the file itself, which the path may be a link to. It is taken
+// before the file is made, so that who is refused leaves none. A folder that is not there gets no
+// file either.
+std::shared_ptr<const FolderLock> lock_of(const std::string& path, const JobLaunch& job) {
   struct stat there = {};
-  if (::fstat(file.get(), &there) != 0 || !S_ISREG(there.st_mode))
+  if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
     return nullptr;
   std::error_code error;
-  const std::filesystem::path found = std::filesystem::canonical(path, error);
-  const std::filesystem::path whole = error ? std::filesystem::absolute(path) : found;
-  const std::string name = cat(".", whole.filename().string(), ".lock");
-  return lock_for_process(whole.parent_path().string(), name, job, "metrics", "writes");
+  const fs::path file = fs::weakly_canonical(fs::absolute(behind_links(path), error), error);
+  if (error || !fs::is_directory(file.parent_path(), error))
+    return nullptr;
+  const std::string name = cat(".", file.filename().string(), ".lock");
+  return lock_for_process(file.parent_path().string(), name, job, "metrics", "writes");
 }
 
 }  // namespace
@@ -98,8 +102,8 @@ std::shared_ptr<const FolderLock> lock_of(const std::string& path,
 MetricsWriter::MetricsWriter(const std::string& path, const JobLaunch& job) : path_(path) {
   if (path.empty())
     return;
+  lock_ = lock_of(path, job);
   file_ = open_to_append(path);
-  lock_ = lock_of(path, file_, job);
 }
 
 // Returns how many lines were moved.

@@ -206,6 +206,7 @@ TEST(TrainMetrics, TheFolderOfAnotherJobIsRefused) {
       EXPECT_THAT([&] { Metrics metrics(ctx); },
                   ::testing::ThrowsMessage<Error>(
                       HasSubstr("expected no job that still writes there, got one (process ")));
+      EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.jsonl")) << "it was refused";
     }
     const FolderLock before = lock_of("mine");
     EXPECT_NO_THROW(Metrics metrics(ctx)) << "an earlier attempt of this launch is at its end";

@@ -46,6 +46,24 @@ TEST(Metrics, ARunThatGoesOnHasEachStepOnce) {
   EXPECT_EQ(MetricsWriter("").continue_after(0), 0);
 }
 
+// Two paths to one file have one lock, also before the file is there.
+TEST(Metrics, TheLockLiesBesideTheFileThatALinkNames) {
+  std::string folder = ::testing::TempDir() + "muster-metrics-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::filesystem::create_directory(folder + "/there");
+  std::filesystem::create_symlink("there/metrics.jsonl", folder + "/link");
+  MetricsWriter writer(folder + "/link");
+  writer.write({{"step", 1}});
+  EXPECT_TRUE(std::filesystem::exists(folder + "/there/.metrics.jsonl.lock"));
+  EXPECT_EQ(read_file(folder + "/there/metrics.jsonl"), "{\"step\":1}\n");
+}
+
+TEST(Metrics, AFolderThatIsNotThereIsNotMade) {
+  const std::string folder = ::testing::TempDir() + "muster-metrics-nowhere";
+  EXPECT_THROW(MetricsWriter(folder + "/metrics.jsonl"), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
 TEST(Metrics, AResultThatIsNoNumberSaysSo) {
   EXPECT_EQ(
       to_json_line(
