@@ -41,7 +41,7 @@ FailurePolicy failure_policy_from_environment() {
   throw Error(ErrorCode::invalid_argument,
               cat(kFailurePolicyVariable,
                   ": expected end, continue or replace, got '",
-                  word,
+                  printable(word),
                   "'; correct it"));
 }
 

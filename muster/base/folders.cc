@@ -41,7 +41,7 @@ std::string absolute_path(const std::string& path) {
     return absolute.string();
   throw Error(ErrorCode::io,
               cat("cannot find the folder that '",
-                  path,
+                  printable(path),
                   "' is relative to (",
                   error.message(),
                   "); change to one that exists, or give an absolute path"));

@@ -39,7 +39,7 @@ void take_name(const std::string& name, std::set<std::string>& taken) {
   if (!is_word(name))
     refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(name), "'"));
   if (!taken.insert(name).second)
-    refuse_mesh("each axis once", cat("'", name, "' twice"));
+    refuse_mesh("each axis once", cat("'", printable(name), "' twice"));
 }
 
 // NAME=SIZE. The size may be any int here.
@@ -87,7 +87,7 @@ size_t MeshShape::axis(std::string_view name) const {
   if (found != axes.end())
     return found - axes.begin();
   refuse_mesh(cat("an axis of ", axes.empty() ? "a mesh without axes" : to_string(*this)),
-              cat("'", name, "'"));
+              cat("'", printable(name), "'"));
 }
 
 // Takes the digits of the rank, from the lowest one up.

@@ -83,7 +83,7 @@ std::string address_towards(const std::string& host) {
   if (const int error = ::getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
     throw Error(ErrorCode::unavailable,
                 cat("address: expected a host name that resolves, got '",
-                    host,
+                    printable(host),
                     "' (",
                     gai_strerror(error),
                     "); check the spelling, or give a numeric address"));
@@ -95,7 +95,7 @@ std::string address_towards(const std::string& host) {
       return address;
   }
   throw Error(ErrorCode::unavailable,
-              cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
+              cat("address: no route to '", printable(host), "' (", std::strerror(errno), ")"));
 }
 
 std::string interface_with(const std::string& address) {

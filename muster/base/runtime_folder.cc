@@ -25,7 +25,7 @@ Error bad_folder(const std::string& path, const std::string& got) {
   return {
       ErrorCode::failed_precondition,
       cat("runtime folder: expected a folder that belongs to this user alone (mode 0700), got '",
-          path,
+          printable(path),
           "', ",
           got,
           "; remove or correct it, or set MUSTER_RUNTIME_DIR")};
@@ -121,9 +121,9 @@ Fd open_runtime_folder(const std::string& path, bool create, std::chrono::millis
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
                   cat("runtime folder: expected to lock '",
-                      path,
+                      printable(path),
                       "' beside others (flock), got no lock; see who has it (`lsof ",
-                      path,
+                      printable(path),
                       "`)"));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -33,7 +33,8 @@ std::string output_of_shell(const std::string& command,
     return text;
   const std::string got =
       WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal");
-  throw Error(ErrorCode::io, cat(what, ": expected '", command, "' to succeed, got ", got));
+  throw Error(ErrorCode::io,
+              cat(what, ": expected '", printable(command), "' to succeed, got ", got));
 }
 
 // A quote ends the quoted part, stands alone behind a backslash, and begins the next part.

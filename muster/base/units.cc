@@ -98,7 +98,7 @@ uint64_t parse_bytes(std::string_view text) {
   if (!number || !factor || *number * *factor >= 1.8e19) {
     throw Error(ErrorCode::invalid_argument,
                 cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '",
-                    text,
+                    printable(text),
                     "'"));
   }
   return static_cast<uint64_t>(std::round(*number * *factor));
@@ -108,9 +108,11 @@ std::chrono::milliseconds parse_duration(std::string_view text, std::string_view
   const auto milliseconds = milliseconds_in(trim(text));
   if (milliseconds && *milliseconds <= kLongestMilliseconds)
     return std::chrono::milliseconds(std::llround(*milliseconds));
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat(what, ": expected a time such as 30s, 250ms, 5m or 1h30m, got '", text, "'; correct it"));
+  throw Error(ErrorCode::invalid_argument,
+              cat(what,
+                  ": expected a time such as 30s, 250ms, 5m or 1h30m, got '",
+                  printable(text),
+                  "'; correct it"));
 }
 
 // The largest unit is taken in which the number is at least 1.

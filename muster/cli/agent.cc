@@ -60,7 +60,7 @@ void add_agent(CLI::App& app, int* exit_code) {
           cat("host ",
               spec.cluster.host_name,
               ": expected the folder '",
-              spec.folder,
+              printable(spec.folder),
               "', where the job was started, to be there too (",
               std::strerror(errno),
               "); share it between the hosts, or start the job from one that they all have"));

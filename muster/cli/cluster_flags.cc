@@ -409,7 +409,7 @@ void warn_of_unknown_conf(const RunFlags& flags) {
     if (!kKnown.contains(name))
       log(LogLevel::warn,
           cat("--rdzv-conf: '",
-              name,
+              printable(name),
               "' is not a known name and has no effect (known: ",
               join(kKnown, ", "),
               ")"));

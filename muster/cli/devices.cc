@@ -70,7 +70,7 @@ Inventory find_inventory(const DevicesOptions& options) {
                 cat("devices: expected a host of ",
                     inventory.source,
                     " after --host, got '",
-                    options.host,
+                    printable(options.host),
                     "'"));
   }
   return inventory;
@@ -121,8 +121,9 @@ WatchOptions watch_options(const DevicesOptions& options) {
   if (!options.interval.empty())
     watch.interval = parse_duration(options.interval);
   if (watch.interval <= std::chrono::milliseconds(0)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("devices --watch: expected a time above 0, got '", options.interval, "'"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("devices --watch: expected a time above 0, got '", printable(options.interval), "'"));
   }
   if (options.json)
     watch.separator.clear();  // documents one after the other are read as they are

@@ -27,8 +27,9 @@ int descriptor_of(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
   const bool is_number = error == std::errc() && end == text.data() + text.size();
   if (!is_number || fd < 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
-    throw Error(ErrorCode::invalid_argument,
-                cat(kVariable, ": expected the number of an open descriptor, got '", text, "'"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(kVariable, ": expected the number of an open descriptor, got '", printable(text), "'"));
   return fd;
 }
 

@@ -147,7 +147,7 @@ void HostWatch::read_some() {
   if (watch_ != 0 && read_.size() > kMaxAnswer) {
     log(LogLevel::warn,
         cat("--host-discovery: expected less than a mebibyte from '",
-            command_,
+            printable(command_),
             "', got more; not asking again"));
     stop();
   }
@@ -170,7 +170,7 @@ bool HostWatch::take_answer() {
   } else {
     log(LogLevel::warn,
         cat("--host-discovery: expected '",
-            command_,
+            printable(command_),
             "' to succeed, got exit code ",
             code,
             "; asking again"));

@@ -82,7 +82,7 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   if (plan.part) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--plan ",
-                    options.plan,
+                    printable(options.plan),
                     ": expected a whole plan, got one host's part; give plan.json of the run's "
                     "folder"));
   }
@@ -92,7 +92,7 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("--plan ",
-                    options.plan,
+                    printable(options.plan),
                     ": expected ",
                     unfit.expected,
                     ", got ",

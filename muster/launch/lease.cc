@@ -159,7 +159,7 @@ class Taking {
         throw Error(
             ErrorCode::timeout,
             cat("lease: expected another process to release '",
-                path,
+                printable(path),
                 "', got no release; see whether a muster process is stopped (`ps`: state T)"));
       }
       std::this_thread::sleep_for(pause);
@@ -304,7 +304,7 @@ LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const Lease
   if (!folder_.valid()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("lease: expected the folder '",
-                    path_,
+                    printable(path_),
                     "', got none; open it with LeaseOptions::create"));
   }
   const Taking taking(

@@ -144,7 +144,7 @@ void check_master_address(const std::string& address) {
   if (rc != 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--master-addr: expected a name or address of this host, got '",
-                    address,
+                    printable(address),
                     "', which does not resolve (",
                     ::gai_strerror(rc),
                     "); correct it, or leave it out"));
@@ -157,7 +157,7 @@ void check_master_address(const std::string& address) {
   throw Error(
       ErrorCode::invalid_argument,
       cat("--master-addr: expected an address of this host, where rank 0 will listen, got '",
-          address,
+          printable(address),
           "', which belongs to another host; leave it out, since this job runs on this host "
           "alone"));
 }

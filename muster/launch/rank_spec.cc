@@ -108,7 +108,7 @@ void check_extra_env(const Environment& extra, const Environment& variables) {
     const bool chooses_gpus = name.find("VISIBLE_DEVICES") != std::string::npos;
     throw Error(ErrorCode::invalid_argument,
                 cat("--env: expected no variable that muster sets for each rank, got '",
-                    name,
+                    printable(name),
                     "'; leave it out",
                     chooses_gpus ? ", and choose GPUs with --gpus" : ""));
   }
@@ -300,7 +300,7 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
                  cat(flag,
                      ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or one of "
                      "these for each local rank as in 0:1,1:3, got '",
-                     text,
+                     printable(text),
                      "'"));
   };
   const auto bits = [&](const std::string& piece) {

@@ -156,7 +156,7 @@ bool make_run_folder(const std::string& run_dir, std::string* latest_before) {
   if (error) {
     throw Error(ErrorCode::io,
                 cat("cannot create the run's folder '",
-                    run_dir,
+                    printable(run_dir),
                     "': ",
                     error.message(),
                     "; give another with --run-dir"));

@@ -18,7 +18,7 @@ std::map<std::string, double> read_scores(const std::string& path) {
     throw bad_flag("--scores",
                    "a JSON object of numbers as in {\"0\": 100, \"1\": 90}",
                    got,
-                   cat("correct ", path));
+                   cat("correct ", printable(path)));
   };
   if (!json.is_object())
     refuse(json.type_name());

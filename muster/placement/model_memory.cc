@@ -34,7 +34,7 @@ int64_t size_of_member(const std::string& name, const std::string& text) {
   constexpr int64_t kMost = 100'000'000;
   const auto number = parse_int(text);
   if (!number || *number < 1 || *number > kMost)
-    refuse_model(cat("a number from 1 to ", kMost, " for ", name), cat("'", text, "'"));
+    refuse_model(cat("a number from 1 to ", kMost, " for ", name), cat("'", printable(text), "'"));
   return *number;
 }
 
@@ -42,13 +42,13 @@ int64_t size_of_member(const std::string& name, const std::string& text) {
 void set_member(ModelSizes& model, const std::string& name, const std::string& text) {
   if (name == "precision") {
     if (!is_one_of(text, "fp32", "bf16"))
-      refuse_model("precision fp32 or bf16", cat("'", text, "'"));
+      refuse_model("precision fp32 or bf16", cat("'", printable(text), "'"));
     model.bf16 = text == "bf16";
     return;
   }
   if (name == "tied") {
     if (!is_one_of(text, "0", "1"))
-      refuse_model("0 or 1 for tied", cat("'", text, "'"));
+      refuse_model("0 or 1 for tied", cat("'", printable(text), "'"));
     model.tied = text == "1";
     return;
   }
@@ -65,7 +65,7 @@ void set_member(ModelSizes& model, const std::string& name, const std::string& t
       return;
     }
   }
-  refuse_model("the model's sizes", cat("'", name, "'"));
+  refuse_model("the model's sizes", cat("'", printable(name), "'"));
 }
 
 // Returns about how many bytes training takes in all, counted in doubles, which cannot overflow.

@@ -28,7 +28,7 @@ Endpoint parse_unix(std::string_view text) {
               cat("store endpoint: expected a path of 1 to ",
                   limit,
                   " bytes after 'unix:', got '",
-                  text,
+                  printable(text),
                   "'; use a shorter one"));
 }
 
@@ -64,7 +64,7 @@ Endpoint parse_endpoint(std::string_view text) {
   }
   throw Error(ErrorCode::invalid_argument,
               cat("store endpoint: expected tcp://host:port, tcp://[ipv6]:port or unix:path, got '",
-                  text,
+                  printable(text),
                   "'"));
 }
 

@@ -144,7 +144,7 @@ Fd open_private_file(const std::string& path) {
   if (!S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::failed_precondition,
                 cat("secret: expected '",
-                    path,
+                    printable(path),
                     "' to be a file, got ",
                     S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe",
                     "; name the file of the secret"));
@@ -153,7 +153,7 @@ Fd open_private_file(const std::string& path) {
     return fd;
   throw Error(ErrorCode::failed_precondition,
               cat("secret: expected '",
-                  path,
+                  printable(path),
                   "' to be a file that only its owner may read (mode 0600), got mode ",
                   octal_mode(info.st_mode),
                   " of user ",

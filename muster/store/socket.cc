@@ -88,7 +88,7 @@ SocketAddress unix_address(const std::string& path) {
                 cat("store endpoint: expected a path of 1 to ",
                     sizeof(un.sun_path) - 1,
                     " bytes, got '",
-                    path,
+                    printable(path),
                     "'"));
   std::memcpy(un.sun_path, path.c_str(), path.size() + 1);
   return address_from(un);
@@ -220,7 +220,7 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, const Deadline& dea
     return answer.addresses;
   throw Error(ErrorCode::unavailable,
               cat("store: expected a host name that resolves, got '",
-                  endpoint.host,
+                  printable(endpoint.host),
                   "' (",
                   answered ? ::gai_strerror(answer.result) : "no answer in time",
                   "); correct the name"));

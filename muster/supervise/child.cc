@@ -221,7 +221,7 @@ SpawnError cannot_execute(const std::string& path) {
   return not_startable(path, cat("not executable; make it so with: chmod +x ", path));
 }
 
-// As much of a program's file as the kernel reads for its first line.
+// As much of a program's file as the kernel reads for its first line and the line's end.
 constexpr size_t kFirstBytes = 256;
 
 std::string first_line(const std::string& path) {
@@ -264,7 +264,10 @@ SpawnError cannot_become_program(const ChildOptions& options,
     return not_startable(path, why);
   const std::string line = first_line(path);
   if (line.starts_with("#!") && line.size() == kFirstBytes)
-    return not_startable(path, cat("its #! line is longer than ", kFirstBytes, " characters"));
+    return not_startable(path,
+                         cat("its #! line is longer than ",
+                             kFirstBytes - 1,
+                             " characters; shorten it, or name its interpreter first"));
   return not_startable(path,
                        "neither a program of this machine's kind nor a script with a #! line; "
                        "rebuild it, or name its interpreter first");
@@ -358,7 +361,7 @@ Child spawn_child(const ChildOptions& options) {
   if (pid < 0 && errno == EAGAIN)
     throw Shortage(ErrorCode::io,
                    cat("cannot make a process for '",
-                       path,
+                       printable(path),
                        "': there may be no more; raise the limit of processes (ulimit -u, or "
                        "pids.max of the control group)"));
   if (pid < 0)

@@ -52,6 +52,9 @@ TEST(Run, NumbersBeyondTheirLimits) {
 TEST(Run, WhatDisturbsATerminalIsNotShown) {
   const ScratchFolder folder;
   const std::string name = "a\x1b[2Jb\n\rc";
+  folder.write("file", "");
+  folder.write("empty" + name, "");
+  folder.write("wrong" + name, "a b c\n");
   const std::vector<std::vector<std::string>> bad = {
       {"run", "./" + name},
       {"run", "--config", name, "true"},
@@ -60,6 +63,28 @@ TEST(Run, WhatDisturbsATerminalIsNotShown) {
       {"run", "--nnodes", name, "true"},
       {"run", "--workdir", name, "true"},
       {"run", "--secret-file", name, "--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "true"},
+      {"run", "--run-dir", "file/" + name, "true"},
+      {"run", "-q", "--log-dir", "file/" + name, "true"},
+      {"run", "--hostfile", name, "true"},
+      {"run", "--hostfile", "empty" + name, "true"},
+      {"run", "--hostfile", "wrong" + name, "true"},
+      {"run", "--hosts", name, "true"},
+      {"run", "--plan", "wrong" + name, "true"},
+      {"run", "--scores", "wrong" + name, "true"},
+      {"run", "--map-command", "false " + name, "-n", "gpu", "true"},
+      {"run", "--timeout", name, "true"},
+      {"run", "--policy", name, "true"},
+      {"run", "--mesh", name + "=2", "true"},
+      {"run", "--mesh", "a=1,a" + name, "true"},
+      {"run", "--tee", name, "true"},
+      {"run", "--rank-memory", name, "true"},
+      {"run", "--master-addr", name, "--master-port", "29500", "true"},
+      {"run", "./" + name + ".py"},
+      {"run", "--hosts", "a", "--secret-file", "wrong" + name, "true"},
+      {"plan", "--inventory", "wrong" + name},
+      {"plan", "--model", name},
+      {"devices", "--watch", "--interval", name},
+      {"tasks", "--run-dir", "file/" + name, "--", "true"},
       {"plan", "--inventory", name},
       {"checkpoint", "ls", name},
       {name},
@@ -147,11 +172,17 @@ TEST(Run, NotFoundAndNotExecutable) {
 
 TEST(Run, AFirstLineThatTheKernelCuts) {
   const ScratchFolder folder;
-  const std::string script = folder.write("long", "#!/" + std::string(400, 'x') + "\n");
-  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-  const Ran ran = muster({"run", "-n", "1", script}, folder);
+  // The interpreter's path is that of /bin/sh in a long way.
+  const auto run_with_line_of = [&](size_t length) {
+    const std::string line = "#!" + std::string(length - 8, '/') + "bin/sh";
+    const std::string script = folder.write(cat("script", length), line + "\n");
+    std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+    return muster({"run", "-n", "1", script}, folder);
+  };
+  EXPECT_EQ(run_with_line_of(255).code, 0);
+  const Ran ran = run_with_line_of(256);
   EXPECT_EQ(ran.code, 126);
-  EXPECT_THAT(ran.err, HasSubstr("its #! line is longer than 256 characters"));
+  EXPECT_THAT(ran.err, HasSubstr("its #! line is longer than 255 characters; shorten it, or name"));
 }
 
 TEST(Program, ARunsFolderInThePlaceOfACheckpoint) {

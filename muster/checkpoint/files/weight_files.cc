@@ -31,7 +31,7 @@ constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoint: expected 'weight_map' with names of files beside it in '",
-                  path,
+                  printable(path),
                   "', got ",
                   shown_text(got),
                   "; load the safetensors files one by one"));
@@ -62,7 +62,7 @@ std::vector<std::string> indexed_files(const std::string& folder) {
                   " or ",
                   kModelFile,
                   " in '",
-                  path,
+                  printable(path),
                   "', got ",
                   got));
 }

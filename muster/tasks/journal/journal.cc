@@ -138,7 +138,7 @@ Journal::Journal(const std::string& run_dir)
   throw Error(
       ErrorCode::failed_precondition,
       cat("journal: expected nobody to use '",
-          run_dir,
+          printable(run_dir),
           "', got another run that goes on there; see `muster ps`, or give another --run-dir"));
 }
 
