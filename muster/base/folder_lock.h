@@ -1,8 +1,8 @@
 // The lock on a folder in which a job writes, so that two jobs never mix their files. A start of a
 // job of several hosts has launchers that may share the folder: they hold the lock together, by the
-// start's id. The kernel releases it with its last holder. On some mounts (NFS with local_lock) locks
-// reach one host alone: there, hosts of one start go by the id. For launchers, and for whoever saves
-// checkpoints or writes metrics.
+// start's id. The kernel releases it with its last holder. On some mounts (NFS with local_lock)
+// locks reach one host alone: there, hosts of one start go by the id. For launchers, and for
+// whoever saves checkpoints or writes metrics.
 #pragma once
 
 #include <sys/types.h>
