@@ -40,6 +40,10 @@ struct ResumedProgram {
 };
 
 using AddsParts = std::function<void(Checkpoints& checkpoints, ResumedProgram& trained)>;
+using Beside = std::function<void(ProcessGroup& group, ResumedProgram& trained)>;
+
+const Beside nothing_more = [](ProcessGroup&, ResumedProgram&) {
+};
 
 void add_models(Checkpoints& checkpoints, ResumedProgram& trained) {
   checkpoints.add("model", trained.net).add("other", trained.other_net);
@@ -52,10 +56,11 @@ void add_all_parts(Checkpoints& checkpoints, ResumedProgram& trained) {
   checkpoints.add("ema", trained.ema);
 }
 
-// What two ranks print that resume after step 3.
+// What two ranks print that resume after step 3. `goes_on` comes after the restore.
 std::string said_after_resume(const AddsParts& saves,
                               const AddsParts& resumes,
-                              const CheckpointsOptions& options = {}) {
+                              const CheckpointsOptions& options = {},
+                              const Beside& goes_on = nothing_more) {
   const test::TempFolder folder;
   ::testing::internal::CaptureStderr();
   run_ranks(2, [&](ProcessGroup& group) {
@@ -73,6 +78,7 @@ std::string said_after_resume(const AddsParts& saves,
     Checkpoints checkpoints(group, resuming);
     resumes(checkpoints, trained);
     ASSERT_TRUE(checkpoints.restore());
+    goes_on(group, trained);
     trained.run(3);
   });
   return ::testing::internal::GetCapturedStderr();
@@ -107,12 +113,28 @@ TEST(LeftOutParts, WhatTheProgramSaysItselfIsNot) {
 }
 
 TEST(LeftOutParts, AnotherTrainingOfTheProcessIsNot) {
-  const AddsParts resumes = [](Checkpoints& checkpoints, ResumedProgram& trained) {
-    add_all_parts(checkpoints, trained);
-    ResumedProgram another;
-    another.run(1);
+  const Beside another = [](ProcessGroup&, ResumedProgram&) {
+    ResumedProgram().run(1);
   };
-  EXPECT_THAT(said_after_resume(add_all_parts, resumes), Not(HasSubstr("expected to be a part")));
+  EXPECT_THAT(said_after_resume(add_all_parts, add_all_parts, {}, another),
+              Not(HasSubstr("expected to be a part")));
+}
+
+// The models come from a run before; all parts are of the training that begins with them.
+TEST(LeftOutParts, OnesOfASecondCheckpointsAreNot) {
+  for (const bool asks_to_restore : {true, false}) {
+    const test::TempFolder folder;
+    const Beside begins = [&](ProcessGroup& group, ResumedProgram& trained) {
+      Checkpoints training(group, {.folder = folder.path(), .resume = true});
+      add_all_parts(training, trained);
+      if (asks_to_restore) {
+        ASSERT_FALSE(training.restore());
+      }
+      trained.run(1);
+    };
+    EXPECT_THAT(said_after_resume(add_models, add_models, {}, begins),
+                Not(HasSubstr("expected to be a part")));
+  }
 }
 
 }  // namespace

@@ -88,8 +88,10 @@ Checkpoints& Checkpoints::add(const std::string& name,
   return *this;
 }
 
-Checkpoints& Checkpoints::add_part(std::unique_ptr<TrainingPart> part) {
+Checkpoints& Checkpoints::add_part(std::unique_ptr<TrainingPart> part, const void* object) {
   training_->add(std::move(part));
+  part_objects_.insert(object);
+  ResumedObjects::of_process().add(this, object);
   return *this;
 }
 
@@ -222,10 +224,11 @@ bool Checkpoints::restore() {
 void Checkpoints::note_resumed(bool is_found) {
   ResumedObjects& objects = ResumedObjects::of_process();
   const CheckpointsOptions& options = training_->options();
-  if (!is_found || !options.leave_out.empty() || group().rank() > 0)
-    return objects.forget(this);
-  std::set<const void*> restored = training_->models().addresses_of_tensors();
-  if (!options.new_learning_rates) {
+  const bool tells = is_found && options.leave_out.empty() && group().rank() == 0;
+  std::set<const void*> restored;
+  if (tells)
+    restored = training_->models().addresses_of_tensors();
+  if (tells && !options.new_learning_rates) {
     for (const auto& [name, optimizer] : training_->models().optimizers())
       restored.insert(training_->models().outer(optimizer));
   }

@@ -118,8 +118,7 @@ class Checkpoints {
   // failed_precondition for another seed.
   template <IsPart Object>
   Checkpoints& add(const std::string& name, Object& object) {
-    add_part(std::make_unique<PartOf<Object>>(name, group(), object));
-    part_objects_.insert(&object);
+    add_part(std::make_unique<PartOf<Object>>(name, group(), object), &object);
     return *this;
   }
   // Adds each of several loaders that are read together (ZipLoaders), as <name>_0, <name>_1, …
@@ -138,7 +137,7 @@ class Checkpoints {
   // are callable too.
   template <std::same_as<Hook> Object>
   Checkpoints& add(const std::string& name, const Object& hook) {
-    return add_part(hook_part(name, group(), hook));
+    return add_part(hook_part(name, group(), hook), &hook);
   }
   // What cannot be added: the text is the compiler's whole answer.
   template <class Object>
@@ -157,8 +156,7 @@ class Checkpoints {
   // of ranks.
   template <HasState Object>
   Checkpoints& add_per_rank(const std::string& name, Object& object) {
-    add_part(std::make_unique<PartPerRank<Object>>(name, group(), object));
-    part_objects_.insert(&object);
+    add_part(std::make_unique<PartPerRank<Object>>(name, group(), object), &object);
     return *this;
   }
   template <class Object>
@@ -285,7 +283,7 @@ class Checkpoints {
 
   ProcessGroup& group();
   TrainingStore& store();
-  Checkpoints& add_part(std::unique_ptr<TrainingPart> part);
+  Checkpoints& add_part(std::unique_ptr<TrainingPart> part, const void* object);
   void delegate(DelegatingOptimizer optimizer);
 
   void take_folder();

@@ -19,6 +19,13 @@ void ResumedObjects::note(const void* training, Resumed resumed) {
   trainings_[training] = std::move(resumed);
 }
 
+void ResumedObjects::add(const void* training, const void* part) {
+  const std::lock_guard lock(mutex_);
+  Resumed& its = trainings_[training];
+  if (its.restored.empty())
+    its.parts.insert(part);
+}
+
 void ResumedObjects::forget(const void* training) {
   const std::lock_guard lock(mutex_);
   trainings_.erase(training);
@@ -32,9 +39,10 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [training, resumed] : trainings_) {
-      const bool has_one = std::ranges::any_of(
-          of, [&](const void* object) { return resumed.restored.contains(object); });
-      if (has_one && !resumed.parts.contains(part))
+      if (resumed.parts.contains(part))
+        return;
+      if (std::ranges::any_of(
+              of, [&](const void* object) { return resumed.restored.contains(object); }))
         step = resumed.step;
     }
   }

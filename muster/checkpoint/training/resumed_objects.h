@@ -21,12 +21,15 @@ class ResumedObjects {
     std::set<const void*> restored = {};  // optimizers, and the tensors of models
     std::set<const void*> parts = {};     // what was added, restored or not
   };
-  // `training` is a Checkpoints on the rank that tells, which forgets it at its end.
+  // `training` is a Checkpoints, which forgets itself at its end. On the rank that tells it has
+  // restored something.
   void note(const void* training, Resumed resumed);
+  // A part that is added after the training was restored is none of it.
+  void add(const void* training, const void* part);
   void forget(const void* training);
 
-  // Warns if one of `of` was restored by a training that does not have `part`. `kind` is that of
-  // the part, and `beside` says what was restored.
+  // Warns if one of `of` was restored by a training, and no training has `part`: one may begin with
+  // the model of another. `kind` is that of the part, and `beside` says what was restored.
   void warn_if_left_out(const std::string& kind,
                         const std::string& beside,
                         const void* part,
