@@ -4,7 +4,6 @@
 #include "muster/train/schedule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -125,7 +124,7 @@ bool Plateau::is_better(double metric) const {
 
 // The order is that of ReduceLROnPlateau, whose cooldown counts this step too.
 bool Plateau::step(double metric) {
-  if (std::isinf(best_) && bad_ == 0)
+  if (!std::exchange(has_begun_, true))
     ResumedObjects::of_process().warn_if_left_out("plateau", "its optimizer", this, {&optimizer_});
   if (is_better(metric)) {
     best_ = metric;
@@ -174,6 +173,7 @@ void Plateau::load_state(const SavedState& state) {
   std::vector<double> rates = mapped_indices(optimizer_.param_groups().size(), [&](size_t i) {
     return state.number("plateau", cat("lr.", i));
   });
+  has_begun_ = true;
   best_ = state.number("plateau", "best");
   bad_ = state.whole_number("plateau", "bad");
   cooldown_left_ = state.whole_number("plateau", "cooldown_left");

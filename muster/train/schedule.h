@@ -154,6 +154,7 @@ class Plateau {
   double best_;
   int64_t bad_ = 0;
   int64_t cooldown_left_ = 0;
+  bool has_begun_ = false;  // or was loaded
 };
 
 }  // namespace muster

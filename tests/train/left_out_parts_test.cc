@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "muster/checkpoint/training/checkpoints.h"
@@ -26,7 +27,7 @@ struct ResumedProgram {
       net(torch::ones({2, 3})).square().mean().backward();
       optimizer.step();
       schedule.step();
-      lowered.step(1);
+      lowered.step(std::numeric_limits<double>::infinity());  // never better
       ema.update();
     }
   }
@@ -35,7 +36,7 @@ struct ResumedProgram {
   torch::optim::SGD optimizer{net->parameters(), 0.1};
   torch::optim::SGD other_optimizer{other_net->parameters(), 0.1};
   Schedule schedule{optimizer, rate::exponential(0.5)};
-  Plateau lowered{other_optimizer};
+  Plateau lowered{other_optimizer, {.patience = 0}};
   Ema ema{*net, 0.9};
 };
 
