@@ -3,7 +3,7 @@
 // it may have got values that the other ranks do not have.
 #include "muster/ddp/replicated_model.h"
 
-#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/ddp/broadcast_values.h"
 #include "muster/ddp/model_description.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/optim/parts.h"
@@ -36,19 +37,6 @@ std::map<const c10::TensorImpl*, const ParameterIdentity*> by_tensor(
 
 std::string describe_hook(const Hook& hook) {
   return hook ? cat("\nhook: ", hook.name()) : "";
-}
-
-// Groups what at::cat takes together: one type, one device. The order is the model's, which all
-// ranks have.
-std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::vector<at::Tensor>> groups;
-  for (const at::Tensor& tensor : tensors) {
-    const auto group = std::ranges::find_if(groups, [&](const auto& other) {
-      return other[0].scalar_type() == tensor.scalar_type() && other[0].device() == tensor.device();
-    });
-    (group == groups.end() ? groups.emplace_back() : *group).push_back(tensor);
-  }
-  return groups;
 }
 
 }  // namespace
@@ -162,26 +150,9 @@ void ReplicatedModel::broadcast_all(int root) {
   broadcast(buffers(), root);
 }
 
-// There is one broadcast for each type and device. It goes through the group's own calls, which
-// find a rank that does something else.
 void ReplicatedModel::broadcast_buffers(int root) {
-  if (group_.size() == 1)
-    return;
-  const at::NoGradGuard no_grad;
-  for (const auto& tensors : groups_of_one_kind(buffers())) {
-    std::vector<at::Tensor> flat;
-    for (const at::Tensor& tensor : tensors)
-      flat.push_back(tensor.reshape(-1));
-    const at::Tensor all = at::cat(flat);
-    group_.broadcast(all, root);
-    if (group_.rank() == root)
-      continue;
-    int64_t at = 0;
-    for (const at::Tensor& tensor : tensors) {
-      tensor.copy_(all.slice(0, at, at + tensor.numel()).view(tensor.sizes()));
-      at += tensor.numel();
-    }
-  }
+  if (group_.size() > 1)
+    broadcast_values(buffers(), group_, root);
 }
 
 }  // namespace muster

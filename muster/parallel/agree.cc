@@ -19,15 +19,16 @@ namespace {
 std::string agree_message(const std::string& wrong, const std::vector<Term>& terms) {
   std::string lines = wrong;
   for (const Term& term : terms)
-    lines += cat("\n", term.name, "\t", term.value);
+    lines += cat("\n", term.name, "\t", term.value, "\t", term.otherwise);
   return lines;
 }
 
 // A line of the message back as a term; a rank that has fewer terms has "nothing".
 Term agree_term_of_line(const std::string& line) {
-  const size_t tab = line.find('\t');
-  return {.name = line.substr(0, tab),
-          .value = tab == std::string::npos ? "nothing" : line.substr(tab + 1)};
+  const auto parts = split(line, '\t');
+  if (parts.size() < 3)
+    return {.name = line, .value = "nothing"};
+  return {.name = parts[0], .value = parts[1], .otherwise = parts[2]};
 }
 
 // A rank that sent fewer lines gives an empty one, which reads as a term without a name.
@@ -58,11 +59,11 @@ void require_agreement(ProcessGroup& group,
       const Term other = agree_term_of_line(agree_line(by_rank[rank], i));
       if (other.name == first.name && other.value == first.value)
         continue;
-      const std::string& name = first.name.empty() ? other.name : first.name;
+      const Term& named = first.name.empty() ? other : first;
       throw Error(ErrorCode::invalid_argument,
                   cat(owner,
                       ": expected the same on every rank, got ",
-                      name,
+                      named.name,
                       " ",
                       first.value,
                       " on rank ",
@@ -73,7 +74,8 @@ void require_agreement(ProcessGroup& group,
                       group.job_rank(rank),
                       " (rank ",
                       group.job_rank(),
-                      "); give all ranks the same model, seed and options"));
+                      "); give all ranks the same model, seed and options",
+                      named.otherwise));
     }
   }
 }

@@ -14,6 +14,7 @@ namespace muster {
 struct Term {
   std::string name;
   std::string value;
+  std::string otherwise = {};  // what else to do where it differs; ends the error
 };
 
 // `wrong`: this rank's own problem, as an error message; empty: none.

@@ -1,62 +1,81 @@
 #include "muster/parallel/pipeline/replica_buffers.h"
 
-#include <ATen/Functions.h>
-#include <ATen/core/grad_mode.h>
-
 #include <cstdint>
-#include <map>
 #include <set>
+#include <string>
+#include <utility>
 
+#include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/broadcast_values.h"
+#include "muster/ddp/replica_check.h"
 #include "muster/parallel/pipeline/messages.h"
 
 namespace muster {
 
 namespace {
 
+using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
+
 // A buffer that several stages share comes once. They have versions of their own here, so that a
 // graph which has saved one stays valid.
-std::map<at::ScalarType, std::vector<at::Tensor>> buffers_by_type(
-    const std::vector<PipelineStage>& stages) {
+NamedBuffers buffers_of(const std::vector<PipelineStage>& stages) {
   std::set<const void*> seen;
-  std::map<at::ScalarType, std::vector<at::Tensor>> found;
+  NamedBuffers found;
   for (const PipelineStage& stage : stages)
-    for (const at::Tensor& buffer : stage.module->buffers())
-      if (buffer.defined() && buffer.numel() > 0 &&
-          seen.insert(buffer.unsafeGetTensorImpl()).second)
-        found[buffer.scalar_type()].push_back(buffer.variable_data());
+    for (const auto& item : stage.module->named_buffers())
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+        found.emplace_back(item.key(), item.value().variable_data());
   return found;
 }
 
 }  // namespace
 
 std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages) {
-  std::vector<Term> all;
-  for (const PipelineStage& stage : stages)
-    for (const auto& item : stage.module->named_buffers())
-      if (item.value().defined())
-        all.push_back(
-            {.name = cat("buffer '", item.key(), "'"), .value = to_text(form_of(item.value()))});
-  return all;
+  return mapped(buffers_of(stages), [](const auto& buffer) {
+    const auto& [name, tensor] = buffer;
+    return Term{
+        .name = cat("buffer '", name, "'"),
+        .value = cat(to_text(form_of(tensor)),
+                     " on ",
+                     c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true)),
+        .otherwise =
+            ", or set .broadcast_buffers = false, where each is to have buffers of its own"};
+  });
+}
+
+void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas) {
+  const NamedBuffers buffers = buffers_of(stages);
+  if (buffers.empty() || replicas.size() == 1)
+    return;
+  const std::vector<int64_t> mine =
+      mapped(buffers, [](const auto& buffer) { return hash_of_bits(buffer.second); });
+  const auto by_rank = mapped(replicas.all_gather_bytes(join(mine, ","), "of a pipeline's buffers"),
+                              [](const std::string& hashes) { return split(hashes, ','); });
+  if (replicas.rank() > 0)
+    return;
+  for (int rank = 1; rank < replicas.size(); ++rank) {
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      if (by_rank[rank][i] == by_rank[0][i])
+        continue;
+      return log(
+          LogLevel::warn,
+          cat("pipeline: expected the same values of buffers on all replicas, got others of '",
+              buffers[i].first,
+              "' on rank ",
+              replicas.job_rank(rank),
+              ": all take those of rank ",
+              replicas.job_rank(0),
+              "; set .broadcast_buffers = false where each is to have its own, as the "
+              "positions of its part of a sequence"));
+    }
+  }
 }
 
 void take_first_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas) {
-  if (replicas.size() == 1)
-    return;
-  const at::NoGradGuard no_grad;
-  for (const auto& [type, buffers] : buffers_by_type(stages)) {
-    const at::Tensor flat =
-        at::cat(mapped(buffers, [](const at::Tensor& buffer) { return buffer.reshape({-1}); }));
-    replicas.broadcast(flat, 0);
-    if (replicas.rank() == 0)
-      continue;
-    int64_t at = 0;
-    for (const at::Tensor& buffer : buffers) {
-      buffer.copy_(flat.narrow(0, at, buffer.numel()).view(buffer.sizes()));
-      at += buffer.numel();
-    }
-  }
+  broadcast_values(
+      mapped(buffers_of(stages), [](const auto& buffer) { return buffer.second; }), replicas, 0);
 }
 
 }  // namespace muster

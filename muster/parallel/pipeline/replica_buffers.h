@@ -10,10 +10,14 @@
 
 namespace muster {
 
-// What must be alike on all replicas: the buffers by name, shape and type.
+// What must be alike on all replicas: the buffers by name, shape, type and kind of device.
 std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages);
 
-// In one message per type. Collective: over `replicas`. Blocking: until they are here.
+// The first replica warns of the first buffer whose values differ: they may be each one's own on
+// purpose. Collective: over `replicas`. Blocking: for them and the device.
+void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas);
+
+// In one message per type and device. Collective: over `replicas`. Blocking: until they are here.
 void take_first_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas);
 
 }  // namespace muster

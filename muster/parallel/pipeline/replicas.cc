@@ -59,6 +59,8 @@ void Replicas::take_parameters() {
   }
   if (!shared.empty())
     shared_.emplace(shared, group_);
+  if (broadcasts_buffers_ && !std::exchange(has_compared_buffers_, true))
+    warn_of_other_buffers(stages_, group_);
   take_buffers();
 }
 

@@ -56,6 +56,7 @@ class Replicas {
   std::vector<StageAverage> averages_;  // by stage of this rank
   std::optional<StageAverage> shared_;  // of parameters that several of its stages have
   bool broadcasts_buffers_;
+  bool has_compared_buffers_ = false;
   OutsideWatch outside_{"pipeline"};
 };
 

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"
@@ -19,6 +21,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -158,17 +161,71 @@ TEST(PipelineReplicaBuffers, MayBeEachReplicasOwn) {
   EXPECT_FALSE(found[0][0].second.allclose(found[2][0].second)) << "ranks 0 and 2 are replicas";
 }
 
+// Averages the same stages once more.
+void average_again(Replica& replica, PipelineOptions options = {}) {
+  options.schedule = one_f_one_b(2, 2);
+  options.loss = squared_error;
+  Pipeline again({replica.stage}, replica.mesh.group("pp"), std::move(options));
+  again.average_over(replica.mesh.group("dp"));
+}
+
+// An expanded buffer has fewer places than elements.
 TEST(PipelineReplicaBuffers, TheFirstOnesAreTakenAtTheBeginning) {
   run_ranks(4, [](ProcessGroup& group) {
     Replica replica(group);
+    const int dp = replica.mesh.rank("dp");
     for (at::Tensor buffer : replica.stage->buffers())
-      buffer.fill_(replica.mesh.rank("dp"));
-    Pipeline again({replica.stage},
-                   replica.mesh.group("pp"),
-                   {.schedule = one_f_one_b(2, 2), .loss = squared_error});
-    again.average_over(replica.mesh.group("dp"));
+      buffer.fill_(dp);
+    replica.stage->register_buffer("expanded", torch::full({2, 1}, dp).expand({2, 3}));
+    replica.stage->register_buffer("empty", torch::full({0}, dp));
+    average_again(replica);
     for (const at::Tensor& buffer : replica.stage->buffers())
       EXPECT_EQ(buffer.sum().item<double>(), 0);
+    replica.mesh.shutdown();
+  });
+}
+
+constexpr const char* kOtherValues = "pipeline: expected the same values of buffers";
+
+// What the ranks print whose replicas have other positions on purpose.
+std::string printed_with_positions(const PipelineOptions& options) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(4, [&](ProcessGroup& group) {
+    Replica replica(group);
+    const int dp = replica.mesh.rank("dp");
+    const at::Tensor positions = torch::arange(3) + dp;
+    replica.stage->register_buffer("positions", positions);
+    average_again(replica, options);
+    EXPECT_EQ(positions[0].item<int64_t>(), options.broadcast_buffers ? 0 : dp);
+    replica.mesh.shutdown();
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(PipelineReplicaBuffers, OtherValuesAreSaidOnce) {
+  const std::string printed = printed_with_positions({});
+  EXPECT_EQ(times(printed, kOtherValues), 2U) << printed << "\nonce a stage";
+  EXPECT_THAT(printed, HasSubstr("got others of 'positions' on rank 2: all take those of rank 0"));
+  EXPECT_THAT(printed_with_positions({.broadcast_buffers = false}), Not(HasSubstr(kOtherValues)));
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(PipelineReplicaBuffers, OtherShapesAreRefusedWithAWayOut) {
+  run_ranks(4, [](ProcessGroup& group) {
+    Replica replica(group);
+    replica.stage->register_buffer("positions", torch::zeros({2 + replica.mesh.rank("dp")}));
+    EXPECT_THAT(error_of([&] { average_again(replica); }),
+                AllOf(HasSubstr("got buffer 'positions' Float [2] on cpu on rank"),
+                      HasSubstr("or set .broadcast_buffers = false")));
+    average_again(replica, {.broadcast_buffers = false});
     replica.mesh.shutdown();
   });
 }
