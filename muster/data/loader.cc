@@ -265,12 +265,19 @@ void LoaderCore::check_even(const EpochBatches& epoch, int64_t steps) const {
 // there.
 void LoaderCore::begin_epoch() {
   if (std::exchange(within_steps_, false))
-    go_on();
+    go_on_after_steps();
 }
 
 void LoaderCore::begin_steps() {
-  within_steps_ = true;
+  if (std::exchange(within_steps_, true))
+    return go_on_after_steps();
   go_on();
+}
+
+// A program may have set the epoch in whose middle the steps have ended.
+void LoaderCore::go_on_after_steps() {
+  if (sampler_->started() || sampler_->epoch() == position_.epoch)
+    sampler_->set_epoch(position_.epoch, position_.consumed, position_.dataset_size);
 }
 
 // A job that stops keeps its place, since it is to resume there. A sampler that was moved keeps its

@@ -168,7 +168,8 @@ class DataLoader {
   // of another loader (ZipLoaders).
   auto whole_steps(int64_t until) & { return Steps{*state_, until, true}; }
 
-  // The epoch that the next begin() starts or goes on in.
+  // The epoch that the next begin() starts or goes on in. Where restore() or steps() have led to
+  // the middle of the epoch that is set, it goes on there.
   int64_t epoch() const { return state_->core.epoch(); }
   void set_epoch(int64_t epoch) { state_->core.set_epoch(epoch); }
 

@@ -106,7 +106,7 @@ class LoaderCore {
   // gradients are computed and ranks have different numbers of batches, so that one would go on to
   // the next epoch alone.
   void check_even(const EpochBatches& epoch, int64_t steps) const;
-  // Does nothing if restore() has led to the middle of this epoch.
+  // Does nothing if restore() or a loop over steps has led to the middle of this epoch.
   void set_epoch(int64_t epoch);
   // Takes effect at the next start(), or at the next step.
   void set_shares(std::vector<int64_t> shares) { new_shares_ = std::move(shares); }
@@ -139,6 +139,7 @@ class LoaderCore {
 
  private:
   void compare_with_ranks();
+  void go_on_after_steps();
   int64_t samples_of_whole_step(const EpochBatches& epoch, int64_t batch) const;
 
   std::shared_ptr<LoaderShared> shared_;

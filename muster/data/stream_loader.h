@@ -111,6 +111,9 @@ class StreamLoader {
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return !batch_; }
     int64_t epoch() const { return now_.epoch; }  // of the batch
+    // Whether the epoch has no further batch; then the loader is at the beginning of the next, and
+    // this is at its end. For ZipLoaders. Blocking: until the next batch is read.
+    bool leave_ended_epoch();
 
    private:
     friend class StreamLoader;
@@ -131,6 +134,7 @@ class StreamLoader {
     bool stage(bool wait);
     void hand_out(Coming now);
     void end_epoch();
+    StreamPosition leave_epoch();
 
     State* loader_;
     int64_t until_step_;    // over epochs, to this step; -1: this epoch
@@ -329,16 +333,31 @@ void StreamLoader<S>::Iterator::hand_out(Coming coming) {
 }
 
 template <class S>
-void StreamLoader<S>::Iterator::end_epoch() {
+bool StreamLoader<S>::Iterator::leave_ended_epoch() {
+  if (!coming_.empty() || stage(true))
+    return false;
+  leave_epoch();
+  batch_.reset();
+  return true;
+}
+
+// Returns where the next one begins.
+template <class S>
+StreamPosition StreamLoader<S>::Iterator::leave_epoch() {
   prefetch_.reset();
   loader_->shared->bad.report();
-  const int64_t batches = loader_->batches_of_epoch;
-  const bool empty = now_.batch == 0 && batches == 0;
-  loader_->batches_of_last_epoch = batches;
+  loader_->batches_of_last_epoch = loader_->batches_of_epoch;
   // In the middle of a step the training stays at its beginning.
   StreamPosition next = loader_->begin_of(now_.epoch + 1);
   if (in_step_ == 0)
     loader_->position = next;
+  return next;
+}
+
+template <class S>
+void StreamLoader<S>::Iterator::end_epoch() {
+  const bool empty = now_.batch == 0 && loader_->batches_of_epoch == 0;
+  const StreamPosition next = leave_epoch();
   if (until_step_ < 0)
     return;
   if (empty)

@@ -119,21 +119,25 @@ class ZipLoaders {
     template <size_t I>
     bool move() {
       auto& at = *std::get<I>(at_);
-      const bool may_end = I == 0 && epoch_ && at->last;
-      if (may_end && has_ended_epoch())
+      if (I == 0 && epoch_ && at->last && has_ended_epoch())
         return false;
       ++at;
       if (at == std::default_sentinel)
-        return false;
-      if (may_end && has_ended_epoch())  // the end of a stream's epoch is known only now
         return false;
       if constexpr (I < sizeof...(Others))
         return move<I + 1>();
       return true;
     }
 
-    // After a whole step: of the first loader.
-    bool has_ended_epoch() const { return std::get<0>(zip_->loaders_).position().epoch != *epoch_; }
+    // After a whole step: of the first loader. A stream has to look for a further batch.
+    bool has_ended_epoch() {
+      if (std::get<0>(zip_->loaders_).position().epoch != *epoch_)
+        return true;
+      auto& at = *std::get<0>(at_);
+      if constexpr (requires { at.leave_ended_epoch(); })
+        return at.leave_ended_epoch();
+      return false;
+    }
 
     ZipLoaders* zip_;
     std::optional<int64_t> steps_;  // of all loaders; nothing: an epoch of the first

@@ -64,8 +64,8 @@ TEST(ZipLoaders, AnEpochIsOneOfTheFirst) {
   EXPECT_THAT(all.second, ElementsAre(0, 1, 2, 3, 0, 1));
 }
 
-// One place: what any number of ranks has read, any other number goes on with.
-// Reads 10 batches, and stops after `stop` steps of them.
+// One place: what any number of ranks has read, any other number goes on with. Reads 10 batches of
+// each loader, and stops after `stop` steps of them.
 void expect_one_place(int64_t accumulate, int64_t stop) {
   const auto few = test::numbered(24), many = test::numbered(60, 1000);
   const auto read_by = [&](int ranks, int64_t until, auto* position) {
@@ -269,6 +269,44 @@ TEST(ZipLoaders, AnEpochOfStepsOfSeveralBatchesLosesNoSample) {
   EXPECT_THAT(read(both).first, ElementsAre(0, 1, 2, 3, 4, 0));
 }
 
+// The last step of an epoch has led to the middle of the next, which is set then.
+TEST(ZipLoaders, EpochsThatAreSetLoseAndRepeatNoSample) {
+  for (const bool sets_sampler : {false, true}) {
+    const auto sampler = std::make_shared<DistributedSampler>(in_order(5));
+    DataLoader first(std::make_shared<const TensorDataset>(test::numbered(5)),
+                     sampler,
+                     {.batch_size = 1, .accumulate = 2});
+    DataLoader second(test::numbered(7, 100), {.batch_size = 1, .accumulate = 2});
+    ZipLoaders both(first, second);
+    Read all;
+    for (int64_t epoch = 0; epoch < 4; ++epoch) {
+      if (sets_sampler)
+        sampler->set_epoch(epoch);
+      else
+        first.set_epoch(epoch);
+      EXPECT_EQ(first.epoch(), epoch);
+      add(&all, read(both));
+    }
+    EXPECT_THAT(all.first, ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4));
+    first.set_epoch(9);
+    EXPECT_THAT(read(both).first, ElementsAre(0, 1, 2, 3, 4, 0)) << "another epoch is begun";
+  }
+}
+
+// Epochs of 3 batches.
+TEST(ZipLoaders, AStreamWhoseEpochsEndWithAStepReadsNoBatchMore) {
+  StreamLoader stream(Counted(), {.batch_size = 2, .accumulate = 3});
+  DataLoader data(test::numbered(7, 100), {.batch_size = 1, .accumulate = 3});
+  ZipLoaders both(stream, data);
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    EXPECT_EQ(read(both).first, (Numbers{0, 1, 2, 3, 4}));
+    EXPECT_EQ(stream.position().epoch, epoch + 1);
+    EXPECT_EQ(stream.batches_of_last_epoch(), 3);
+    EXPECT_EQ(stream.stats().batches, 3 * (epoch + 1));
+    EXPECT_EQ(data.stats().batches, 3 * (epoch + 1));
+  }
+}
+
 // As often as the training stops in the middle of a step, the next one begins with that step.
 TEST(ZipLoaders, ResumesInTheMiddleOfAStep) {
   const auto loader_of = [](int64_t size, int64_t first) {
@@ -346,7 +384,6 @@ TEST(ZipLoaders, AStepHasSeveralBatchesOfStreams) {
   EXPECT_EQ(read(epochs).first, (Numbers{0, 1, 2, 3, 4, 0, 1}));
 }
 
-// A loop that forgets a weight is told of it, as in a loader's own loop.
 TEST(ZipLoaders, RefusesALoaderThatIsThereTwice) {
   DataLoader one(test::numbered(4), {.batch_size = 2});
   DataLoader other(test::numbered(4), {.batch_size = 2});
@@ -354,6 +391,7 @@ TEST(ZipLoaders, RefusesALoaderThatIsThereTwice) {
               HasSubstr("got one as loader 0 and 2: each step would take two of its batches"));
 }
 
+// A loop that forgets a weight is told of it, as in a loader's own loop.
 TEST(ZipLoaders, WeightsAreChecked) {
   const auto sampler =
       std::make_shared<DistributedSampler>(5, SamplerOptions{.num_replicas = 2, .shares = {2, 1}});
