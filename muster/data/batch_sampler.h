@@ -48,7 +48,8 @@ class BatchSampler {
   virtual int64_t epoch() const = 0;
   virtual bool started() const = 0;
   virtual EpochBatches start() = 0;
-  // A whole epoch, without starting it: its `samples` and `positions` are empty.
+  // A whole epoch, without starting it: its `samples` and `positions` are empty. The later epochs
+  // have batches of the same numbers, by which a step over the ends of epochs is weighed.
   virtual EpochBatches whole_epoch() const = 0;
   virtual int64_t dataset_size() const = 0;
   // A hash of the seed and everything that decides the order. A position in an epoch is valid only

@@ -172,7 +172,8 @@ BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const 
           .samples_of_step = samples};
 }
 
-// What the epoch does not have any more is of the epochs after it, which are whole.
+// What the epoch does not have any more is of the epochs after it, which are whole, and all alike
+// in their numbers (BatchSampler::whole_epoch).
 int64_t LoaderCore::samples_of_whole_step(const EpochBatches& epoch, int64_t batch) const {
   int64_t left = options().accumulate;
   int64_t samples = 0;
