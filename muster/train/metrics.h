@@ -54,9 +54,10 @@ class MetricValues {
 struct MetricsOptions {
   std::string folder = {};   // rank 0 makes it. Default: the job's; without one, no file is written
   bool tensorboard = false;  // also write an event file
-  // The job's launch, which a muster::Context supplies: a later attempt of it may have the folder
-  // while an earlier one ends.
-  JobLaunch job = {};
+  // The job's launch, and how often its ranks were started before: a later attempt may have the
+  // folder while an earlier one ends. Default: those of a muster::Context, or of the environment.
+  std::string launch = {};
+  int attempt = 0;
 };
 
 class Metrics {
@@ -69,10 +70,7 @@ class Metrics {
   template <class Context>
     requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(); }
   explicit Metrics(Context& ctx, const MetricsOptions& options = {})
-      : Metrics(ctx.process_group(),
-                MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,
-                               .tensorboard = options.tensorboard,
-                               .job = job_of(ctx, options)}) {}
+      : Metrics(ctx.process_group(), with_defaults_of(ctx, options)) {}
 
   // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with
   // that weight, such as 1 for the losses of single samples. Without samples nothing is added,
@@ -125,11 +123,16 @@ class Metrics {
 
  private:
   template <class Context>
-  static JobLaunch job_of(Context& ctx, const MetricsOptions& options) {
-    if constexpr (requires { ctx.env().launch, ctx.env().attempt; })
-      if (options.job.launch.empty())
-        return {.launch = ctx.env().launch, .attempt = ctx.env().attempt};
-    return options.job;
+  static MetricsOptions with_defaults_of(Context& ctx, MetricsOptions options) {
+    if (options.folder.empty())
+      options.folder = ctx.run_dir();
+    if constexpr (requires { ctx.env().launch, ctx.env().attempt; }) {
+      if (options.launch.empty()) {
+        options.launch = ctx.env().launch;
+        options.attempt = ctx.env().attempt;
+      }
+    }
+    return options;
   }
 
   enum class Kind { mean, sum, max, min };

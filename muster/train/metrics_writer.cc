@@ -15,9 +15,11 @@
 #include <string_view>
 #include <system_error>
 
+#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
 #include "muster/base/named_file.h"
+#include "muster/base/process_lock.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -81,6 +83,14 @@ Fd open_to_append(const std::string& path) {
   return file;
 }
 
+// That of the program, or else what the launcher says.
+JobLaunch job_of(const std::string& launch, int attempt) {
+  if (!launch.empty())
+    return {.launch = launch, .attempt = attempt};
+  return {.launch = get_env("MUSTER_LAUNCH").value_or(""),
+          .attempt = parse_count(get_env("MUSTER_ATTEMPT").value_or("")).value_or(0)};
+}
+
 // Two processes would mix their lines, and move each other's aside. A terminal, a pipe or /dev/null
 // is anybody's. The lock lies beside the file itself, which the path may be a link to. It is taken
 // before the file is made, so that who is refused leaves none. A folder that is not there gets no
@@ -99,10 +109,11 @@ std::shared_ptr<const FolderLock> lock_of(const std::string& path, const JobLaun
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::string& path, const JobLaunch& job) : path_(path) {
+MetricsWriter::MetricsWriter(const std::string& path, const std::string& launch, int attempt)
+    : path_(path) {
   if (path.empty())
     return;
-  lock_ = lock_of(path, job);
+  lock_ = lock_of(path, job_of(launch, attempt));
   file_ = open_to_append(path);
 }
 

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "tests/data/files.h"
+#include "tests/device/scratch.h"
 
 namespace muster::testing {
 namespace {
@@ -143,6 +144,19 @@ TEST(Metrics, AnotherProcessIsRefusedUntilItsWriterEnds) {
   EXPECT_EQ(read_file(path), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
   EXPECT_THAT(test::names_in(folder.path()),
               ::testing::ElementsAre("metrics.jsonl", "others.jsonl"));
+}
+
+// The ranks of the attempt before may still be ending.
+TEST(Metrics, ALaterAttemptOfTheLaunchSharesTheFile) {
+  const test::TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  const ScopedEnv launch("MUSTER_LAUNCH", "mine");
+  const ScopedEnv first("MUSTER_ATTEMPT", "0");
+  OtherWriter before(path);
+  ASSERT_TRUE(before.is_ready());
+  const ScopedEnv later("MUSTER_ATTEMPT", "1");
+  EXPECT_NO_THROW(MetricsWriter(path).write({{"step", 2}}));
+  EXPECT_EQ(read_file(path), "{\"step\":1}\n{\"step\":2}\n");
 }
 
 TEST(Metrics, WhatIsNoFileIsAnybodys) {
