@@ -96,7 +96,10 @@ def outcome(peer, program, home):
     run(peer, program, home)
     if program in NO_TRAINING:
         return "runs"
-    *_, before, last = checkpoints_of(peer, program, home)
+    saved = checkpoints_of(peer, program, home)
+    if len(saved) < 2:
+        raise RuntimeError(f"{peer}_{program}: expected two checkpoints or more, got {len(saved)}")
+    before, last = saved[-2:]
     expected = weights_of(last)
     remove(last)
     printed = steps_printed(run(peer, program, home))
