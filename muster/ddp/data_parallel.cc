@@ -134,7 +134,7 @@ std::vector<std::optional<c10::Stream>> current_streams_of(
 // A clone's reset() draws new values of the parameters before it gets the model's.
 void ModelReplicas::make(size_t count) {
   const at::NoGradGuard no_grad;
-  const OwnNumbers not_the_programs;
+  const OwnNumbers own_numbers;
   replicas_ = {model_};
   for (size_t i = 1; i < count; ++i)
     replicas_.push_back(model_->clone(devices_[i]));

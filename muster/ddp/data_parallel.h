@@ -46,7 +46,8 @@ class ModelReplicas {
                 bool copies_once = false);
 
   // Copies the model as it is now to `count` replicas; their gradients flow back into the model.
-  // The copying draws no random numbers.
+  // The copying draws no random numbers. What a module's reset() draws is the model's in parameters
+  // and buffers alone; elsewhere it is each replica's own.
   void refresh(size_t count);
   torch::nn::Module& at(size_t index) const { return *replicas_[index]; }
   const std::vector<c10::Device>& devices() const { return devices_; }

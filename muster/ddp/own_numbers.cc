@@ -8,7 +8,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <mutex>
 #include <ranges>
 
 namespace muster {
@@ -43,17 +42,15 @@ void draw_own(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }
 
-c10::DispatchKey registered_key() {
-  static std::once_flag registered;
-  std::call_once(registered, [] {
-    auto& library = *new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&draw_own>());
-  });
-  return kKey;
-}
+// Registered when this library is loaded: later the table of operators would change under threads
+// that call some. Never destroyed, for the same reason.
+const torch::Library& draws_own = [] -> torch::Library& {
+  auto& library = *new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  return library.fallback(torch::CppFunction::makeFromBoxedFunction<&draw_own>());
+}();
 
 }  // namespace
 
-OwnNumbers::OwnNumbers() : to_ours_(registered_key()) {}
+OwnNumbers::OwnNumbers() : to_ours_(kKey) {}
 
 }  // namespace muster
