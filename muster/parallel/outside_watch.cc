@@ -23,6 +23,8 @@ void OutsideWatch::look(const std::vector<at::Tensor>& leaves,
                [&](const at::Tensor& leaf) { return is_known(leaf) || is_of_wrapped_model(leaf); });
 }
 
+// All ranks come here equally often, so they end comparing together. A sample of a GPU's tensor
+// would make the step wait for the GPU.
 void OutsideWatch::compare(ProcessGroup& group) {
   if (group.size() == 1 || group.device().is_cuda() || compared_ == compared_backwards)
     return;

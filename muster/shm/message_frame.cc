@@ -25,6 +25,7 @@ MessageFrame frame_of(const Part& data, int tag) {
   return frame;
 }
 
+// A type that one side does not know is not compared.
 bool fits(const MessageFrame& wanted, const MessageFrame& sent) {
   const std::string_view type = wanted.type, of_sent = sent.type;
   return wanted.bytes == sent.bytes && wanted.tag == sent.tag &&

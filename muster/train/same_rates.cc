@@ -10,6 +10,7 @@ namespace muster {
 
 namespace {
 
+// Rates are compared as text: ranks then differ exactly where the error shows a difference.
 std::string rates_of(const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<std::string> rates;
   for (torch::optim::Optimizer* const optimizer : optimizers) {

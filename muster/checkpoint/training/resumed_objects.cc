@@ -1,3 +1,5 @@
+// Objects are known by their addresses. A later object may get the address of one that is gone, so
+// each Checkpoints forgets its own at its end.
 #include "muster/checkpoint/training/resumed_objects.h"
 
 #include <algorithm>
@@ -35,8 +37,9 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
                                       const std::string& beside,
                                       const void* part,
                                       const std::set<const void*>& of) const {
-  std::optional<int64_t> step;
+  std::optional<int64_t> step;  // of a training that restored one of `of`
   {
+    // The mutex is free before the warning, since a program's log may ask again.
     const std::lock_guard lock(mutex_);
     for (const auto& [training, resumed] : trainings_) {
       if (resumed.parts.contains(part))
