@@ -1,3 +1,5 @@
+// Tensors are joined before they are sent: a message for each buffer of a model would take most of
+// its time to begin. A buffer is written where it lies, since modules hold it.
 #include "muster/ddp/broadcast_values.h"
 
 #include <ATen/Functions.h>

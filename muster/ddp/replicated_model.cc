@@ -150,6 +150,7 @@ void ReplicatedModel::broadcast_all(int root) {
   broadcast(buffers(), root);
 }
 
+// No message is sent for a group of one, whose buffers are not even listed.
 void ReplicatedModel::broadcast_buffers(int root) {
   if (group_.size() > 1)
     broadcast_values(buffers(), group_, root);

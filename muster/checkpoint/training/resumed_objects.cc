@@ -21,6 +21,7 @@ void ResumedObjects::note(const void* training, Resumed resumed) {
   trainings_[training] = std::move(resumed);
 }
 
+// A Checkpoints is here from its first part on, whether it restores anything or not.
 void ResumedObjects::add(const void* training, const void* part) {
   const std::lock_guard lock(mutex_);
   Resumed& its = trainings_[training];

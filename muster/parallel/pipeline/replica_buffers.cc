@@ -1,3 +1,5 @@
+// Replicas compare the hashes of their buffers' values once, before the first ones are taken: after
+// a step's forwards they differ anyway.
 #include "muster/parallel/pipeline/replica_buffers.h"
 
 #include <cstdint>
@@ -45,6 +47,7 @@ std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages) {
   });
 }
 
+// The ranks of a stage have as many hashes each, since the terms were equal.
 void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas) {
   const NamedBuffers buffers = buffers_of(stages);
   if (buffers.empty() || replicas.size() == 1)
