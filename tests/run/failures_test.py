@@ -88,7 +88,7 @@ class Stacks(ProgramTest):
     def test_a_parameter_without_memory_is_told_of(self):
         note = "parameters of a fully sharded model have no memory between steps; read them while whole_parameters() lives"
         done = self.failing("sharded parameter", 1)
-        self.assert_fails(done, "error: SIGSEGV; its stack", "[0] " + note, "read_between_steps(", code=128 + signal.SIGSEGV)
+        self.assert_fails(done, "error: SIGSEGV; its stack", note, "read_between_steps(", code=128 + signal.SIGSEGV)
         self.assertEqual(self.error_of(0)["extraInfo"]["muster"]["said"][1], note)
         self.assertNotIn(note, self.failing("null").stderr)
 
