@@ -12,8 +12,8 @@ torch=2.11.0
 work=build/gpu-kit
 kit=$work/kit
 most_mib=70
-programs="muster_cli muster_bench muster_cuda muster train gpt resnet comm_test conformance_ranks ddp_losses ddp_table hook_table ddp_more
-  step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml count_waits elastic_probe trace_probe"
+programs="muster_cli muster_bench muster_cuda muster train gpt resnet comm_test conformance_ranks ddp_programs train_programs
+  run_probes gpu_probe gpu_bench data_test fake_cuda fake_nvml count_waits trace_probe"
 
 say() { echo "gpu-kit: $*"; }
 fail() { say "$*" >&2; exit 1; }
@@ -51,13 +51,15 @@ make_kit() {
 
   rm -rf $kit
   mkdir -p $kit/build/{bin,lib,libexec/muster,tests,benchmarks} $kit/lib $kit/python $kit/source/{scripts,tests,data,benchmarks}
-  local folder name
+  local folder name files
   for folder in bin lib libexec/muster tests benchmarks; do
+    files=()
     for name in "$work/build/$folder"/*; do
       [ -f "$name" ] && [[ $name != *mpi* ]] || continue
       case $name in *.cmake | *.txt | *.json | *.suites) continue ;; esac
-      cp "$name" "$kit/build/$folder/"
+      files+=("$name")
     done
+    cp --preserve=links "${files[@]}" "$kit/build/$folder/"  # programs of tests share a binary
   done
   # A test looks for a function of gpu_probe in a stack.
   find $kit/build -type f ! -name '*.py' ! -name gpu_probe -exec strip --strip-unneeded {} + 2>/dev/null || true
