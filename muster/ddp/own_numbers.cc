@@ -44,7 +44,7 @@ void draw_own(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 
 // Registered when this library is loaded: later the table of operators would change under threads
 // that call some. Never destroyed, for the same reason.
-const torch::Library& draws_own = [] -> torch::Library& {
+const torch::Library& draws_own = []() -> torch::Library& {
   auto& library = *new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   return library.fallback(torch::CppFunction::makeFromBoxedFunction<&draw_own>());
 }();
