@@ -89,6 +89,10 @@ class Parts(unittest.TestCase):
         script = (SOURCE / "scripts/gpu_kit.sh").read_text()
         programs = set(re.search('^programs="([^"]*)"', script, re.MULTILINE)[1].split())
         named = {"muster": "muster_cli", "muster-bench": "muster_bench"}
+        for lists in (SOURCE / "tests").glob("*/CMakeLists.txt"):
+            for shared in re.findall(r"^muster_test_programs\(([^)]*)\)", lists.read_text(), re.MULTILINE):
+                binary, *names = shared.split()
+                named.update({name: binary for name in names})
         for part in real_parts():
             for path in re.findall(r"\$SOURCE/([\w/.]+)", part.command):
                 self.assertTrue((SOURCE / path).exists(), f"{part.name}: {path}")
