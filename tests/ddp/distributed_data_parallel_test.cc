@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/data/batch.h"
 #include "tests/support/ranks.h"
+#include "tests/support/seeding.h"
 
 namespace muster::testing {
 namespace {
@@ -21,6 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 torch::nn::Sequential make_net(uint64_t seed) {
+  const std::lock_guard lock(seeding);
   torch::manual_seed(seed);
   torch::nn::Sequential net;
   net->push_back(torch::nn::Linear(12, 32));

@@ -3,8 +3,10 @@
 
 #include <torch/torch.h>
 
+#include <mutex>
 #include <vector>
 
+#include "tests/support/seeding.h"
 #include "tests/train/oracle.h"
 
 namespace muster::testing {
@@ -27,6 +29,7 @@ struct OneBatch {
 };
 
 inline TwoLayers seeded_layers(uint64_t seed = 1) {
+  const std::lock_guard lock(seeding);
   torch::manual_seed(seed);
   return TwoLayers();
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "muster/parallel/pipeline/pipeline.h"
 #include "muster/parallel/pipeline/stages.h"
 #include "tests/support/ranks.h"
+#include "tests/support/seeding.h"
 #include "tests/support/times.h"
 
 namespace muster::testing {
@@ -30,6 +32,7 @@ constexpr int kTrainedSteps = 6;
 constexpr const char* kOutside = "pipeline: expected every trained tensor of a backward";
 
 torch::nn::Sequential normed_layers() {
+  const std::lock_guard lock(seeding);
   torch::manual_seed(3);
   return torch::nn::Sequential(torch::nn::Linear(4, 6),
                                torch::nn::BatchNorm1d(6),
@@ -41,6 +44,7 @@ torch::nn::Sequential normed_layers() {
 
 // A replica's inputs of all steps; the targets are their first two columns.
 std::vector<at::Tensor> inputs_of(int replica) {
+  const std::lock_guard lock(seeding);
   torch::manual_seed(20 + replica);
   std::vector<at::Tensor> all;
   for (int step = 0; step < kTrainedSteps; ++step)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "muster/train/clip.h"
 #include "muster/train/precision.h"
 #include "tests/support/ranks.h"
+#include "tests/support/seeding.h"
 
 namespace muster::testing {
 namespace {
@@ -37,6 +39,7 @@ struct EitherImpl : torch::nn::Module {
 TORCH_MODULE(Either);
 
 torch::nn::Sequential six_layers() {
+  const std::lock_guard lock(seeding);
   torch::manual_seed(6);
   return torch::nn::Sequential(torch::nn::Linear(4, 6),
                                torch::nn::Tanh(),
@@ -51,6 +54,7 @@ at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
 }
 
 std::vector<at::Tensor> inputs_of_steps(int count) {
+  const std::lock_guard lock(seeding);
   torch::manual_seed(8);
   std::vector<at::Tensor> all;
   for (int i = 0; i < count; ++i)
