@@ -25,6 +25,10 @@ const char* to_string(ErrorCode code) {
   return lookup(kNames, code, "unknown");
 }
 
+// Messages quote paths, names and texts of files, which shall not disturb a terminal.
+Error::Error(ErrorCode code, const std::string& message, std::source_location where)
+    : std::runtime_error(printable_lines(message)), code_(code), where_(where) {}
+
 // The compiler gives the whole path, which says where muster was built.
 std::string Error::where() const {
   const std::string file = where_.file_name();

@@ -23,12 +23,12 @@ enum class ErrorCode {
 const char* to_string(ErrorCode code);
 
 // Message form: `<operation>: expected <rule>, got <value> (<rank/device/peer>); <next step>`.
+// Control characters of what it quotes become '?', but for line ends and tabs.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code,
         const std::string& message,
-        std::source_location where = std::source_location::current())
-      : std::runtime_error(message), code_(code), where_(where) {}
+        std::source_location where = std::source_location::current());
 
   ErrorCode code() const noexcept { return code_; }
   std::string message() const { return what(); }

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -146,14 +147,14 @@ class ConfigReader {
     return scalar_text(flag, value);
   }
 
-  // A number keeps all of its digits.
+  // A number keeps all of its digits. JSON has neither nan nor inf.
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
     if (const auto text = value.value_exact<std::string>())
       return *text;
     if (const auto number = value.value_exact<int64_t>())
       return cat(*number);
     if (const auto number = value.value_exact<double>())
-      return nlohmann::json(*number).dump();  // all its digits
+      return std::isfinite(*number) ? nlohmann::json(*number).dump() : cat(*number);
     fail(value.source().begin, cat("a text or a number for ", flag), "something else");
   }
 

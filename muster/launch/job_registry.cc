@@ -40,6 +40,7 @@ using JobJson = nlohmann::ordered_json;
 
 constexpr const char* kJobSchema = "muster.job/1";
 constexpr size_t kMaxProgram = 4000;
+constexpr size_t kShownProgram = 60;
 constexpr size_t kMaxNote = size_t{1} << 20;
 
 // For F_OFD_SETLK and F_OFD_GETLK: the locks belong to the open file.
@@ -72,6 +73,7 @@ void visit_note(Note& note, const Visit& visit) {
   visit("num_ranks", note.num_ranks);
   visit("devices", note.devices);
   visit("since_seconds", note.since_seconds);
+  visit("master_port", note.master_port);
 }
 
 }  // namespace
@@ -94,7 +96,7 @@ std::optional<JobNote> job_note_from(const std::string& bytes) {
     if (document.at("schema") != kJobSchema || document.at("pid_namespace") != pid_namespace())
       return std::nullopt;
     JobNote note;
-    members_from_json(document, [&](const auto& visit) { visit_note(note, visit); });
+    present_members_from_json(document, [&](const auto& visit) { visit_note(note, visit); });
     return note;
   } catch (const JobJson::exception&) {
     return std::nullopt;
@@ -200,6 +202,11 @@ std::vector<JobNote> running_jobs(const std::string& given) {
   std::ranges::sort(
       jobs, {}, [](const JobNote& job) { return std::pair(job.since_seconds, job.pid); });
   return jobs;
+}
+
+std::string named_job(const JobNote& job) {
+  return printable(cat(
+      "job ", job.id, " of process ", job.pid, " (", job.program.substr(0, kShownProgram), ")"));
 }
 
 // An id that is told in full is stronger than one that only begins so, and a pid than both.

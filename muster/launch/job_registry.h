@@ -23,6 +23,7 @@ struct JobNote {
   int num_ranks = 0;
   std::vector<std::string> devices = {};  // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
   int64_t since_seconds = 0;              // since 1970
+  int master_port = 0;                    // that this launcher holds for rank 0; 0: none
   bool operator==(const JobNote&) const = default;
 };
 
@@ -57,6 +58,9 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
 
 // The launcher's pidfd; invalid when it has ended.
 Fd open_job(const JobNote& job);
+
+// "job <id>, process <pid> (<program>)", in messages.
+std::string named_job(const JobNote& job);
 
 // Sends the signal to the launcher, which passes it on to its ranks. Throws: unavailable when that
 // is not allowed.

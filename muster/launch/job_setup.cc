@@ -46,19 +46,6 @@ std::string folder_name(std::string id) {
   return is_one_of(id, ".", "..") ? "_" : id;
 }
 
-// Throws: invalid_argument for what is no folder.
-void check_work_dir(const std::string& path) {
-  std::error_code error;
-  if (fs::is_directory(path, error))
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--workdir: expected a folder, got '",
-                  printable(path),
-                  "' (",
-                  error ? error.message() : "a file",
-                  "); make it first"));
-}
-
 std::string plan_path_of(const std::string& run_dir) {
   return run_dir + "/plan.json";
 }
@@ -127,6 +114,18 @@ std::string log_folder_of(const LaunchOptions& options, const std::string& run_d
 
 }  // namespace
 
+void check_work_dir(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || fs::is_directory(path, error))
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("--workdir: expected a folder, got '",
+                  printable(path),
+                  "' (",
+                  error ? error.message() : "a file",
+                  "); make it first"));
+}
+
 // Paths are absolute where the ranks run in another folder.
 std::vector<std::string> program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::string& name) {
@@ -153,8 +152,7 @@ JobSetup::JobSetup(const LaunchOptions& options,
   facts_.more_programs = program_paths(options);
   facts_.program = facts_.more_programs.front();
   facts_.more_programs.erase(facts_.more_programs.begin());
-  if (!options.work_dir.empty())
-    check_work_dir(options.work_dir);
+  check_work_dir(options.work_dir);
   facts_.run_id = options.run_id;
   facts_.mark = make_uuid();
   facts_.launch = text_or(start, facts_.mark);

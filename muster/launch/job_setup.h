@@ -21,6 +21,9 @@ std::string make_uuid();
 // one when that is "none", which many jobs have.
 std::string run_folder_of(const LaunchOptions& options);
 
+// Throws: invalid_argument for what is no folder of this host; empty stands for this one.
+void check_work_dir(const std::string& path);
+
 // The paths of the programs that `options` name, in their order. Throws: SpawnError for the first
 // that is not there or cannot be executed.
 std::vector<std::string> program_paths(const LaunchOptions& options);

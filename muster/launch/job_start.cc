@@ -98,6 +98,8 @@ JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts&
   for (const RankPlan& rank : plan.ranks) {
     if (rank.host_index != job.host_index && !plan.simulated)
       continue;
+    if (rank.rank == 0)
+      note.master_port = job.master_port;
     note.devices.push_back(rank.device.id());
     append_mapped(note.devices, rank.more_devices, &DeviceAssignment::id);
   }

@@ -256,6 +256,8 @@ int launch(const LaunchOptions& given) {
   if (!unknown.empty())
     throw Error(ErrorCode::invalid_argument, unknown);
   if (options.dry_run) {
+    if (options.inventory.empty())
+      check_work_dir(options.work_dir);
     show_dry_run(inventory, leased.plan, options);
     return 0;
   }

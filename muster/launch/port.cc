@@ -16,6 +16,8 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
+#include "muster/launch/job_registry.h"
 #include "muster/launch/tcp_table.h"
 
 namespace muster {
@@ -83,10 +85,21 @@ bool only_old_connections(int port) {
   return any;
 }
 
+// The launcher of another job holds a port without listening, so the system does not tell of it.
+std::string job_that_holds(int port) {
+  try {
+    for (const JobNote& job : running_jobs()) {
+      if (job.master_port == port)
+        return named_job(job);
+    }
+  } catch (const Error&) {
+    return {};  // a folder that cannot be read
+  }
+  return {};
+}
+
 Error port_taken(int port) {
-  std::string holder = port_holder(port);
-  if (holder.empty())
-    holder = "another program";
+  const std::string holder = text_or(port_holder(port), "another program");
   return {ErrorCode::unavailable,
           cat("--master-port: expected a free port, got ",
               port,
@@ -128,7 +141,7 @@ std::string port_holder(int port) {
     if (entry.port == port && entry.listens)
       return process_with_socket(entry.inode);
   }
-  return {};
+  return job_that_holds(port);
 }
 
 // An address belongs to this host if a socket can be bound to it.

@@ -25,8 +25,8 @@ class PortReservation {
   int port_ = 0;
 };
 
-// "process 4711 (python3)": who listens on TCP `port` of this host; empty when nobody does or we
-// may not know.
+// "process 4711 (python3)": who listens on TCP `port` of this host, or which job of this user's
+// holds it for its rank 0; empty when nobody does or we may not know.
 std::string port_holder(int port);
 
 // Checks that rank 0 can be reached here as `address`. Blocking: for name resolution.

@@ -104,7 +104,7 @@ double MetricValues::operator[](const std::string& name) const {
 Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
     : group_(std::move(group)),
       path_(options.folder.empty() ? "" : options.folder + "/metrics.jsonl"),
-      writer_(group_.rank() == 0 ? in_folder(path_) : "", options.launch, options.attempt) {
+      writer_(group_.rank() == 0 ? in_folder(path_) : "") {
   if (group_.rank() == 0 && !options.folder.empty() && options.tensorboard)
     events_ = std::make_unique<EventFile>(options.folder);
 }

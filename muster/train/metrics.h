@@ -54,10 +54,6 @@ class MetricValues {
 struct MetricsOptions {
   std::string folder = {};   // rank 0 makes it. Default: the job's; without one, no file is written
   bool tensorboard = false;  // also write an event file
-  // The job's launch, and how often its ranks were started before: a later attempt may have the
-  // folder while an earlier one ends. Default: those of a muster::Context, or of the environment.
-  std::string launch = {};
-  int attempt = 0;
 };
 
 class Metrics {
@@ -126,12 +122,6 @@ class Metrics {
   static MetricsOptions with_defaults_of(Context& ctx, MetricsOptions options) {
     if (options.folder.empty())
       options.folder = ctx.run_dir();
-    if constexpr (requires { ctx.env().launch, ctx.env().attempt; }) {
-      if (options.launch.empty()) {
-        options.launch = ctx.env().launch;
-        options.attempt = ctx.env().attempt;
-      }
-    }
     return options;
   }
 

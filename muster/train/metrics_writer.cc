@@ -83,10 +83,8 @@ Fd open_to_append(const std::string& path) {
   return file;
 }
 
-// That of the program, or else what the launcher says.
-JobLaunch job_of(const std::string& launch, int attempt) {
-  if (!launch.empty())
-    return {.launch = launch, .attempt = attempt};
+// What the launcher says.
+JobLaunch job_of_environment() {
   return {.launch = get_env("MUSTER_LAUNCH").value_or(""),
           .attempt = parse_count(get_env("MUSTER_ATTEMPT").value_or("")).value_or(0)};
 }
@@ -95,7 +93,7 @@ JobLaunch job_of(const std::string& launch, int attempt) {
 // is anybody's. The lock lies beside the file itself, which the path may be a link to. It is taken
 // before the file is made, so that who is refused leaves none. A folder that is not there gets no
 // file either.
-std::shared_ptr<const FolderLock> lock_of(const std::string& path, const JobLaunch& job) {
+std::shared_ptr<const FolderLock> lock_of(const std::string& path) {
   struct stat there = {};
   if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
     return nullptr;
@@ -104,16 +102,16 @@ std::shared_ptr<const FolderLock> lock_of(const std::string& path, const JobLaun
   if (error || !fs::is_directory(file.parent_path(), error))
     return nullptr;
   const std::string name = cat(".", file.filename().string(), ".lock");
-  return lock_for_process(file.parent_path().string(), name, job, "metrics", "writes");
+  return lock_for_process(
+      file.parent_path().string(), name, job_of_environment(), "metrics", "writes");
 }
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::string& path, const std::string& launch, int attempt)
-    : path_(path) {
+MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
   if (path.empty())
     return;
-  lock_ = lock_of(path, job_of(launch, attempt));
+  lock_ = lock_of(path);
   file_ = open_to_append(path);
 }
 

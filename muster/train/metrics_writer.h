@@ -19,10 +19,9 @@ class MetricsWriter {
  public:
   // Appends to `path`; an empty path writes nothing (ranks other than the main one). The writers of
   // one process may share a file; that of another is refused, but not by a later attempt of its
-  // launch. `launch` and `attempt` are the environment's if they are not given (MUSTER_LAUNCH,
-  // MUSTER_ATTEMPT). Blocking: some seconds, while another process has the file. Throws: io;
-  // failed_precondition naming the other.
-  explicit MetricsWriter(const std::string& path, const std::string& launch = "", int attempt = 0);
+  // launch, as the environment tells it (MUSTER_LAUNCH, MUSTER_ATTEMPT). Blocking: some seconds,
+  // while another process has the file. Throws: io; failed_precondition naming the other.
+  explicit MetricsWriter(const std::string& path);
 
   // Prepares the file for a run that goes on after `step`, or starts with 0. From the first line
   // with a later "step" on, all lines are moved to `<path>.replaced`; so is an incomplete last

@@ -17,6 +17,11 @@ TEST(Error, KeepsCodeMessageAndPlace) {
   EXPECT_THAT(error.where(), testing::MatchesRegex("error_test\\.cc:[0-9]+"));
 }
 
+TEST(Error, WhatItQuotesDisturbsNoTerminal) {
+  const Error error(ErrorCode::io, "cannot open 'a\x1b[2Jb': gone\n\tat line 1");
+  EXPECT_EQ(error.message(), "cannot open 'a?[2Jb': gone\n\tat line 1");
+}
+
 TEST(Error, EveryCodeHasItsOwnName) {
   EXPECT_STREQ(to_string(ErrorCode::invalid_argument), "invalid_argument");
   EXPECT_STREQ(to_string(ErrorCode::failed_precondition), "failed_precondition");

@@ -135,6 +135,9 @@ TEST(Run, WrongFoldersAndVariablesAreNamed) {
         EXPECT_THAT(ran.err, testing::AllOf(HasSubstr(flag), HasSubstr(why)));
       };
   refused("--workdir", "nowhere", "got 'nowhere'");
+  const Ran planned = muster({"run", "--dry-run", "--workdir", "nowhere", "true"}, folder);
+  EXPECT_EQ(planned.code, 2);
+  EXPECT_THAT(planned.err, HasSubstr("--workdir: expected a folder, got 'nowhere'"));
   refused("--env", "=x", "expected NAME=VALUE");
   refused("--env", "BAD NAME=x", "expected NAME=VALUE with a name of letters");
   refused("--env", "RANK=7", "no variable that muster sets for each rank, got 'RANK'");
@@ -284,6 +287,14 @@ TEST(Run, PortTakenIsNamed) {
   const Ran ran = muster({"run", "--master-port", cat(port), "true"}, folder);
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr(cat("got ", port, ", which is in use by process ", ::getpid())));
+}
+
+// A launcher holds its port without listening there, so the system names nobody.
+TEST(Run, PortOfAnotherJobIsNamedAsIts) {
+  const ScratchFolder folder;
+  const std::string other = ProgramSettings().program + " run --master-port $MASTER_PORT true";
+  const Ran ran = muster(sh({"-q", "-n", "1", "--rdzv-id", "first"}, other), folder);
+  EXPECT_THAT(ran.err, testing::ContainsRegex("in use by job first of process [0-9]+ \\(sh"));
 }
 
 TEST(Run, HelpStartsNothing) {

@@ -19,6 +19,7 @@
 #include "muster/checkpoint/training/checkpoints.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/span.h"
+#include "tests/device/scratch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_disk.h"
 #include "tests/train/oracle.h"
@@ -182,16 +183,13 @@ TEST(TrainMetrics, RankZeroMakesTheFolder) {
 // A lock that is not in this process's list is another job's.
 TEST(TrainMetrics, TheFolderOfAnotherJobIsRefused) {
   const std::string folder = folder_for_metrics();
+  const ScopedEnv launch("MUSTER_LAUNCH", "mine");
+  const ScopedEnv attempt("MUSTER_ATTEMPT", "1");
   struct SomeContext {
-    struct Env {
-      std::string launch = "mine";
-      int attempt = 1;
-    };
     ProcessGroup group;
     std::string folder;
     ProcessGroup& process_group() { return group; }
     const std::string& run_dir() const { return folder; }
-    Env env() const { return {}; }
   };
   const auto lock_of = [&](const char* launch) {
     FolderLock lock(

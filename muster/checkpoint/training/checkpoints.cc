@@ -90,7 +90,6 @@ Checkpoints& Checkpoints::add(const std::string& name,
 
 Checkpoints& Checkpoints::add_part(std::unique_ptr<TrainingPart> part, const void* object) {
   training_->add(std::move(part));
-  part_objects_.insert(object);
   ResumedObjects::of_process().add(this, object);
   return *this;
 }
@@ -222,7 +221,6 @@ bool Checkpoints::restore() {
 // A program that leaves parts out says so, and one that sets new rates may well have another
 // schedule.
 void Checkpoints::note_resumed(bool is_found) {
-  ResumedObjects& objects = ResumedObjects::of_process();
   const CheckpointsOptions& options = training_->options();
   const bool tells = is_found && options.leave_out.empty() && group().rank() == 0;
   std::set<const void*> restored;
@@ -232,7 +230,7 @@ void Checkpoints::note_resumed(bool is_found) {
     for (const auto& [name, optimizer] : training_->models().optimizers())
       restored.insert(training_->models().outer(optimizer));
   }
-  objects.note(this, {.step = step_, .restored = std::move(restored), .parts = part_objects_});
+  ResumedObjects::of_process().note_restored(this, step_, std::move(restored));
 }
 
 // The loaders are restored last, after the parts of the training.

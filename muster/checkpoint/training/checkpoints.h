@@ -322,7 +322,6 @@ class Checkpoints {
   int64_t last_step_ = 0;       // the last step passed to save() and the like
   int64_t begun_anew_at_ = -1;  // Manifest::serial of the checkpoint that fresh parts did not take
   std::optional<ProgramsRates> new_rates_;  // taken in its place
-  std::set<const void*> part_objects_;      // what was added as parts, by address
 };
 
 }  // namespace muster

@@ -16,15 +16,19 @@ ResumedObjects& ResumedObjects::of_process() {
   return one;
 }
 
-void ResumedObjects::note(const void* training, Resumed resumed) {
+void ResumedObjects::note_restored(const void* training,
+                                   int64_t step,
+                                   std::set<const void*> restored) {
   const std::lock_guard lock(mutex_);
-  trainings_[training] = std::move(resumed);
+  Training& its = trainings_[training];
+  its.step = step;
+  its.restored = std::move(restored);
 }
 
 // A Checkpoints is here from its first part on, whether it restores anything or not.
 void ResumedObjects::add(const void* training, const void* part) {
   const std::lock_guard lock(mutex_);
-  Resumed& its = trainings_[training];
+  Training& its = trainings_[training];
   if (its.restored.empty())
     its.parts.insert(part);
 }
@@ -42,12 +46,12 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
   {
     // The mutex is free before the warning, since a program's log may ask again.
     const std::lock_guard lock(mutex_);
-    for (const auto& [training, resumed] : trainings_) {
-      if (resumed.parts.contains(part))
+    for (const auto& [checkpoints, training] : trainings_) {
+      if (training.parts.contains(part))
         return;
       if (std::ranges::any_of(
-              of, [&](const void* object) { return resumed.restored.contains(object); }))
-        step = resumed.step;
+              of, [&](const void* object) { return training.restored.contains(object); }))
+        step = training.step;
     }
   }
   if (!step)

@@ -15,18 +15,13 @@ class ResumedObjects {
  public:
   static ResumedObjects& of_process();
 
-  // All of them by address.
-  struct Resumed {
-    int64_t step = 0;                     // the training goes on after it
-    std::set<const void*> restored = {};  // optimizers, and the tensors of models
-    std::set<const void*> parts = {};     // what was added, restored or not
-  };
-  // `training` is a Checkpoints, which forgets itself at its end. On the rank that tells it has
-  // restored something.
-  void note(const void* training, Resumed resumed);
-  // A part that is added after the training was restored is none of it.
+  // `training` is a Checkpoints, which forgets itself at its end. A part that is added after the
+  // training was restored is none of it.
   void add(const void* training, const void* part);
   void forget(const void* training);
+  // The training goes on after `step`. `restored`: optimizers, and the tensors of models, by
+  // address; empty on a rank that does not tell.
+  void note_restored(const void* training, int64_t step, std::set<const void*> restored);
 
   // Warns if one of `of` was restored by a training, and no training has `part`: one may begin with
   // the model of another. `kind` is that of the part, and `beside` says what was restored.
@@ -36,8 +31,14 @@ class ResumedObjects {
                         const std::set<const void*>& of) const;
 
  private:
+  struct Training {
+    std::set<const void*> parts = {};
+    int64_t step = 0;
+    std::set<const void*> restored = {};
+  };
+
   mutable std::mutex mutex_;
-  std::map<const void*, Resumed> trainings_;
+  std::map<const void*, Training> trainings_;
 };
 
 }  // namespace muster
