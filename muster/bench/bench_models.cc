@@ -1,12 +1,12 @@
+// The three models differ in what they ask of data-parallel training: the MLP has many parameters
+// for little arithmetic, the CNN many small parameters, and the GPT is in between. python_ddp.py
+// has the same ones, so a change here is one there too.
 #include "muster/bench/bench_models.h"
 
 #include "examples/02_gpt/gpt.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
-// The three models differ in what they ask of data-parallel training: the MLP has many parameters
-// for little arithmetic, the CNN many small parameters, and the GPT is in between. python_ddp.py
-// has the same ones, so a change here is one there too.
 namespace muster {
 
 namespace {

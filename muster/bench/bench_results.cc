@@ -1,3 +1,6 @@
+// The benchmark's process starts this program again as ranks. Rank 0 hands its results over in a
+// file of a temporary folder, whose path the ranks find in an environment variable: a rank's
+// standard output carries a prefix, and under mpirun or srun it is not ours to read.
 #include "muster/bench/bench_results.h"
 
 #include <cerrno>
@@ -12,9 +15,6 @@
 #include "muster/launch/launch.h"
 #include "muster/run/run.h"
 
-// The benchmark's process starts this program again as ranks. Rank 0 hands its results over in a
-// file of a temporary folder, whose path the ranks find in an environment variable: a rank's
-// standard output carries a prefix, and under mpirun or srun it is not ours to read.
 namespace muster {
 
 namespace {

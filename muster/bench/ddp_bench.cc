@@ -1,3 +1,7 @@
+// `muster bench ddp` starts its ranks anew in every round, since what a process has allocated and
+// cached shifts all of its times alike. Within a round the kinds take turns step by step
+// (ddp_kinds.cc). With --python each round also starts python_ddp.py, which does the same with
+// PyTorch's own DDP. The parent collects the times of all rounds and prints medians and ratios.
 #include "muster/bench/ddp_bench.h"
 
 #include <algorithm>
@@ -19,10 +23,6 @@
 #include "muster/bench/ddp_kinds.h"
 #include "muster/run/run.h"
 
-// `muster bench ddp` starts its ranks anew in every round, since what a process has allocated and
-// cached shifts all of its times alike. Within a round the kinds take turns step by step
-// (ddp_kinds.cc). With --python each round also starts python_ddp.py, which does the same with
-// PyTorch's own DDP. The parent collects the times of all rounds and prints medians and ratios.
 namespace muster {
 
 namespace {

@@ -1,3 +1,7 @@
+// `muster bench device`: the devices are measured one after the other in this process, each GPU
+// under a lease, so that no job of muster computes on it meanwhile. A score is written into the
+// cache as soon as it is known. A device that cannot be measured is named on standard error, and
+// the others are measured all the same.
 #include "muster/bench/device_bench.h"
 
 #include <ATen/Parallel.h>
@@ -28,10 +32,6 @@
 #include "muster/run/error_file.h"
 #include "muster/run/rank_device.h"
 
-// `muster bench device`: the devices are measured one after the other in this process, each GPU
-// under a lease, so that no job of muster computes on it meanwhile. A score is written into the
-// cache as soon as it is known. A device that cannot be measured is named on standard error, and
-// the others are measured all the same.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// Every comparison is made within a round and only then summarised: the median of ratios, not the
+// ratio of medians, since what else the machine did in a round is in both of its times.
 #include "muster/bench/paired_times.h"
 
 #include <algorithm>
@@ -6,8 +8,6 @@
 
 #include "muster/base/error.h"
 
-// Every comparison is made within a round and only then summarised: the median of ratios, not the
-// ratio of medians, since what else the machine did in a round is in both of its times.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// The batch size starts small and doubles. A larger batch keeps more of a device busy, until all of
+// it is: from there on the speed stays what it is, and only the memory and the time of a step grow.
 #include "muster/bench/training_speed.h"
 
 #include <torch/torch.h>
@@ -6,8 +8,6 @@
 
 #include "muster/base/clock.h"
 
-// The batch size starts small and doubles. A larger batch keeps more of a device busy, until all of
-// it is: from there on the speed stays what it is, and only the memory and the time of a step grow.
 namespace muster {
 namespace {
 

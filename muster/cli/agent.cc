@@ -1,3 +1,5 @@
+// The agent's whole task comes in one line on standard input, not in arguments, which every user of
+// the host could read.
 #include "muster/cli/agent.h"
 
 #include <openssl/crypto.h>
@@ -14,8 +16,6 @@
 #include "muster/cluster/host_agent.h"
 #include "muster/report/host_samples.h"
 
-// The agent's whole task comes in one line on standard input, not in arguments, which every user of
-// the host could read.
 namespace muster {
 
 namespace {

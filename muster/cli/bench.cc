@@ -1,3 +1,5 @@
+// muster itself has no LibTorch, so that it starts quickly. Measurements that need it are another
+// program, which takes this process's place.
 #include "muster/cli/bench.h"
 
 #include <unistd.h>
@@ -13,8 +15,6 @@
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 
-// muster itself has no LibTorch, so that it starts quickly. Measurements that need it are another
-// program, which takes this process's place.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// `muster checkpoint` reads manifests and the heads of files, without LibTorch. Files may come from
+// anywhere: their names and errors are made harmless before they are printed (checkpoint_paths.h).
 #include "muster/cli/checkpoint.h"
 
 #include <sys/stat.h>
@@ -24,8 +26,6 @@
 #include "muster/cli/checkpoint_text.h"
 #include "muster/cli/reading_line.h"
 
-// `muster checkpoint` reads manifests and the heads of files, without LibTorch. Files may come from
-// anywhere: their names and errors are made harmless before they are printed (checkpoint_paths.h).
 namespace muster {
 
 namespace {

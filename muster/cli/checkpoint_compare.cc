@@ -1,3 +1,5 @@
+// Checkpoints are compared set by set: a set is the tensors of one file, or of the files that ranks
+// wrote together, so that checkpoints of different numbers of ranks can be compared too.
 #include "muster/cli/checkpoint_compare.h"
 
 #include <unistd.h>
@@ -23,8 +25,6 @@
 #include "muster/cli/reading_line.h"
 #include "muster/draw/text_table.h"
 
-// Checkpoints are compared set by set: a set is the tensors of one file, or of the files that ranks
-// wrote together, so that checkpoints of different numbers of ranks can be compared too.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// Tables shorten names and values, and show "-" for what a checkpoint does not tell. The JSON has
+// everything, and null for what is not told.
 #include "muster/cli/checkpoint_text.h"
 
 #include <algorithm>
@@ -15,8 +17,6 @@
 #include "muster/checkpoint/files/shown_text.h"
 #include "muster/draw/text_table.h"
 
-// Tables shorten names and values, and show "-" for what a checkpoint does not tell. The JSON has
-// everything, and null for what is not told.
 namespace muster {
 
 namespace {

@@ -1,3 +1,7 @@
+// A job of several hosts is started in one of three ways: by one command that reaches the others
+// over ssh (--hosts, --hostfile, --host-discovery), by a command on each host that says where they
+// meet (--nnodes, --rdzv-endpoint), or by a scheduler whose variables tell the hosts
+// (detect_cluster). Flags come before variables.
 #include "muster/cli/cluster_flags.h"
 
 #include <algorithm>
@@ -23,11 +27,6 @@
 #include "muster/cluster/switch_file.h"
 #include "muster/placement/network_order.h"
 
-// A job of several hosts is started in one of three ways: by one command that reaches the others
-// over ssh (--hosts, --hostfile, --host-discovery), by a command on each host that says where they
-// meet
-// (--nnodes, --rdzv-endpoint), or by a scheduler whose variables tell the hosts (detect_cluster).
-// Flags come before variables.
 namespace muster {
 
 namespace {

@@ -1,10 +1,10 @@
+// Everything is read off CLI11's commands and options. A group of flags under a title is a command
+// without a name to CLI11, and part of its parent here. What has no group at all is hidden.
 #include "muster/cli/command_help.h"
 
 #include <CLI/CLI.hpp>
 #include <utility>
 
-// Everything is read off CLI11's commands and options. A group of flags under a title is a command
-// without a name to CLI11, and part of its parent here. What has no group at all is hidden.
 namespace muster {
 
 namespace {

@@ -1,10 +1,10 @@
+// The program begins at the first argument that is neither a flag nor a flag's value. To find it,
+// one has to know of each flag whether the next argument is its value.
 #include "muster/cli/command_line.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-// The program begins at the first argument that is neither a flag nor a flag's value. To find it,
-// one has to know of each flag whether the next argument is its value.
 namespace muster {
 
 namespace {

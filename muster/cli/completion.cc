@@ -1,3 +1,5 @@
+// A script holds the names of all commands and flags as they are now, so that completing needs no
+// call of muster. bash gets names alone; zsh and fish show texts of help beside them.
 #include "muster/cli/completion.h"
 
 #include <unistd.h>
@@ -13,8 +15,6 @@
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 
-// A script holds the names of all commands and flags as they are now, so that completing needs no
-// call of muster. bash gets names alone; zsh and fish show texts of help beside them.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// The file becomes arguments, as if they had been typed before the others. CLI11 then checks them
+// as it checks typed ones; errors of the file itself name its line and column.
 #include "muster/cli/config_file.h"
 
 #include <CLI/CLI.hpp>
@@ -16,8 +18,6 @@
 #include "muster/base/toml_text.h"
 #include "muster/cli/unknown_flag.h"
 
-// The file becomes arguments, as if they had been typed before the others. CLI11 then checks them
-// as it checks typed ones; errors of the file itself name its line and column.
 namespace muster {
 
 namespace {

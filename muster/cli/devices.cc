@@ -1,3 +1,5 @@
+// A text is made once, or again and again with --watch, of this machine or of a file. Only of this
+// machine is it known which jobs hold its GPUs.
 #include "muster/cli/devices.h"
 
 #include <unistd.h>
@@ -26,8 +28,6 @@
 #include "muster/placement/picture/draw_svg.h"
 #include "muster/placement/plan_json.h"
 
-// A text is made once, or again and again with --watch, of this machine or of a file. Only of this
-// machine is it known which jobs hold its GPUs.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// A host is a table of its GPUs, a table of the links between them with a legend, and a line about
+// its CPU. Names from drivers and files are made printable.
 #include "muster/cli/devices_text.h"
 
 #include <algorithm>
@@ -16,8 +18,6 @@
 #include "muster/device/links.h"
 #include "muster/draw/text_table.h"
 
-// A host is a table of its GPUs, a table of the links between them with a legend, and a line about
-// its CPU. Names from drivers and files are made printable.
 namespace muster {
 namespace {
 

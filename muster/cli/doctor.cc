@@ -1,3 +1,5 @@
+// `muster doctor` first gathers facts (doctor_facts.h) and then judges them (doctor_checks.h), so
+// that tests can judge any machine.
 #include "muster/cli/doctor.h"
 
 #include <unistd.h>
@@ -14,8 +16,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 
-// `muster doctor` first gathers facts (doctor_facts.h) and then judges them (doctor_checks.h), so
-// that tests can judge any machine.
 namespace muster {
 
 namespace {

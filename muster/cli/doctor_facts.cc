@@ -1,3 +1,5 @@
+// Each function fills in the facts of one kind. A question that fails is a fact too: its error is
+// kept for the check that judges it.
 #include "muster/cli/doctor_facts.h"
 
 #include <arpa/inet.h>
@@ -30,8 +32,6 @@
 #include "muster/launch/port.h"
 #include "muster/supervise/child.h"
 
-// Each function fills in the facts of one kind. A question that fails is a fact too: its error is
-// kept for the check that judges it.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// A launcher leaves a note about its job in the user's runtime folder (job_registry.h). Jobs are
+// told apart by the beginnings of their ids, as people type them.
 #include "muster/cli/jobs.h"
 
 #include <signal.h>
@@ -22,8 +24,6 @@
 #include "muster/draw/text_table.h"
 #include "muster/launch/job_registry.h"
 
-// A launcher leaves a note about its job in the user's runtime folder (job_registry.h). Jobs are
-// told apart by the beginnings of their ids, as people type them.
 namespace muster {
 
 namespace {

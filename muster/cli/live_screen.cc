@@ -1,3 +1,6 @@
+// Terminals have a second screen for programs like this, and show the first one again afterwards.
+// Signals are read as data (signalfd), so that the terminal is given back before any of them ends
+// or stops the program.
 #include "muster/cli/live_screen.h"
 
 #include <poll.h>
@@ -13,9 +16,6 @@
 #include "muster/base/error.h"
 #include "muster/cli/watch.h"
 
-// Terminals have a second screen for programs like this, and show the first one again afterwards.
-// Signals are read as data (signalfd), so that the terminal is given back before any of them ends
-// or stops the program.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// A page is made of the same texts as --help, in the language of groff's man macros: ".SH" begins a
+// section, ".TP" an entry with an indented text, "\fB" and "\fI" choose the font.
 #include "muster/cli/manual.h"
 
 #include <unistd.h>
@@ -14,8 +16,6 @@
 #include "muster/base/usage.h"
 #include "muster/base/version.h"
 
-// A page is made of the same texts as --help, in the language of groff's man macros: ".SH" begins a
-// section, ".TP" an entry with an indented text, "\fB" and "\fI" choose the font.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// Each way of dividing the model over the plan's ranks is a row: how much memory a rank needs, and
+// whether it fits into the smallest device. The ways and the formulas are in placement/.
 #include "muster/cli/plan_model.h"
 
 #include <CLI/CLI.hpp>
@@ -16,8 +18,6 @@
 #include "muster/draw/text_table.h"
 #include "muster/placement/model_memory.h"
 
-// Each way of dividing the model over the plan's ranks is a row: how much memory a rank needs, and
-// whether it fits into the smallest device. The ways and the formulas are in placement/.
 namespace muster {
 namespace {
 

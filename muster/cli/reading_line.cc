@@ -1,3 +1,5 @@
+// The line is drawn over itself, and not more often than people can read. What is read quickly
+// shows none at all.
 #include "muster/cli/reading_line.h"
 
 #include <chrono>
@@ -9,8 +11,6 @@
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/shown_text.h"
 
-// The line is drawn over itself, and not more often than people can read. What is read quickly
-// shows none at all.
 namespace muster {
 
 namespace {

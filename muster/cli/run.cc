@@ -1,3 +1,6 @@
+// Both commands take the same flags for devices. The program and its arguments are cut off the
+// command line first, because CLI11 would take the program's flags for muster's. What the flags
+// mean is in run_options.h.
 #include "muster/cli/run.h"
 
 #include <CLI/CLI.hpp>
@@ -19,9 +22,6 @@
 #include "muster/launch/launch.h"
 #include "muster/report/host_samples.h"
 
-// Both commands take the same flags for devices. The program and its arguments are cut off the
-// command line first, because CLI11 would take the program's flags for muster's. What the flags
-// mean is in run_options.h.
 namespace muster {
 
 namespace {

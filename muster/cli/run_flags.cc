@@ -1,3 +1,6 @@
+// A flag's help is its documentation: what it does, and in brackets what is done without it. Flags
+// are added group by group, and entitle() puts those that were added last under a title. Flags of
+// torchrun also have torchrun's variables.
 #include "muster/cli/run_flags.h"
 
 #include <CLI/CLI.hpp>
@@ -10,9 +13,6 @@
 #include "muster/cli/run_options.h"
 #include "muster/cli/value_flags.h"
 
-// A flag's help is its documentation: what it does, and in brackets what is done without it. Flags
-// are added group by group, and entitle() puts those that were added last under a title. Flags of
-// torchrun also have torchrun's variables.
 namespace muster {
 
 namespace {

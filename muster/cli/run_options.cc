@@ -1,3 +1,7 @@
+// Flags become options in groups: the request for devices, where rank 0 listens, what the ranks are
+// told, what is executed. How a value is written is checked here, and what it may be by
+// check_launch(), for programs that start themselves too. Both throw errors that name the flag, so
+// that nothing has been started when a flag is wrong.
 #include "muster/cli/run_options.h"
 
 #include <unistd.h>
@@ -31,10 +35,6 @@
 #include "muster/launch/time_limit.h"
 #include "muster/supervise/child.h"
 
-// Flags become options in groups: the request for devices, where rank 0 listens, what the ranks are
-// told, what is executed. How a value is written is checked here, and what it may be by
-// check_launch(), for programs that start themselves too. Both throw errors that name the flag, so
-// that nothing has been started when a flag is wrong.
 namespace muster {
 
 namespace {

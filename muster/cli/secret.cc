@@ -1,3 +1,4 @@
+// The secret is printed once, and its copy in memory is overwritten.
 #include "muster/cli/secret.h"
 
 #include <string>
@@ -10,7 +11,6 @@
 #include "muster/base/fd.h"
 #include "muster/store/secret.h"
 
-// The secret is printed once, and its copy in memory is overwritten.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// The flags of `muster tasks`, in groups as --help shows them. tasks_options.h turns them into
+// options. Two hidden flags are for muster itself: --serve runs tasks for a run on another host,
+// and --exec-element is one task of a Slurm job array.
 #include "muster/cli/tasks.h"
 
 #include <CLI/CLI.hpp>
@@ -13,10 +16,6 @@
 #include "muster/tasks/run.h"
 #include "muster/tasks/slurm/element.h"
 
-// The flags of `muster tasks`, in groups as --help shows them. tasks_options.h turns them into
-// options. Two hidden flags are for muster itself: --serve runs tasks for a run on another host,
-// and
-// --exec-element is one task of a Slurm job array.
 namespace muster {
 
 namespace {

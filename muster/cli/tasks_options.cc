@@ -1,3 +1,5 @@
+// Tasks come from a spec file, from --sweep with a command, or from the folder of a run that goes
+// on. The settings are kept in the run's folder, so that a run that goes on has them again.
 #include "muster/cli/tasks_options.h"
 
 #include <chrono>
@@ -15,8 +17,6 @@
 #include "muster/cluster/slurm_nodes.h"
 #include "muster/launch/time_limit.h"
 
-// Tasks come from a spec file, from --sweep with a command, or from the folder of a run that goes
-// on. The settings are kept in the run's folder, so that a run that goes on has them again.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// A sampler looks at the job again and again. On a terminal the table is redrawn in place;
+// elsewhere tables follow each other; for programs there is one document. The ranks of other hosts
+// are seen as far as these have answered.
 #include "muster/cli/top.h"
 
 #include <unistd.h>
@@ -31,9 +34,6 @@
 #include "muster/supervise/live_lines.h"
 #include "muster/trace/hosts_folder.h"
 
-// A sampler looks at the job again and again. On a terminal the table is redrawn in place;
-// elsewhere tables follow each other; for programs there is one document. The ranks of other hosts
-// are seen as far as these have answered.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// CLI11 leaves unknown arguments over and says only that there are some. The command that was named
+// knows the flags that may have been meant.
 #include "muster/cli/unknown_flag.h"
 
 #include <CLI/CLI.hpp>
@@ -10,8 +12,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 
-// CLI11 leaves unknown arguments over and says only that there are some. The command that was named
-// knows the flags that may have been meant.
 namespace muster {
 
 namespace {

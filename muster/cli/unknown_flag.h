@@ -1,6 +1,5 @@
 // The error for an unknown flag or subcommand, with the nearest known name. For the command line
-// and
-// --config.
+// and --config.
 #pragma once
 
 #include <string>

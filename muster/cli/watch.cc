@@ -1,3 +1,5 @@
+// On a terminal each text is drawn over the one before, line by line, which flickers less than
+// clearing the screen. Elsewhere the texts follow each other.
 #include "muster/cli/watch.h"
 
 #include <signal.h>
@@ -11,8 +13,6 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
-// On a terminal each text is drawn over the one before, line by line, which flickers less than
-// clearing the screen. Elsewhere the texts follow each other.
 namespace muster {
 namespace {
 

@@ -1,6 +1,5 @@
 // The command line that reaches another host by ssh. For whoever starts something there: `muster
-// run
-// --hosts`, `muster tasks --hosts`.
+// run --hosts`, `muster tasks --hosts`.
 #pragma once
 
 #include <string>

@@ -1,3 +1,6 @@
+// KFD says which GPUs there are and in which order (kfd.h); each one's folder on the PCI bus says
+// the rest, one small file for each fact. A file that is missing or holds nonsense leaves its fact
+// unknown: older kernels and containers show less.
 #include "muster/device/amd.h"
 
 #include <algorithm>
@@ -17,10 +20,6 @@
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
-
-// KFD says which GPUs there are and in which order (kfd.h); each one's folder on the PCI bus says
-// the rest, one small file for each fact. A file that is missing or holds nonsense leaves its fact
-// unknown: older kernels and containers show less.
 
 namespace muster {
 namespace {

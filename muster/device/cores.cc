@@ -1,3 +1,5 @@
+// The kernel refuses an affinity mask smaller than its own, whose size is not known beforehand:
+// masks twice as large are tried until one is taken.
 #include "muster/device/cores.h"
 
 #include <sched.h>
@@ -11,9 +13,6 @@
 
 #include "muster/base/control_group.h"
 #include "muster/device/numbers.h"
-
-// The kernel refuses an affinity mask smaller than its own, whose size is not known beforehand:
-// masks twice as large are tried until one is taken.
 
 namespace muster {
 namespace {

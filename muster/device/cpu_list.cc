@@ -1,3 +1,5 @@
+// A list becomes plain numbers and is sorted before anything looks at it, so order, overlaps and
+// repetitions in the text do not matter.
 #include "muster/device/cpu_list.h"
 
 #include <algorithm>
@@ -5,9 +7,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// A list becomes plain numbers and is sorted before anything looks at it, so order, overlaps and
-// repetitions in the text do not matter.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// hwloc's library is opened when it is needed and its functions are found by name. It looks for
+// packages, cores and third-level caches alone: everything else would only cost time.
 #include "muster/device/cpu_topology.h"
 
 #include <dlfcn.h>
@@ -10,9 +12,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-
-// hwloc's library is opened when it is needed and its functions are found by name. It looks for
-// packages, cores and third-level caches alone: everything else would only cost time.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// Writing and reading stand one after the other, type by type, and both know every member: a member
+// that only one of them has would be an error when its own output is read back.
 #include "muster/device/inventory_json.h"
 
 #include <algorithm>
@@ -16,9 +18,6 @@
 #include "muster/device/links.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/strict_json.h"
-
-// Writing and reading stand one after the other, type by type, and both know every member: a member
-// that only one of them has would be an error when its own output is read back.
 
 namespace muster {
 namespace {

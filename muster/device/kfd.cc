@@ -1,3 +1,5 @@
+// The driver keeps a folder for each node, with a file of properties, one "name value" a line, and
+// folders of the node's memory banks and links, which have such files too.
 #include "muster/device/kfd.h"
 
 #include <algorithm>
@@ -16,9 +18,6 @@
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
-
-// The driver keeps a folder for each node, with a file of properties, one "name value" a line, and
-// folders of the node's memory banks and links, which have such files too.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// Bandwidths come from data sheets and not from measurements: placement only compares links with
+// each other, and has to do so for machines that are not there.
 #include "muster/device/links.h"
 
 #include <algorithm>
@@ -8,9 +10,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// Bandwidths come from data sheets and not from measurements: placement only compares links with
-// each other, and has to do so for machines that are not there.
 
 namespace muster {
 namespace {

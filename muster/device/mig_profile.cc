@@ -1,11 +1,10 @@
+// A GPU's memory is cut into eighths. Profiles are named after the GPU's memory in GiB, rounded up,
+// times the eighths that the part has, rounded up too: 4.75 of 39.5 GiB make "1g.5gb".
 #include "muster/device/mig_profile.h"
 
 #include <cmath>
 
 #include "muster/base/strings.h"
-
-// A GPU's memory is cut into eighths. Profiles are named after the GPU's memory in GiB, rounded up,
-// times the eighths that the part has, rounded up too: 4.75 of 39.5 GiB make "1g.5gb".
 
 namespace muster {
 

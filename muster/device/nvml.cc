@@ -1,3 +1,5 @@
+// Loading the library costs milliseconds, so where no file of a driver is there it is not even
+// looked for. What NVML tells is read GPU by GPU (nvml_gpu.h), then their links (nvml_links.h).
 #include "muster/device/nvml.h"
 
 #include <unistd.h>
@@ -9,9 +11,6 @@
 #include "muster/device/nvml_api.h"
 #include "muster/device/nvml_gpu.h"
 #include "muster/device/nvml_links.h"
-
-// Loading the library costs milliseconds, so where no file of a driver is there it is not even
-// looked for. What NVML tells is read GPU by GPU (nvml_gpu.h), then their links (nvml_links.h).
 
 namespace muster {
 namespace {

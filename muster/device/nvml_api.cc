@@ -1,3 +1,4 @@
+// Every function is looked up by name, so one that a driver does not have costs only what it tells.
 #include "muster/device/nvml_api.h"
 
 #include <dlfcn.h>
@@ -7,8 +8,6 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"
-
-// Every function is looked up by name, so one that a driver does not have costs only what it tells.
 
 namespace muster::nvml {
 namespace {

@@ -1,3 +1,6 @@
+// A function of NVML may be missing in this driver, may not be for this kind of GPU, or may fail
+// because the GPU is broken. Only the last is an error of the GPU, and it becomes its health;
+// whatever was not told stays unknown.
 #include "muster/device/nvml_gpu.h"
 
 #include <algorithm>
@@ -14,10 +17,6 @@
 #include "muster/device/cpu_list.h"
 #include "muster/device/mig_profile.h"
 #include "muster/device/pci_tree.h"
-
-// A function of NVML may be missing in this driver, may not be for this kind of GPU, or may fail
-// because the GPU is broken. Only the last is an error of the GPU, and it becomes its health;
-// whatever was not told stays unknown.
 
 namespace muster::nvml {
 namespace {

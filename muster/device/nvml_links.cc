@@ -1,3 +1,5 @@
+// Each GPU tells where its NVLinks end: at another GPU or at a switch. Two GPUs that no NVLink
+// joins are joined by PCI, of which NVML knows the nearest thing above both.
 #include "muster/device/nvml_links.h"
 
 #include <algorithm>
@@ -8,9 +10,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/device/links.h"
-
-// Each GPU tells where its NVLinks end: at another GPU or at a switch. Two GPUs that no NVLink
-// joins are joined by PCI, of which NVML knows the nearest thing above both.
 
 namespace muster::nvml {
 namespace {

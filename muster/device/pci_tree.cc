@@ -1,3 +1,5 @@
+// A device's folder in sysfs is a link whose true path goes down from the host bridge over all
+// bridges to the device: the further two such paths run together, the nearer two devices are.
 #include "muster/device/pci_tree.h"
 
 #include <algorithm>
@@ -14,9 +16,6 @@
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
-
-// A device's folder in sysfs is a link whose true path goes down from the host bridge over all
-// bridges to the device: the further two such paths run together, the nearer two devices are.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// Drivers are asked first, since they know more than sysfs does; PCI and the kernel fill in what
+// they left open. Every step beyond the names of GPUs is done only when somebody asked for it: a
+// launcher waits for this.
 #include "muster/device/probe.h"
 
 #include <cstdint>
@@ -17,10 +20,6 @@
 #include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
 #include "muster/device/sys_cores.h"
-
-// Drivers are asked first, since they know more than sysfs does; PCI and the kernel fill in what
-// they left open. Every step beyond the names of GPUs is done only when somebody asked for it: a
-// launcher waits for this.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// The content is looked at, never the name: people rename what they captured. What looks like the
+// output of a known tool but is of no use is refused with the command that gives the right one.
 #include "muster/device/read_inventory.h"
 
 #include <algorithm>
@@ -21,9 +23,6 @@
 #include "muster/device/readers/nvidia_smi_topo.h"
 #include "muster/device/readers/nvidia_smi_xml.h"
 #include "muster/device/readers/xml_root.h"
-
-// The content is looked at, never the name: people rename what they captured. What looks like the
-// output of a known tool but is of no use is refused with the command that gives the right one.
 
 namespace muster {
 namespace {

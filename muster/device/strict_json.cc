@@ -1,3 +1,5 @@
+// Values are built as the text is read, and what must not be there is refused then. What an
+// object's members may be is decided by who reads them.
 #include "muster/device/strict_json.h"
 
 #include <algorithm>
@@ -7,9 +9,6 @@
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
-
-// Values are built as the text is read, and what must not be there is refused then. What an
-// object's members may be is decided by who reads them.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// Each CPU's place is read first, in numbers that only tell places apart. Sockets and caches are
+// then numbered from 0 as hwloc does, and CPUs at one place become the threads of one core.
 #include "muster/device/sys_cores.h"
 
 #include <filesystem>
@@ -13,9 +15,6 @@
 #include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
 #include "muster/device/readers/cpu_mask.h"
-
-// Each CPU's place is read first, in numbers that only tell places apart. Sockets and caches are
-// then numbered from 0 as hwloc does, and CPUs at one place become the threads of one core.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// The list is cut where it becomes invalid, first by its form alone (parse_visible_devices), then
+// by the devices that there are. Matching knows three kinds of entries: indices, UUIDs of GPUs, and
+// UUIDs of MIG instances; a prefix that fits several devices fits none.
 #include "muster/device/visible_devices.h"
 
 #include <algorithm>
@@ -8,10 +11,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// The list is cut where it becomes invalid, first by its form alone (parse_visible_devices), then
-// by the devices that there are. Matching knows three kinds of entries: indices, UUIDs of GPUs, and
-// UUIDs of MIG instances; a prefix that fits several devices fits none.
 
 namespace muster {
 namespace {

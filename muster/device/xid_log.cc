@@ -1,3 +1,5 @@
+// A record of the log is "priority,sequence,microseconds,flags;text". The driver's text holds the
+// mark below, the GPU's address, "): ", the number of the error, and then words.
 #include "muster/device/xid_log.h"
 
 #include <fcntl.h>
@@ -14,9 +16,6 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// A record of the log is "priority,sequence,microseconds,flags;text". The driver's text holds the
-// mark below, the GPU's address, "): ", the number of the error, and then words.
 
 namespace muster {
 namespace {

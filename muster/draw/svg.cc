@@ -1,12 +1,11 @@
+// Everything is put together as text at once: there is no tree of elements. An attribute's value is
+// escaped when the element is written, so nobody who draws has to think of it.
 #include "muster/draw/svg.h"
 
 #include <cmath>
 
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"
-
-// Everything is put together as text at once: there is no tree of elements. An attribute's value is
-// escaped when the element is written, so nobody who draws has to think of it.
 
 namespace muster {
 

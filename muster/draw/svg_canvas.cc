@@ -1,11 +1,10 @@
+// Each call appends one element to the body; `finish` puts the document around it. What is drawn
+// later covers what was drawn before, so the caller's order decides what is seen.
 #include "muster/draw/svg_canvas.h"
 
 #include "muster/base/strings.h"
 #include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
-
-// Each call appends one element to the body; `finish` puts the document around it. What is drawn
-// later covers what was drawn before, so the caller's order decides what is seen.
 
 namespace muster {
 

@@ -1,12 +1,11 @@
+// The first pass finds each column's width, the second writes the lines. A cell's control
+// characters are replaced only when its line is whole: a '?' is as wide as the character it stands
+// for.
 #include "muster/draw/text_table.h"
 
 #include <algorithm>
 
 #include "muster/base/strings.h"
-
-// The first pass finds each column's width, the second writes the lines. A cell's control
-// characters are replaced only when its line is whole: a '?' is as wide as the character it stands
-// for.
 
 namespace muster {
 namespace {

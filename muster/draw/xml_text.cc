@@ -1,13 +1,12 @@
+// Text is read character by character, as UTF-8. A byte that begins no valid character counts as a
+// character of its own and is shown as '?', so that any bytes give a picture that a reader of XML
+// takes.
 #include "muster/draw/xml_text.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <utility>
-
-// Text is read character by character, as UTF-8. A byte that begins no valid character counts as a
-// character of its own and is shown as '?', so that any bytes give a picture that a reader of XML
-// takes.
 
 namespace muster {
 

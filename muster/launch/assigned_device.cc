@@ -1,3 +1,6 @@
+// muster's launcher writes a plan, which has an entry for every rank. Other launchers tell a rank
+// only its number on its host: the rank then looks at the machine itself, and takes the GPU with
+// its number among those that it sees. Every rank of a host decides alone, and all decide alike.
 #include "muster/launch/assigned_device.h"
 
 #include <algorithm>
@@ -13,9 +16,6 @@
 #include "muster/placement/plan_part.h"
 #include "muster/placement/selection/gpu_facts.h"
 
-// muster's launcher writes a plan, which has an entry for every rank. Other launchers tell a rank
-// only its number on its host: the rank then looks at the machine itself, and takes the GPU with
-// its number among those that it sees. Every rank of a host decides alone, and all decide alike.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// Every rank gets its exact share rounded down; the samples that are left go to the ranks that lost
+// most by it. Sums are made in long double, since the shares of a large batch differ in their last
+// digits.
 #include "muster/placement/batch_shares.h"
 
 #include <algorithm>
@@ -9,10 +12,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-
-// Every rank gets its exact share rounded down; the samples that are left go to the ranks that lost
-// most by it. Sums are made in long double, since the shares of a large batch differ in their last
-// digits.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// What a request leaves open is filled in first, as far as it needs no device: the policy, and the
+// number of ranks that a mesh asks for. Errors name the flag that has to change.
 #include "muster/placement/checked_request.h"
 
 #include <algorithm>
@@ -16,9 +18,6 @@
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/scores.h"
-
-// What a request leaves open is filled in first, as far as it needs no device: the policy, and the
-// number of ranks that a mesh asks for. Errors name the flag that has to change.
 
 namespace muster {
 namespace {

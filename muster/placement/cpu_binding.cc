@@ -1,3 +1,5 @@
+// Ranks are grouped by the NUMA node of their GPU, and each group divides the cores of its node.
+// Cores are kept whole: their hardware threads go to the same rank.
 #include "muster/placement/cpu_binding.h"
 
 #include <algorithm>
@@ -12,9 +14,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
-
-// Ranks are grouped by the NUMA node of their GPU, and each group divides the cores of its node.
-// Cores are kept whole: their hardware threads go to the same rank.
 
 namespace muster {
 namespace {

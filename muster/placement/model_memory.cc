@@ -1,3 +1,6 @@
+// A rank's memory has two peaks: when backward begins, with all activations there, and when it has
+// ended, with what averages gradients and updates parameters. Each kind of memory is one function
+// of a stage's share; the whole model is one stage. Numbers are bytes unless a name says otherwise.
 #include "muster/placement/model_memory.h"
 
 #include <algorithm>
@@ -8,10 +11,6 @@
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
-
-// A rank's memory has two peaks: when backward begins, with all activations there, and when it has
-// ended, with what averages gradients and updates parameters. Each kind of memory is one function
-// of a stage's share; the whole model is one stage. Numbers are bytes unless a name says otherwise.
 
 namespace muster {
 namespace {

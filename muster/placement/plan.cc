@@ -1,3 +1,5 @@
+// The values' names stand in the order of their enums. A rank's variables list UUIDs, never
+// indices: those mean different GPUs to different programs.
 #include "muster/placement/plan.h"
 
 #include <algorithm>
@@ -6,9 +8,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/request.h"
-
-// The values' names stand in the order of their enums. A rank's variables list UUIDs, never
-// indices: those mean different GPUs to different programs.
 
 namespace muster {
 namespace {

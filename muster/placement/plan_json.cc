@@ -1,3 +1,6 @@
+// Ranks are written as text, all else by nlohmann::json. Reading checks more than the form: whoever
+// executes a plan relies on the order of its ranks, on ids and on shares, so a plan that somebody
+// edited must hold together.
 #include "muster/placement/plan_json.h"
 
 #include <algorithm>
@@ -16,10 +19,6 @@
 #include "muster/device/numbers.h"
 #include "muster/device/strict_json.h"
 #include "muster/placement/plan_part.h"
-
-// Ranks are written as text, all else by nlohmann::json. Reading checks more than the form: whoever
-// executes a plan relies on the order of its ranks, on ids and on shares, so a plan that somebody
-// edited must hold together.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// Ranks are numbered host by host, so whether an axis stays within hosts follows from the numbers;
+// it is noted because communication between hosts is what makes an axis slow.
 #include "muster/placement/plan_mesh.h"
 
 #include <algorithm>
@@ -7,9 +9,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// Ranks are numbered host by host, so whether an axis stays within hosts follows from the numbers;
-// it is noted because communication between hosts is what makes an axis slow.
 
 namespace muster {
 namespace {

@@ -1,3 +1,4 @@
+// The nearest switch is named by its whole path, since two racks may name theirs alike.
 #include "muster/placement/plan_network.h"
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
-
-// The nearest switch is named by its whole path, since two racks may name theirs alike.
 
 namespace muster {
 namespace {

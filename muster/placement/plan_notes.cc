@@ -1,12 +1,11 @@
+// A text is kept once, with the names of its hosts in the order in which they came. Which hosts to
+// name is decided at the end, when all of them are known.
 #include "muster/placement/plan_notes.h"
 
 #include <ranges>
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-
-// A text is kept once, with the names of its hosts in the order in which they came. Which hosts to
-// name is decided at the end, when all of them are known.
 
 namespace muster {
 namespace {

@@ -1,3 +1,4 @@
+// A whole plan answers from its ranks, and a part from what it was told of the whole.
 #include "muster/placement/plan_part.h"
 
 #include <optional>
@@ -7,7 +8,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
-// A whole plan answers from its ranks, and a part from what it was told of the whole.
 namespace muster {
 
 Plan part_without_ranks(const Plan& whole) {

@@ -1,3 +1,5 @@
+// A column is a title and a function that gives a rank's cell; a column whose cells are all empty
+// is left out.
 #include "muster/placement/plan_table.h"
 
 #include <algorithm>
@@ -11,9 +13,6 @@
 #include "muster/device/numbers.h"
 #include "muster/draw/text_table.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// A column is a title and a function that gives a rank's cell; a column whose cells are all empty
-// is left out.
 
 namespace muster {
 namespace {

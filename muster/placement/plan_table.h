@@ -1,6 +1,5 @@
 // A Plan for people: rank → host → device → CPUs → share of the batch → why. Printed by `muster
-// run`,
-// `--dry-run` and self-started programs.
+// run`, `--dry-run` and self-started programs.
 #pragma once
 
 #include <string>

@@ -1,3 +1,6 @@
+// `muster top` leaves a wish in the job's folder; the agent of each other host answers with a file
+// of its own ranks' rows, made by the same sampler that `muster top` uses here. What a rank uses of
+// a CPU is the difference between two looks, so a first look is followed by a second one at once.
 #include "muster/report/host_samples.h"
 
 #include <unistd.h>
@@ -18,9 +21,6 @@
 #include "muster/report/top_rows.h"
 #include "muster/trace/hosts_folder.h"
 
-// `muster top` leaves a wish in the job's folder; the agent of each other host answers with a file
-// of its own ranks' rows, made by the same sampler that `muster top` uses here. What a rank uses of
-// a CPU is the difference between two looks, so a first look is followed by a second one at once.
 namespace muster {
 
 namespace {

@@ -1,3 +1,7 @@
+// Every piece is a string of markup. Text is escaped at the place where it is put between tags, so
+// that whoever makes a page passes it as it is; numbers are written without the user's locale. The
+// content security policy keeps a page from loading or running anything, whatever a run's files
+// say.
 #include "muster/report/html.h"
 
 #include <algorithm>
@@ -16,10 +20,6 @@
 #include "muster/draw/xml_text.h"
 #include "muster/report/html_style.h"
 
-// Every piece is a string of markup. Text is escaped at the place where it is put between tags, so
-// that whoever makes a page passes it as it is; numbers are written without the user's locale. The
-// content security policy keeps a page from loading or running anything, whatever a run's files
-// say.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// Values that are not known are null, not left out, so that programs find the same members in every
+// report.
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/report/pages.h"
@@ -13,8 +15,6 @@
 #include "muster/placement/plan_json.h"
 #include "muster/report/rank_work.h"
 
-// Values that are not known are null, not left out, so that programs find the same members in every
-// report.
 namespace muster {
 namespace {
 

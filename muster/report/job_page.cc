@@ -1,3 +1,5 @@
+// The page begins with what people ask first: how the run went, in tiles; then come the sections,
+// the failure before everything else. Each section is a file of its own (job_sections.h).
 #include "muster/base/contains.h"
 #include "muster/report/pages.h"
 
@@ -13,8 +15,6 @@
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 
-// The page begins with what people ask first: how the run went, in tiles; then come the sections,
-// the failure before everything else. Each section is a file of its own (job_sections.h).
 namespace muster {
 namespace {
 

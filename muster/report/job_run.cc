@@ -1,3 +1,6 @@
+// A run's folder is written by several programs and may be of any age, so every file of it is read
+// on its own: one that is missing is nothing special, and one that is damaged is a problem to tell
+// beside all that the others say.
 #include "muster/report/job_run.h"
 
 #include <algorithm>
@@ -22,9 +25,6 @@
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/compare_activity.h"
 
-// A run's folder is written by several programs and may be of any age, so every file of it is read
-// on its own: one that is missing is nothing special, and one that is damaged is a problem to tell
-// beside all that the others say.
 namespace muster {
 namespace {
 

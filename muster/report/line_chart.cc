@@ -1,3 +1,6 @@
+// The figure works without a script. It is divided into upright stripes that nobody sees; the style
+// sheet shows a stripe's tip (the values there, and a dot on each line) while the pointer is over
+// the stripe. Values that span several decades, and are all above zero, get a logarithmic axis.
 #include "muster/report/line_chart.h"
 
 #include <algorithm>
@@ -14,9 +17,6 @@
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/category.h"
 
-// The figure works without a script. It is divided into upright stripes that nobody sees; the style
-// sheet shows a stripe's tip (the values there, and a dot on each line) while the pointer is over
-// the stripe. Values that span several decades, and are all above zero, get a logarithmic axis.
 namespace muster {
 namespace {
 

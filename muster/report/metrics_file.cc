@@ -1,3 +1,6 @@
+// The file is read once, in pieces, and never as a whole. A series keeps at most twice its number
+// of points: whenever there are too many, neighbours are joined two by two, and from then on every
+// new point stands for twice as many values. So a curve of any length is equally smooth everywhere.
 #include "muster/report/metrics_file.h"
 
 #include <fcntl.h>
@@ -21,9 +24,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 
-// The file is read once, in pieces, and never as a whole. A series keeps at most twice its number
-// of points: whenever there are too many, neighbours are joined two by two, and from then on every
-// new point stands for twice as many values. So a curve of any length is equally smooth everywhere.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// Every rank leads a process group, in which its children are too. So the leaders are looked for by
+// their environment, and what a rank uses is the sum over its group.
 #include "muster/report/rank_usage.h"
 
 #include <unistd.h>
@@ -16,8 +18,6 @@
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
-// Every rank leads a process group, in which its children are too. So the leaders are looked for by
-// their environment, and what a rank uses is the sum over its group.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// An activity file is a moment of a rank: its times are of its host's monotonic clock, and all that
+// is derived here is a difference of two of them.
 #include "muster/report/rank_work.h"
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
-// An activity file is a moment of a rank: its times are of its host's monotonic clock, and all that
-// is derived here is a difference of two of them.
 namespace muster {
 namespace {
 

@@ -1,3 +1,5 @@
+// The files of a folder tell which kind of run it holds. A file that is missing or damaged is told
+// on the page; only a folder without any of them is an error.
 #include "muster/report/report.h"
 
 #include <filesystem>
@@ -13,8 +15,6 @@
 #include "muster/tasks/journal/task_file.h"
 #include "muster/trace/compare_activity.h"
 
-// The files of a folder tell which kind of run it holds. A file that is missing or damaged is told
-// on the page; only a folder without any of them is an error.
 namespace muster {
 namespace {
 

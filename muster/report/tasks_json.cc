@@ -1,3 +1,5 @@
+// The tasks themselves are written as `muster tasks` writes them, so that a program finds the same
+// members in both.
 #include "muster/report/pages.h"
 
 #include <string>
@@ -7,8 +9,6 @@
 
 #include "muster/tasks/report/results.h"
 
-// The tasks themselves are written as `muster tasks` writes them, so that a program finds the same
-// members in both.
 namespace muster {
 
 std::string tasks_report_json(const TasksReport& run) {

@@ -1,3 +1,5 @@
+// The page of a run of tasks. Results are read from the last JSON line that each task printed, so
+// their columns are whatever the tasks have written.
 #include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -18,8 +20,6 @@
 #include "muster/tasks/report/columns.h"
 #include "muster/tasks/report/timeline.h"
 
-// The page of a run of tasks. Results are read from the last JSON line that each task printed, so
-// their columns are whatever the tasks have written.
 namespace muster {
 namespace {
 

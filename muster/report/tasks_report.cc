@@ -1,3 +1,5 @@
+// Nobody tells which of a task's numbers matter, nor which end of them is good. Names do so often
+// enough: what is called a loss is better when it is lower.
 #include "muster/report/tasks_report.h"
 
 #include <algorithm>
@@ -14,8 +16,6 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
 
-// Nobody tells which of a task's numbers matter, nor which end of them is good. Names do so often
-// enough: what is called a loss is better when it is lower.
 namespace muster {
 namespace {
 

@@ -1,3 +1,7 @@
+// A sample puts together what several sources know, in this order: the plan names the ranks and
+// their devices, the run's record their ends, the activity files their steps and calls, /proc their
+// processes on this host, the driver their GPUs, and the other hosts' answers the ranks there. A
+// later source replaces the state that an earlier one has told.
 #include "muster/report/top.h"
 
 #include <unistd.h>
@@ -26,10 +30,6 @@
 #include "muster/report/rank_work.h"
 #include "muster/trace/activity_clock.h"
 
-// A sample puts together what several sources know, in this order: the plan names the ranks and
-// their devices, the run's record their ends, the activity files their steps and calls, /proc their
-// processes on this host, the driver their GPUs, and the other hosts' answers the ranks there. A
-// later source replaces the state that an earlier one has told.
 namespace muster {
 namespace {
 

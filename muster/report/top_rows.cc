@@ -1,3 +1,5 @@
+// Rows travel between hosts as files in the job's folder, to which other programs may write: what
+// is read of them is checked, and text that could disturb a terminal is changed.
 #include "muster/report/top_rows.h"
 
 #include <cmath>
@@ -13,8 +15,6 @@
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
 
-// Rows travel between hosts as files in the job's folder, to which other programs may write: what
-// is read of them is checked, and text that could disturb a terminal is changed.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// The table leaves out columns of which no rank has anything, so that ranks on CPUs have no columns
+// for GPUs. Prometheus' text and the JSON have all values with all of their digits.
 #include "muster/report/top_text.h"
 
 #include <algorithm>
@@ -20,8 +22,6 @@
 #include "muster/report/html.h"
 #include "muster/report/top_rows.h"
 
-// The table leaves out columns of which no rank has anything, so that ranks on CPUs have no columns
-// for GPUs. Prometheus' text and the JSON have all values with all of their digits.
 namespace muster {
 namespace {
 

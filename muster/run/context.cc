@@ -1,3 +1,6 @@
+// The parts of Context that need more than what it holds. A collective of the context runs on the
+// job's group, whose ranks all have to come to it; what differs between ranks is found by the
+// checks of sampler_checks.h.
 #include "muster/run/context.h"
 
 #include <ATen/Context.h>
@@ -18,9 +21,6 @@
 #include "muster/supervise/stop_signals.h"
 #include "muster/trace/activity.h"
 
-// The parts of Context that need more than what it holds. A collective of the context runs on the
-// job's group, whose ranks all have to come to it; what differs between ranks is found by the
-// checks of sampler_checks.h.
 namespace muster {
 
 namespace {

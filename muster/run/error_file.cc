@@ -1,3 +1,6 @@
+// A failure is told twice: as text in the log, and as JSON in the error file, which the launcher
+// reads for its report and for the job's exit code. An exception comes here as std::exception_ptr,
+// since it need not be a std::exception; each question about it throws it again.
 #include "muster/run/error_file.h"
 
 #include <c10/util/Exception.h>
@@ -22,9 +25,6 @@
 #include "muster/run/returned_early.h"
 #include "muster/run/thrown_stack.h"
 
-// A failure is told twice: as text in the log, and as JSON in the error file, which the launcher
-// reads for its report and for the job's exit code. An exception comes here as std::exception_ptr,
-// since it need not be a std::exception; each question about it throws it again.
 namespace muster {
 
 namespace {

@@ -1,3 +1,7 @@
+// Everything that a handler uses has been made before the signal comes: buffers of a fixed size, an
+// alternate stack, the loaded unwinder. The handler takes the stack, writes it to standard error
+// line by line, collects the same lines as JSON, and writes the error file in the end. One thread
+// reports; others that fault meanwhile wait for the process to end.
 #include "muster/run/fatal_signal.h"
 
 #include <fcntl.h>
@@ -17,10 +21,6 @@
 #include "muster/base/absent_memory.h"
 #include "muster/run/stack_text.h"
 
-// Everything that a handler uses has been made before the signal comes: buffers of a fixed size, an
-// alternate stack, the loaded unwinder. The handler takes the stack, writes it to standard error
-// line by line, collects the same lines as JSON, and writes the error file in the end. One thread
-// reports; others that fault meanwhile wait for the process to end.
 namespace muster {
 
 namespace {

@@ -1,3 +1,8 @@
+// The launcher of this host serves a store, in which it announces each attempt (a generation, in
+// the store's words) to every process. A thread of this rank waits for the next one. When it comes,
+// the thread interrupts what the rank's groups wait for, so that the rank's function ends with an
+// error; goes_on_after() tells that error from the rank's own, and meet() brings the rank into the
+// attempt.
 #include "muster/run/in_place.h"
 
 #include <unistd.h>
@@ -28,11 +33,6 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/stack_request.h"
 
-// The launcher of this host serves a store, in which it announces each attempt (a generation, in
-// the store's words) to every process. A thread of this rank waits for the next one. When it comes,
-// the thread interrupts what the rank's groups wait for, so that the rank's function ends with an
-// error; goes_on_after() tells that error from the rank's own, and meet() brings the rank into the
-// attempt.
 namespace muster {
 
 namespace {

@@ -1,3 +1,5 @@
+// Kineto's times are of the wall clock, and the trace's of the monotonic one. The difference
+// between the two is taken when the profile ends.
 #include "muster/run/kernel_trace.h"
 
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -11,8 +13,6 @@
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/category.h"
 
-// Kineto's times are of the wall clock, and the trace's of the monotonic one. The difference
-// between the two is taken when the profile ends.
 namespace muster {
 
 namespace {

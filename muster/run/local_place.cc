@@ -1,3 +1,7 @@
+// Every rank tells the others its host and the UUIDs of the GPUs that it sees, through the store of
+// the rendezvous. A rank's place among those with the same host and the same GPUs takes the part of
+// the local rank that the launcher did not tell. The ranks then compare whether each has found a
+// device: one that has none must not leave the others waiting in the group.
 #include "muster/run/local_place.h"
 
 #include <torch/version.h>
@@ -15,10 +19,6 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
-// Every rank tells the others its host and the UUIDs of the GPUs that it sees, through the store of
-// the rendezvous. A rank's place among those with the same host and the same GPUs takes the part of
-// the local rank that the launcher did not tell. The ranks then compare whether each has found a
-// device: one that has none must not leave the others waiting in the group.
 namespace muster {
 
 namespace {

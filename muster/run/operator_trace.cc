@@ -1,3 +1,6 @@
+// The activity calls on_step() after every step. Between two steps it registers LibTorch's
+// callbacks before and after each operator, and with GPUs begins a Kineto profile; some steps later
+// it ends both. A callback adds a span to the rank's event file.
 #include "muster/run/operator_trace.h"
 
 #include <ATen/Context.h>
@@ -15,9 +18,6 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/activity_clock.h"
 
-// The activity calls on_step() after every step. Between two steps it registers LibTorch's
-// callbacks before and after each operator, and with GPUs begins a Kineto profile; some steps later
-// it ends both. A callback adds a span to the rank's event file.
 namespace muster {
 
 namespace {

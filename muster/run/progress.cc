@@ -1,3 +1,5 @@
+// A terminal's line is drawn over itself: it ends with a carriage return, and only the last one
+// with a line feed.
 #include "muster/run/progress.h"
 
 #include <ATen/Functions.h>
@@ -10,8 +12,6 @@
 
 #include "muster/base/env.h"
 
-// A terminal's line is drawn over itself: it ends with a carriage return, and only the last one
-// with a line feed.
 namespace muster {
 
 namespace {

@@ -1,10 +1,10 @@
+// muster's launcher writes a plan, which has an entry for every rank. Other launchers tell a rank
+// only its number on its host: the rank then looks at the machine itself, and takes the GPU with
+// its number among those that it sees. Every rank of a host decides alone, and all decide alike.
 #include "muster/run/rank_device.h"
 
 #include <utility>
 
-// muster's launcher writes a plan, which has an entry for every rank. Other launchers tell a rank
-// only its number on its host: the rank then looks at the machine itself, and takes the GPU with
-// its number among those that it sees. Every rank of a host decides alone, and all decide alike.
 namespace muster {
 
 namespace {

@@ -1,3 +1,7 @@
+// run() is one of two programs in one. Alone it is a launcher: it starts this program again, once
+// for each rank, and supervises them. As a rank it finds its device, meets the other ranks, joins
+// the group over all of them, and calls the user's function. Whatever fails is told to the launcher
+// in the error file, and becomes the exit code.
 #include "muster/run/run.h"
 
 #include <exception>
@@ -36,10 +40,6 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/stack_request.h"
 
-// run() is one of two programs in one. Alone it is a launcher: it starts this program again, once
-// for each rank, and supervises them. As a rank it finds its device, meets the other ranks, joins
-// the group over all of them, and calls the user's function. Whatever fails is told to the launcher
-// in the error file, and becomes the exit code.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// main() of a rank comes to every call of muster::run, in order. Calls are told apart by counting:
+// the parent passes the exit codes of the calls before the rank's own, so their number is the
+// number of the rank's own call.
 #include "muster/run/run_calls.h"
 
 #include <unistd.h>
@@ -12,9 +15,6 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
-// main() of a rank comes to every call of muster::run, in order. Calls are told apart by counting:
-// the parent passes the exit codes of the calls before the rank's own, so their number is the
-// number of the rank's own call.
 namespace muster {
 
 namespace {

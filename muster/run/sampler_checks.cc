@@ -1,3 +1,5 @@
+// A sampler describes itself in bytes, which the ranks gather; each rank then compares all of them,
+// so that the error is the same on every rank.
 #include "muster/run/sampler_checks.h"
 
 #include <string>
@@ -8,8 +10,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
-// A sampler describes itself in bytes, which the ranks gather; each rank then compares all of them,
-// so that the error is the same on every rank.
 namespace muster {
 
 namespace {

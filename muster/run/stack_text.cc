@@ -1,3 +1,6 @@
+// A frame is an address. dladdr1() tells in which file it lies, where that file is loaded, and the
+// nearest symbol; the difference is what addr2line takes. A signal handler writes frames by the
+// same function as describe(), so that function formats without the C library and without memory.
 #include "muster/run/stack_text.h"
 
 #include <cxxabi.h>
@@ -13,9 +16,6 @@
 #include <memory>
 #include <string_view>
 
-// A frame is an address. dladdr1() tells in which file it lies, where that file is loaded, and the
-// nearest symbol; the difference is what addr2line takes. A signal handler writes frames by the
-// same function as describe(), so that function formats without the C library and without memory.
 namespace muster {
 
 namespace {

@@ -1,3 +1,7 @@
+// Parent and child share two pieces of memory without a name in the file system (memfd), whose
+// descriptors the child inherits. One holds the answer: a letter, and then the result's bytes or
+// the error's text. The other holds the stop flag, a lock-free atomic that both map. The order
+// itself travels as JSON in an environment variable.
 #include "muster/run/task_child.h"
 
 #include <cerrno>
@@ -21,10 +25,6 @@
 #include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
 
-// Parent and child share two pieces of memory without a name in the file system (memfd), whose
-// descriptors the child inherits. One holds the answer: a letter, and then the result's bytes or
-// the error's text. The other holds the stop flag, a lock-free atomic that both map. The order
-// itself travels as JSON in an environment variable.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// The devices are listed once: the usable GPUs of one vendor, then the CPU slots. A task's places
+// are indices into that list. A task that finds no GPU as wanted runs on the CPU only if that was
+// allowed, or if nothing was wanted and the machine has none.
 #include "muster/run/task_devices.h"
 
 #include <algorithm>
@@ -10,9 +13,6 @@
 #include "muster/placement/selection/selection.h"
 #include "muster/run/rank_device.h"
 
-// The devices are listed once: the usable GPUs of one vendor, then the CPU slots. A task's places
-// are indices into that list. A task that finds no GPU as wanted runs on the CPU only if that was
-// allowed, or if nothing was wanted and the machine has none.
 namespace muster {
 
 namespace {

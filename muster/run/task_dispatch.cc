@@ -1,3 +1,6 @@
+// The calling thread starts what fits on the free devices, each task in a thread of its own, and
+// waits until one has ended; then it looks again. A task's thread runs its function itself, or
+// waits for the child process that does. mutex_ guards the load of the devices and the outcomes.
 #include "muster/run/task_dispatch.h"
 
 #include <ATen/Parallel.h>
@@ -12,9 +15,6 @@
 #include "muster/placement/plan_json.h"
 #include "muster/run/task_group.h"
 
-// The calling thread starts what fits on the free devices, each task in a thread of its own, and
-// waits until one has ended; then it looks again. A task's thread runs its function itself, or
-// waits for the child process that does. mutex_ guards the load of the devices and the outcomes.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// Three kinds of processes take part. The parent, which has the TaskSet, hands a plan to a child;
+// that child is the launcher and starts the ranks; rank 0 answers to the launcher, which answers to
+// the parent. All are the same program and find their part in the order's kind.
 #include "muster/run/task_group.h"
 
 #include <fcntl.h>
@@ -17,9 +20,6 @@
 #include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
 
-// Three kinds of processes take part. The parent, which has the TaskSet, hands a plan to a child;
-// that child is the launcher and starts the ranks; rank 0 answers to the launcher, which answers to
-// the parent. All are the same program and find their part in the order's kind.
 namespace muster {
 
 namespace {

@@ -1,3 +1,6 @@
+// The tasks are placed on the machine as it is, and the GPUs that they would use at once are
+// leased. If another job holds one of these, the tasks are placed again without the busy GPUs,
+// until either all leases are there or nothing is left to place on.
 #include "muster/run/task_plan.h"
 
 #include <errno.h>
@@ -15,9 +18,6 @@
 #include "muster/launch/lease_plan.h"
 #include "muster/run/rank_device.h"
 
-// The tasks are placed on the machine as it is, and the GPUs that they would use at once are
-// leased. If another job holds one of these, the tasks are placed again without the busy GPUs,
-// until either all leases are there or nothing is left to place on.
 namespace muster {
 
 namespace {

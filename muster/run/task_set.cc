@@ -1,3 +1,6 @@
+// A TaskSet knows what each task computes; where and when is decided elsewhere (task_plan.h,
+// task_dispatch.h). A child process of a task comes through main() to the same set, adds the same
+// tasks, and finds in its environment which of them it is for: there run() does not return.
 #include "muster/run/task_set.h"
 
 #include <stdlib.h>
@@ -24,9 +27,6 @@
 #include "muster/run/task_plan.h"
 #include "muster/supervise/first_process.h"
 
-// A TaskSet knows what each task computes; where and when is decided elsewhere (task_plan.h,
-// task_dispatch.h). A child process of a task comes through main() to the same set, adds the same
-// tasks, and finds in its environment which of them it is for: there run() does not return.
 namespace muster {
 
 namespace detail {

@@ -1,3 +1,7 @@
+// The library defines __cxa_throw, the function that the compiler calls for every `throw`; the
+// dynamic linker finds it before the C++ library's own. It keeps the stack in a ring, and goes on
+// to the original. Whoever reports an exception later looks its stack up by the exception's
+// address.
 #include "muster/run/thrown_stack.h"
 
 #include <dlfcn.h>
@@ -10,10 +14,6 @@
 #include <mutex>
 #include <typeinfo>
 
-// The library defines __cxa_throw, the function that the compiler calls for every `throw`; the
-// dynamic linker finds it before the C++ library's own. It keeps the stack in a ring, and goes on
-// to the original. Whoever reports an exception later looks its stack up by the exception's
-// address.
 namespace muster {
 
 namespace {

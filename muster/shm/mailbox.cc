@@ -1,3 +1,19 @@
+// A channel is a ring of bytes from one rank to another, with two counters: the sender alone moves
+// `written` and the receiver alone moves `read`. A message is its frame followed by its data. Each
+// side rings the other's bell when it has moved something, and futex words let the threads sleep in
+// between. Everything else here belongs to one process and is guarded by mutex_.
+//
+// clang-format off
+// The states of a message. A rank is lost when it has ended or has given up the group.
+//
+//   state         kept in                   moves on when                     too late, or the other rank is lost
+//   to be sent    sends_[to]                the channel has room              the send fails
+//   half sent     sends_[to].front()        all is written: done              the send fails, and with it the team
+//   asked for     receives_                 its frame, or its stray, comes    the receive fails
+//   being read    incoming_[from], wanted   all is read: done                 the receive fails; it becomes half a stray
+//   half a stray  incoming_[from]           all is read                       what the channel still has is read
+//   stray         strays_[from]             it is asked for: done             -
+// clang-format on
 #include "muster/shm/mailbox.h"
 
 #include <algorithm>
@@ -16,23 +32,6 @@
 #include "muster/shm/waiting.h"
 
 namespace muster::shm {
-
-// A channel is a ring of bytes from one rank to another, with two counters: the sender alone moves
-// `written` and the receiver alone moves `read`. A message is its frame followed by its data. Each
-// side rings the other's bell when it has moved something, and futex words let the threads sleep in
-// between. Everything else here belongs to one process and is guarded by mutex_.
-//
-// clang-format off
-// The states of a message. A rank is lost when it has ended or has given up the group.
-//
-//   state         kept in                   moves on when                     too late, or the other rank is lost
-//   to be sent    sends_[to]                the channel has room              the send fails
-//   half sent     sends_[to].front()        all is written: done              the send fails, and with it the team
-//   asked for     receives_                 its frame, or its stray, comes    the receive fails
-//   being read    incoming_[from], wanted   all is read: done                 the receive fails; it becomes half a stray
-//   half a stray  incoming_[from]           all is read                       what the channel still has is read
-//   stray         strays_[from]             it is asked for: done             -
-// clang-format on
 
 namespace {
 

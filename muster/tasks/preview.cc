@@ -1,3 +1,6 @@
+// A preview has the schedule stand where the run stands, or would begin, counts what other jobs
+// hold on the machines, and asks it what it would start. The schedule is a value of this process:
+// nothing is started and nobody else sees it.
 #include "muster/tasks/preview.h"
 
 #include <algorithm>
@@ -18,10 +21,6 @@
 #include "muster/tasks/hosts/task_process.h"
 #include "muster/tasks/report/card.h"
 #include "muster/tasks/schedule/explain.h"
-
-// A preview has the schedule stand where the run stands, or would begin, counts what other jobs
-// hold on the machines, and asks it what it would start. The schedule is a value of this process:
-// nothing is started and nobody else sees it.
 
 namespace muster {
 

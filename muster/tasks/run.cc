@@ -1,3 +1,7 @@
+// A run begins in this order: which run is meant, which machines there are, and a schedule of both,
+// where each may still refuse. Only then is the folder made, the journal opened and the first task
+// started; what goes wrong from there on is told with the results. Tasks of a run that goes on keep
+// the results that the journal has.
 #include "muster/tasks/run.h"
 
 #include <unistd.h>
@@ -35,11 +39,6 @@
 #include "muster/tasks/schedule/reachable_gpus.h"
 #include "muster/tasks/submission.h"
 #include "muster/tasks/which_run.h"
-
-// A run begins in this order: which run is meant, which machines there are, and a schedule of both,
-// where each may still refuse. Only then is the folder made, the journal opened and the first task
-// started; what goes wrong from there on is told with the results. Tasks of a run that goes on keep
-// the results that the journal has.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// This machine is a LocalHost, and its event loop serves the connections to all others. A host goes
+// through three states: it is in use; it was lost, and is set aside in the schedule while a
+// HostRetry connects to it again; it is back, with the new connection in the old one's place.
 #include "muster/tasks/run_hosts.h"
 
 #include <algorithm>
@@ -9,10 +12,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-
-// This machine is a LocalHost, and its event loop serves the connections to all others. A host goes
-// through three states: it is in use; it was lost, and is set aside in the schedule while a
-// HostRetry connects to it again; it is back, with the new connection in the old one's place.
 
 namespace muster {
 

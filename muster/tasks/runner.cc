@@ -1,3 +1,7 @@
+// The runner's loop starts what the schedule says, waits for ends, and counts those that are on the
+// disk. Two rules keep a killed run resumable. A start's record is handed to the kernel before the
+// process begins, and an end counts (frees what comes after it, is shown) only when its record is
+// on the disk. Between the two, an end is pending.
 #include "muster/tasks/runner.h"
 
 #include <signal.h>
@@ -15,11 +19,6 @@
 #include "muster/tasks/hosts/task_log.h"
 #include "muster/tasks/run_hosts.h"
 #include "muster/tasks/task_exit.h"
-
-// The runner's loop starts what the schedule says, waits for ends, and counts those that are on the
-// disk. Two rules keep a killed run resumable. A start's record is handed to the kernel before the
-// process begins, and an end counts (frees what comes after it, is shown) only when its record is
-// on the disk. Between the two, an end is pending.
 
 namespace muster {
 

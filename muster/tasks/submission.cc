@@ -1,3 +1,6 @@
+// The plan of the arrays is made before anything is written, so that tasks that Slurm cannot be
+// asked for leave no folder behind. A dry run prints the plan; else its files are written and its
+// arrays submitted.
 #include "muster/tasks/submission.h"
 
 #include <unistd.h>
@@ -17,10 +20,6 @@
 #include "muster/base/usage.h"
 #include "muster/launch/job_setup.h"
 #include "muster/tasks/slurm/submit.h"
-
-// The plan of the arrays is made before anything is written, so that tasks that Slurm cannot be
-// asked for leave no folder behind. A dry run prints the plan; else its files are written and its
-// arrays submitted.
 
 namespace muster {
 

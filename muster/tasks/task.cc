@@ -1,3 +1,4 @@
+// Questions about the values of task.h that several parts ask.
 #include "muster/tasks/task.h"
 
 #include <utility>
@@ -5,8 +6,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
-
-// Questions about the values of task.h that several parts ask.
 
 namespace muster {
 

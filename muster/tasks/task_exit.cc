@@ -1,3 +1,5 @@
+// Whose doing an end was decides what it costs. What never began and what was lost with its host
+// cost nothing; a stop with exit code 75 costs a pause; a failure of the task's own costs a retry.
 #include "muster/tasks/task_exit.h"
 
 #include <signal.h>
@@ -7,9 +9,6 @@
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/last_json_line.h"
-
-// Whose doing an end was decides what it costs. What never began and what was lost with its host
-// cost nothing; a stop with exit code 75 costs a pause; a failure of the task's own costs a retry.
 
 namespace muster {
 

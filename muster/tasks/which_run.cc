@@ -1,3 +1,7 @@
+// A new run takes its tasks from the command line, and its folder must have no journal. A run that
+// goes on takes everything from its folder: the tasks and settings of tasks.json, over which the
+// settings of the command line win, and the state that the journal tells. It also changes to the
+// folder that the run began in, to which relative paths of tasks refer.
 #include "muster/tasks/which_run.h"
 
 #include <unistd.h>
@@ -22,11 +26,6 @@
 #include "muster/launch/run_folder.h"
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/sweep.h"
-
-// A new run takes its tasks from the command line, and its folder must have no journal. A run that
-// goes on takes everything from its folder: the tasks and settings of tasks.json, over which the
-// settings of the command line win, and the state that the journal tells. It also changes to the
-// folder that the run began in, to which relative paths of tasks refer.
 
 namespace muster {
 

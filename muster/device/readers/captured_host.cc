@@ -1,3 +1,5 @@
+// Files come from anywhere, so nothing of them is taken as it stands: names lose what a terminal or
+// `--gpus` would stumble over, and a GPU must be told from all others of its host.
 #include "muster/device/readers/captured_host.h"
 
 #include <algorithm>
@@ -11,9 +13,6 @@
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
-
-// Files come from anywhere, so nothing of them is taken as it stands: names lose what a terminal or
-// `--gpus` would stumble over, and a GPU must be told from all others of its host.
 
 namespace muster {
 namespace {

@@ -1,3 +1,4 @@
+// A mask is groups of 32 bits, the highest first, with commas between them.
 #include "muster/device/readers/cpu_mask.h"
 
 #include <algorithm>
@@ -7,8 +8,6 @@
 
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// A mask is groups of 32 bits, the highest first, with commas between them.
 
 namespace muster {
 namespace {

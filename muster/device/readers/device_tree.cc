@@ -1,11 +1,10 @@
+// Two devices' ways up are followed, always from the lower of the two places, until they meet. How
+// far below that the lower device hangs tells one switch from several.
 #include "muster/device/readers/device_tree.h"
 
 #include <algorithm>
 
 #include "muster/base/mapped.h"
-
-// Two devices' ways up are followed, always from the lower of the two places, until they meet. How
-// far below that the lower device hangs tells one switch from several.
 
 namespace muster {
 

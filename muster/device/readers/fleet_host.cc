@@ -1,3 +1,5 @@
+// Cores, GPUs and NICs are spread over the NUMA nodes in equal blocks, each in its own order; a
+// node is a socket with one cache. GPUs and NICs share PCIe switches in blocks too.
 #include "muster/device/readers/fleet_host.h"
 
 #include <algorithm>
@@ -10,9 +12,6 @@
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
-
-// Cores, GPUs and NICs are spread over the NUMA nodes in equal blocks, each in its own order; a
-// node is a socket with one cache. GPUs and NICs share PCIe switches in blocks too.
 
 namespace muster {
 namespace {

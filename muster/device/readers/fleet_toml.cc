@@ -1,3 +1,5 @@
+// The text is bounded before toml++ sees it, since that nests as deep as the text wants. An entry
+// becomes one host, invented or captured, and that one is copied as often as the entry counts.
 #include "muster/device/readers/fleet_toml.h"
 
 #include <algorithm>
@@ -17,9 +19,6 @@
 #include "muster/device/links.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/fleet_host.h"
-
-// The text is bounded before toml++ sees it, since that nests as deep as the text wants. An entry
-// becomes one host, invented or captured, and that one is copied as often as the entry counts.
 
 namespace muster {
 namespace {

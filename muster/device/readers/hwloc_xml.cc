@@ -1,3 +1,7 @@
+// The file is a tree of objects. It is walked once from the top: objects with CPUs narrow the place
+// of all that is below them, bridges extend the tree in which devices meet (device_tree.h), and
+// cores and PCI devices are kept. Links and the order of devices come last, when all of them are
+// known.
 #include "muster/device/readers/hwloc_xml.h"
 
 #include <algorithm>
@@ -21,11 +25,6 @@
 #include "muster/device/readers/cpu_mask.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/hwloc_objects.h"
-
-// The file is a tree of objects. It is walked once from the top: objects with CPUs narrow the place
-// of all that is below them, bridges extend the tree in which devices meet (device_tree.h), and
-// cores and PCI devices are kept. Links and the order of devices come last, when all of them are
-// known.
 
 namespace muster {
 namespace {

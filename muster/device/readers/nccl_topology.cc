@@ -1,3 +1,5 @@
+// The file holds one <cpu> for each NUMA node, and below it the PCI devices as they hang on
+// bridges. Those of one host are read together; links need all GPUs of a host, so they come last.
 #include "muster/device/readers/nccl_topology.h"
 
 #include <algorithm>
@@ -22,9 +24,6 @@
 #include "muster/device/readers/device_tree.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/xml_file.h"
-
-// The file holds one <cpu> for each NUMA node, and below it the PCI devices as they hang on
-// bridges. Those of one host are read together; links need all GPUs of a host, so they come last.
 
 namespace muster {
 namespace {

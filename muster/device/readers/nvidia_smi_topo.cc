@@ -1,3 +1,6 @@
+// The matrix is found by its rows, which begin with a GPU's name and a link; the line of titles is
+// the one above the first of them. Cells behind the links are told apart by tabs or, where somebody
+// has made blanks of them, by their columns. Names and UUIDs may stand anywhere around the matrix.
 #include "muster/device/readers/nvidia_smi_topo.h"
 
 #include <algorithm>
@@ -20,10 +23,6 @@
 #include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/gpu_models.h"
-
-// The matrix is found by its rows, which begin with a GPU's name and a link; the line of titles is
-// the one above the first of them. Cells behind the links are told apart by tabs or, where somebody
-// has made blanks of them, by their columns. Names and UUIDs may stand anywhere around the matrix.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// Each fact of a GPU is one element, whose place and name changed from one version of nvidia-smi to
+// the next. A value with a unit must have the unit that is expected; "N/A" and the like leave a
+// fact unknown.
 #include "muster/device/readers/nvidia_smi_xml.h"
 
 #include <algorithm>
@@ -17,10 +20,6 @@
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/xml_file.h"
-
-// Each fact of a GPU is one element, whose place and name changed from one version of nvidia-smi to
-// the next. A value with a unit must have the unit that is expected; "N/A" and the like leave a
-// fact unknown.
 
 namespace muster {
 namespace {

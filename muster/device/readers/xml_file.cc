@@ -1,3 +1,5 @@
+// pugixml allocates for every element and attribute, so their marks are counted before it sees the
+// text; and its own functions recurse, so depth is checked before anybody walks the tree.
 #include "muster/device/readers/xml_file.h"
 
 #include <algorithm>
@@ -6,9 +8,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/readers/captured_host.h"
-
-// pugixml allocates for every element and attribute, so their marks are counted before it sees the
-// text; and its own functions recurse, so depth is checked before anybody walks the tree.
 
 namespace muster {
 namespace {

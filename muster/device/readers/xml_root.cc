@@ -1,10 +1,9 @@
+// The prolog is passed over item by item, until the first element begins. A text that has no end to
+// an item, or holds something else before the element, is no XML.
 #include "muster/device/readers/xml_root.h"
 
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"
-
-// The prolog is passed over item by item, until the first element begins. A text that has no end to
-// an item, or holds something else before the element, is no XML.
 
 namespace muster {
 namespace {

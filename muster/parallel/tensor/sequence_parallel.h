@@ -21,8 +21,7 @@
 namespace muster {
 
 // norm(x) for this rank's tokens; the gradients of its weight and bias cover all ranks' tokens.
-// Shapes: x
-// [..., the norm's]. Collective: in backward.
+// Shapes: x [..., the norm's]. Collective: in backward.
 at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm,
                                const at::Tensor& x,
                                ProcessGroup group);

@@ -1,3 +1,6 @@
+// A host is laid out first (layout.h), then its links are led below it (links.h), and only then is
+// anything drawn: what is drawn later lies above. Ranks are looked up by the UUIDs of their
+// devices.
 #include "muster/placement/picture/draw_svg.h"
 
 #include <algorithm>
@@ -20,10 +23,6 @@
 #include "muster/draw/xml_text.h"
 #include "muster/placement/picture/layout.h"
 #include "muster/placement/picture/links.h"
-
-// A host is laid out first (layout.h), then its links are led below it (links.h), and only then is
-// anything drawn: what is drawn later lies above. Ranks are looked up by the UUIDs of their
-// devices.
 
 namespace muster {
 

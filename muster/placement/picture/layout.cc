@@ -1,3 +1,6 @@
+// Devices below the same switches are grouped first, groups and cores are sorted into NUMA nodes,
+// and nodes stand side by side. Heights are measured over all nodes before anything is placed, so
+// that all GPUs stand in one row.
 #include "muster/placement/picture/layout.h"
 
 #include <algorithm>
@@ -9,10 +12,6 @@
 
 #include "muster/base/contains.h"
 #include "muster/device/numbers.h"
-
-// Devices below the same switches are grouped first, groups and cores are sorted into NUMA nodes,
-// and nodes stand side by side. Heights are measured over all nodes before anything is placed, so
-// that all GPUs stand in one row.
 
 namespace muster {
 

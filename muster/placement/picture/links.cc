@@ -1,3 +1,6 @@
+// Links are taken kind by kind, the nearest first. GPUs that are all joined alike make one bar,
+// other pairs a line each. Bars and lines then get lanes below the GPUs, and each GPU's lines their
+// places at its foot.
 #include "muster/placement/picture/links.h"
 
 #include <algorithm>
@@ -10,10 +13,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
-
-// Links are taken kind by kind, the nearest first. GPUs that are all joined alike make one bar,
-// other pairs a line each. Bars and lines then get lanes below the GPUs, and each GPU's lines their
-// places at its foot.
 
 namespace muster {
 

@@ -1,3 +1,4 @@
+// Few devices are tried in every order; for more there is a search (mesh_search.h).
 #include "muster/placement/policy/mesh_order.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 
 #include "muster/placement/policy/mesh_search.h"
 #include "muster/placement/policy/order_improver.h"
-
-// Few devices are tried in every order; for more there is a search (mesh_search.h).
 
 namespace muster {
 namespace {

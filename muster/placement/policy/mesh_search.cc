@@ -1,3 +1,7 @@
+// Devices are packed into rows for the last axis, which fast links should join all with all; then
+// rows are put in order as if each were one device, and so on axis by axis. How fast "fast" is, is
+// tried from the fastest links on. Bounds on visits and tries keep the time short; no clock is
+// read, so that the same machine gives the same order everywhere.
 #include "muster/placement/policy/mesh_search.h"
 
 #include <algorithm>
@@ -14,11 +18,6 @@
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/mesh_order.h"
 #include "muster/placement/policy/order_improver.h"
-
-// Devices are packed into rows for the last axis, which fast links should join all with all; then
-// rows are put in order as if each were one device, and so on axis by axis. How fast "fast" is, is
-// tried from the fastest links on. Bounds on visits and tries keep the time short; no clock is
-// read, so that the same machine gives the same order everywhere.
 
 namespace muster {
 namespace {

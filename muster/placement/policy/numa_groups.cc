@@ -1,3 +1,5 @@
+// Two ways of saying what is near what: by NUMA node, which a GPU says itself, and by PCIe switch,
+// which only the links between GPUs say.
 #include "muster/placement/policy/numa_groups.h"
 
 #include <numeric>
@@ -5,9 +7,6 @@
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// Two ways of saying what is near what: by NUMA node, which a GPU says itself, and by PCIe switch,
-// which only the links between GPUs say.
 
 namespace muster {
 

@@ -1,3 +1,5 @@
+// Every change is made, measured, and taken back unless it helps. That fewer links are the slowest
+// counts as better too, since such changes lead to orders without any.
 #include "muster/placement/policy/order_improver.h"
 
 #include <algorithm>
@@ -5,9 +7,6 @@
 #include <numeric>
 #include <random>
 #include <utility>
-
-// Every change is made, measured, and taken back unless it helps. That fewer links are the slowest
-// counts as better too, since such changes lead to orders without any.
 
 namespace muster {
 

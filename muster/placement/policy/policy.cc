@@ -1,3 +1,4 @@
+// The table of all policies. Their order is that of help and of errors.
 #include "muster/placement/policy/policy.h"
 
 #include <algorithm>
@@ -6,8 +7,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
-
-// The table of all policies. Their order is that of help and of errors.
 
 namespace muster {
 

@@ -1,13 +1,12 @@
+// Few devices are solved exactly by dynamic programming over sets of them, first for the slowest
+// link, then for the sum of those rings that reach it. For more devices there is a search
+// (ring_search.cc).
 #include "muster/placement/policy/ring.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <numeric>
-
-// Few devices are solved exactly by dynamic programming over sets of them, first for the slowest
-// link, then for the sum of those rings that reach it. For more devices there is a search
-// (ring_search.cc).
 
 namespace muster {
 namespace {

@@ -1,10 +1,9 @@
+// The caret stands under the wrong character, so control characters are replaced one by one and the
+// text is cut only behind what is shown.
 #include "muster/placement/selection/error.h"
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/selection.h"
-
-// The caret stands under the wrong character, so control characters are replaced one by one and the
-// text is cut only behind what is shown.
 
 namespace muster {
 namespace {

@@ -1,11 +1,10 @@
+// A MIG instance has its own UUID, profile and memory; everything else it shares with its GPU.
 #include "muster/placement/selection/gpu_facts.h"
 
 #include <algorithm>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-
-// A MIG instance has its own UUID, profile and memory; everything else it shares with its GPU.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// A device is looked up by its names, the most exact one first; a score for a model is for all GPUs
+// of it.
 #include "muster/placement/selection/scores.h"
 
 #include <cmath>
@@ -5,9 +7,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// A device is looked up by its names, the most exact one first; a score for a model is for all GPUs
-// of it.
 
 namespace muster {
 namespace {

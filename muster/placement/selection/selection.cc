@@ -1,3 +1,6 @@
+// A part is resolved in two passes: entries that name devices come first, wherever they stand, and
+// then those that choose among what is left. What they picked is put together in the order of the
+// entries.
 #include "muster/placement/selection/selection.h"
 
 #include <algorithm>
@@ -12,10 +15,6 @@
 #include "muster/base/text_of.h"
 #include "muster/placement/selection/error.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// A part is resolved in two passes: entries that name devices come first, wherever they stand, and
-// then those that choose among what is left. What they picked is put together in the order of the
-// entries.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// Each vendor's GPUs are looked at by themselves: in the order of their indices, or as the vendor's
+// variables show them. A GPU that is shown and cannot be used is told of in the errors that follow.
 #include "muster/placement/selection/usable_gpus.h"
 
 #include <algorithm>
@@ -9,9 +11,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
-
-// Each vendor's GPUs are looked at by themselves: in the order of their indices, or as the vendor's
-// variables show them. A GPU that is shown and cannot be used is told of in the errors that follow.
 
 namespace muster {
 namespace {

@@ -1,3 +1,7 @@
+// Leases are files that the kernel locks (launch/lease.h). Taking one tells whether another job has
+// the GPU; looking at the holders tells who, and how much. A GPU that was free at the first look is
+// not looked at again: should another job take it, the start that wants it is refused, and it is
+// known from then on.
 #include "muster/tasks/hosts/foreign_leases.h"
 
 #include <chrono>
@@ -9,11 +13,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/task_process.h"
-
-// Leases are files that the kernel locks (launch/lease.h). Taking one tells whether another job has
-// the GPU; looking at the holders tells who, and how much. A GPU that was free at the first look is
-// not looked at again: should another job take it, the start that wants it is refused, and it is
-// known from then on.
 
 namespace muster {
 

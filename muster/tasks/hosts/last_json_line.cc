@@ -1,3 +1,5 @@
+// The file is read from its end and looked through line by line, the last line first: a task's
+// result is usually among its last words, and a log may be very long.
 #include "muster/tasks/hosts/last_json_line.h"
 
 #include <fcntl.h>
@@ -13,9 +15,6 @@
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
-
-// The file is read from its end and looked through line by line, the last line first: a task's
-// result is usually among its last words, and a log may be very long.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// Every process of a run's tasks has the run's MUSTER_MARK in its environment, which its children
+// inherit. That finds them all, whoever their parent is by now, as long as they are this user's:
+// only those environments can be read.
 #include "muster/tasks/hosts/left_over.h"
 
 #include <dirent.h>
@@ -13,10 +16,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
-
-// Every process of a run's tasks has the run's MUSTER_MARK in its environment, which its children
-// inherit. That finds them all, whoever their parent is by now, as long as they are this user's:
-// only those environments can be read.
 
 namespace muster {
 

@@ -1,3 +1,7 @@
+// Both descriptors are set not to block, and the loop says when one of them can go on. What was
+// read keeps the beginning of a line until the rest is there; what is to be written waits in
+// pending_, of which taken_ bytes are gone. A handler may detach the channel or attach it to
+// another loop, so that nothing of the old state is trusted after a call.
 #include "muster/tasks/hosts/line_channel.h"
 
 #include <fcntl.h>
@@ -11,11 +15,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-
-// Both descriptors are set not to block, and the loop says when one of them can go on. What was
-// read keeps the beginning of a line until the rest is there; what is to be written waits in
-// pending_, of which taken_ bytes are gone. A handler may detach the channel or attach it to
-// another loop, so that nothing of the old state is trusted after a call.
 
 namespace muster {
 

@@ -1,3 +1,7 @@
+// An order goes through three maps: its leases are in leases_ once it was reserved, in running_
+// while it runs, and in kept_ when the task has ended but something that it started may still use
+// its GPUs. What of a GPU is not to be had, told by tell_held, is the sum of what other jobs hold
+// and what is kept.
 #include "muster/tasks/hosts/local_host.h"
 
 #include <fcntl.h>
@@ -13,11 +17,6 @@
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
-
-// An order goes through three maps: its leases are in leases_ once it was reserved, in running_
-// while it runs, and in kept_ when the task has ended but something that it started may still use
-// its GPUs. What of a GPU is not to be had, told by tell_held, is the sum of what other jobs hold
-// and what is kept.
 
 namespace muster {
 

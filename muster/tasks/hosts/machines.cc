@@ -1,3 +1,5 @@
+// This machine is probed by this process, and every other one by the server that is started there.
+// All answers become one inventory, whose hosts have the names that the run calls them.
 #include "muster/tasks/hosts/machines.h"
 
 #include <algorithm>
@@ -12,9 +14,6 @@
 #include "muster/device/read_inventory.h"
 #include "muster/tasks/hosts/seen_host.h"
 #include "muster/tasks/hosts/server.h"
-
-// This machine is probed by this process, and every other one by the server that is started there.
-// All answers become one inventory, whose hosts have the names that the run calls them.
 
 namespace muster {
 

@@ -1,3 +1,5 @@
+// The machine is probed again, and what of each GPU is not free is taken for other programs'. That
+// holds only for GPUs that no task of the run has; the others are left as they were.
 #include "muster/tasks/hosts/memory_watch.h"
 
 #include <algorithm>
@@ -11,9 +13,6 @@
 #include "muster/device/numbers.h"
 #include "muster/device/probe.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// The machine is probed again, and what of each GPU is not free is taken for other programs'. That
-// holds only for GPUs that no task of the run has; the others are left as they were.
 
 namespace muster {
 

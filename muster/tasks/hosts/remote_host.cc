@@ -1,3 +1,6 @@
+// A connection has two parts of life. Before the run it says hello and listens, on a loop of the
+// command's, until the server has told what it has. From `begin` on it is the runner's. Whatever
+// goes wrong ends it by give_up: the command is killed, and every task there counts as lost.
 #include "muster/tasks/hosts/remote_host.h"
 
 #include <fcntl.h>
@@ -19,10 +22,6 @@
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_process.h"
-
-// A connection has two parts of life. Before the run it says hello and listens, on a loop of the
-// command's, until the server has told what it has. From `begin` on it is the runner's. Whatever
-// goes wrong ends it by give_up: the command is killed, and every task there counts as lost.
 
 namespace muster {
 

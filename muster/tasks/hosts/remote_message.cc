@@ -1,3 +1,5 @@
+// Every kind of message has a pair of functions, which stand side by side: wire_of makes its JSON,
+// KIND_from reads it and checks it. JsonObject refuses keys that nobody has asked for.
 #include "muster/tasks/hosts/remote_message.h"
 
 #include <signal.h>
@@ -15,9 +17,6 @@
 #include "muster/device/cpu_list.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/strict_json.h"
-
-// Every kind of message has a pair of functions, which stand side by side: wire_of makes its JSON,
-// KIND_from reads it and checks it. JsonObject refuses keys that nobody has asked for.
 
 namespace muster {
 

@@ -1,3 +1,7 @@
+// A try goes through these steps, one look at a time: a command is started; its server tells what
+// it has, which must be what the run had there; the run begins on it; it is ready, and takes the
+// lost connection's place. What fails on the way is abandoned, and the next try comes after a
+// longer pause.
 #include "muster/tasks/hosts/retry.h"
 
 #include <algorithm>
@@ -9,11 +13,6 @@
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// A try goes through these steps, one look at a time: a command is started; its server tells what
-// it has, which must be what the run had there; the run begins on it; it is ready, and takes the
-// lost connection's place. What fails on the way is abandoned, and the next try comes after a
-// longer pause.
 
 namespace muster {
 

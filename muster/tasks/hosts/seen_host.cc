@@ -1,3 +1,5 @@
+// A GPU that is hidden stays in the host, so that positions are the same everywhere, but is marked
+// as not healthy. A GPU with MIG keeps the instances that are seen.
 #include "muster/tasks/hosts/seen_host.h"
 
 #include <algorithm>
@@ -5,9 +7,6 @@
 #include <vector>
 
 #include "muster/placement/selection/usable_gpus.h"
-
-// A GPU that is hidden stays in the host, so that positions are the same everywhere, but is marked
-// as not healthy. A GPU with MIG keeps the instances that are seen.
 
 namespace muster {
 

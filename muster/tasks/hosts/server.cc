@@ -1,3 +1,7 @@
+// The server goes through hello, begin and tasks. Until begin it listens on a loop of its own; from
+// then on on that of the LocalHost, which runs the tasks. Their output comes through pipes that are
+// read only while the connection takes it. The destructor of the LocalHost ends all that is left,
+// whatever has happened.
 #include "muster/tasks/hosts/server.h"
 
 #include <fcntl.h>
@@ -35,11 +39,6 @@
 #include "muster/tasks/hosts/remote_message.h"
 #include "muster/tasks/hosts/seen_host.h"
 #include "muster/tasks/hosts/task_log.h"
-
-// The server goes through hello, begin and tasks. Until begin it listens on a loop of its own; from
-// then on on that of the LocalHost, which runs the tasks. Their output comes through pipes that are
-// read only while the connection takes it. The destructor of the LocalHost ends all that is left,
-// whatever has happened.
 
 namespace muster {
 

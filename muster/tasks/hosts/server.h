@@ -1,7 +1,6 @@
 // Runs tasks on this machine for a run on another: the other end of remote_host.h, behind `muster
-// tasks
-// --serve`. It does what it is told and keeps no books. Whatever becomes of the connection, nothing
-// that it started outlives it.
+// tasks --serve`. It does what it is told and keeps no books. Whatever becomes of the connection,
+// nothing that it started outlives it.
 #pragma once
 
 #include "muster/base/fd.h"

@@ -1,3 +1,5 @@
+// A task's logs lie in a folder of its name below the run's folder, one for each attempt. The name
+// may be any text, so that it is first made one that a folder can have.
 #include "muster/tasks/hosts/task_log.h"
 
 #include <fcntl.h>
@@ -13,9 +15,6 @@
 #include "muster/base/seen_line.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/last_json_line.h"
-
-// A task's logs lie in a folder of its name below the run's folder, one for each attempt. The name
-// may be any text, so that it is first made one that a folder can have.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// A task finds its devices by the variables that every GPU library knows, as if it had the machine
+// to itself. A task of several ranks is a job of its own: it is started through the launcher, with
+// a plan that says which rank has which of the task's devices.
 #include "muster/tasks/hosts/task_process.h"
 
 #include <unistd.h>
@@ -11,10 +14,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
-
-// A task finds its devices by the variables that every GPU library knows, as if it had the machine
-// to itself. A task of several ranks is a job of its own: it is started through the launcher, with
-// a plan that says which rank has which of the task's devices.
 
 namespace muster {
 

@@ -1,3 +1,7 @@
+// Records gather in a buffer. `write` hands them to the kernel, and a thread of the journal's own
+// brings all that was handed over to the disk with one fdatasync, then waits a little for more. The
+// mutex guards the counts that both threads use; the buffer and the file's end are the caller's
+// alone.
 #include "muster/tasks/journal/journal.h"
 
 #include <fcntl.h>
@@ -21,11 +25,6 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/journal/task_file.h"
-
-// Records gather in a buffer. `write` hands them to the kernel, and a thread of the journal's own
-// brings all that was handed over to the disk with one fdatasync, then waits a little for more. The
-// mutex guards the counts that both threads use; the buffer and the file's end are the caller's
-// alone.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// The file is read line by line. A line whose sum is right is a record, and must follow the one
+// before it; records are folded into the state of their tasks. Only the end of the file may be
+// damaged, as a run leaves it that is killed while it writes.
 #include "muster/tasks/journal/read.h"
 
 #include <algorithm>
@@ -14,10 +17,6 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/stop_pause.h"
-
-// The file is read line by line. A line whose sum is right is a record, and must follow the one
-// before it; records are folded into the state of their tasks. Only the end of the file may be
-// damaged, as a run leaves it that is killed while it writes.
 
 namespace muster {
 

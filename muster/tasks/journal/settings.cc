@@ -1,12 +1,11 @@
+// Every setting is a text by its flag's name, and one that was not given has none. to_texts and
+// settings_of go through the same names: whoever adds one adds it to both.
 #include "muster/tasks/journal/settings.h"
 
 #include "muster/base/given.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
-
-// Every setting is a text by its flag's name, and one that was not given has none. to_texts and
-// settings_of go through the same names: whoever adds one adds it to both.
 
 namespace muster {
 

@@ -1,3 +1,5 @@
+// Keys that have their default are left out, since there may be a million tasks. What is read was
+// written by muster itself: anything unexpected is an error, told with its line.
 #include "muster/tasks/journal/task_file.h"
 
 #include <algorithm>
@@ -15,9 +17,6 @@
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-
-// Keys that have their default are left out, since there may be a million tasks. What is read was
-// written by muster itself: anything unexpected is an error, told with its line.
 
 namespace muster {
 

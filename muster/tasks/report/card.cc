@@ -1,3 +1,6 @@
+// A task of several ranks, or one that is a job of muster's itself, has printed a card of its own
+// at the end of its log. That card says more than the task's could, so that it is shown in its
+// place.
 #include "muster/tasks/report/card.h"
 
 #include <fcntl.h>
@@ -16,10 +19,6 @@
 #include "muster/device/cpu_list.h"
 #include "muster/launch/failure_meaning.h"
 #include "muster/tasks/hosts/task_log.h"
-
-// A task of several ranks, or one that is a job of muster's itself, has printed a card of its own
-// at the end of its log. That card says more than the task's could, so that it is shown in its
-// place.
 
 namespace muster {
 

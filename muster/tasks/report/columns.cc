@@ -1,3 +1,4 @@
+// The table and the CSV get their cells from here, so that both say the same of a task.
 #include "muster/tasks/report/columns.h"
 
 #include <algorithm>
@@ -12,8 +13,6 @@
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/supervise/child.h"
-
-// The table and the CSV get their cells from here, so that both say the same of a task.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// Lines that are to stay are gathered, and written above the table, which is wiped first and drawn
+// again with the next tick. On a terminal the table says what runs, so that starts and ends that
+// went well are no lines of their own.
 #include "muster/tasks/report/live_table.h"
 
 #include <sys/ioctl.h>
@@ -12,10 +15,6 @@
 #include "muster/base/units.h"
 #include "muster/tasks/report/card.h"
 #include "muster/tasks/spec/problems.h"
-
-// Lines that are to stay are gathered, and written above the table, which is wiped first and drawn
-// again with the next tick. On a terminal the table says what runs, so that starts and ends that
-// went well are no lines of their own.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// The JSON has all that is known of every attempt. The CSV has a row a task: the parameters, what
+// came of the last attempt, and the fields of what the task printed, whose names differ from those
+// of all other columns.
 #include "muster/tasks/report/results.h"
 
 #include <algorithm>
@@ -8,10 +11,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
-
-// The JSON has all that is known of every attempt. The CSV has a row a task: the parameters, what
-// came of the last attempt, and the fields of what the task printed, whose names differ from those
-// of all other columns.
 
 namespace muster {
 namespace {

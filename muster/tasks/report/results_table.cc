@@ -1,3 +1,5 @@
+// Each task is a row of texts first; then the columns that hold numbers alone are found, and set
+// right.
 #include "muster/tasks/report/results_table.h"
 
 #include <algorithm>
@@ -11,9 +13,6 @@
 #include "muster/draw/text_table.h"
 #include "muster/draw/xml_text.h"
 #include "muster/tasks/report/columns.h"
-
-// Each task is a row of texts first; then the columns that hold numbers alone are found, and set
-// right.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// The page is text that is put together: rows are drawn one below the other, into three layers (the
+// labels, the bands behind, the bars) that become two pictures side by side. The labels stay in
+// sight while the plot is scrolled. A tooltip is the bar's title element.
 #include "muster/tasks/report/timeline.h"
 
 #include <algorithm>
@@ -13,10 +16,6 @@
 #include "muster/draw/xml_text.h"
 #include "muster/tasks/report/columns.h"
 #include "muster/tasks/report/timeline_rows.h"
-
-// The page is text that is put together: rows are drawn one below the other, into three layers (the
-// labels, the bands behind, the bars) that become two pictures side by side. The labels stay in
-// sight while the plot is scrolled. A tooltip is the bar's title element.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// Attempts are put into rows in the order in which they began. A part of a GPU gets the height of
+// its part, at the highest place that the fewest others have at that time; a CPU task gets the
+// first row that is free.
 #include "muster/tasks/report/timeline_rows.h"
 
 #include <algorithm>
@@ -9,10 +12,6 @@
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
-
-// Attempts are put into rows in the order in which they began. A part of a GPU gets the height of
-// its part, at the highest place that the fewest others have at that time; a CPU task gets the
-// first row that is free.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// Tasks that ask for the same are judged once, as a group. Each alternative of a group is held
+// against every host that its `on` reaches; where all fail, the nearest that there is tells by how
+// much, and a second look without --gpus, --cpus or `on` tells which of these is to blame.
 #include "muster/tasks/schedule/check_needs.h"
 
 #include <algorithm>
@@ -17,10 +20,6 @@
 #include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/schedule/reachable_gpus.h"
 #include "muster/tasks/spec/problems.h"
-
-// Tasks that ask for the same are judged once, as a group. Each alternative of a group is held
-// against every host that its `on` reaches; where all fail, the nearest that there is tells by how
-// much, and a second look without --gpus, --cpus or `on` tells which of these is to blame.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// A claim is reckoned as if every task of the run had ended: what other jobs and programs have of a
+// GPU stays theirs, and all else will be free one day.
 #include "muster/tasks/schedule/claim.h"
 
 #include <algorithm>
@@ -5,9 +7,6 @@
 #include <utility>
 
 #include "muster/device/numbers.h"
-
-// A claim is reckoned as if every task of the run had ended: what other jobs and programs have of a
-// GPU stays theirs, and all else will be free one day.
 
 namespace muster {
 

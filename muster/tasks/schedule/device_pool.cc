@@ -1,3 +1,6 @@
+// The pool counts down: each host begins with all of its CPUs, and each GPU with all of its units
+// and its free memory. `take` subtracts an allocation and `give_back` adds it again. `find` asks
+// every host for an offer and keeps the best; it changes nothing.
 #include "muster/tasks/schedule/device_pool.h"
 
 #include <algorithm>
@@ -21,10 +24,6 @@
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
-
-// The pool counts down: each host begins with all of its CPUs, and each GPU with all of its units
-// and its free memory. `take` subtracts an allocation and `give_back` adds it again. `find` asks
-// every host for an offer and keeps the best; it changes nothing.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// A task that waits is explained from the outside in: what it waits for by the rules of the
+// schedule (an end, other tasks, a pause), and then, for each of its alternatives, what every GPU
+// and every host has in its way. The reservations are those of the schedule's last pass.
 #include "muster/tasks/schedule/explain.h"
 
 #include <algorithm>
@@ -11,10 +14,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
-
-// A task that waits is explained from the outside in: what it waits for by the rules of the
-// schedule (an end, other tasks, a pause), and then, for each of its alternatives, what every GPU
-// and every host has in its way. The reservations are those of the schedule's last pass.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// A selection is split into what lasts and what changes. What lasts is applied to the hosts as they
+// are; what changes (idle GPUs, free memory) could come to mean any GPU that the rest leaves, of
+// which at most as many as the picks name at one time.
 #include "muster/tasks/schedule/reachable_gpus.h"
 
 #include <algorithm>
@@ -12,10 +15,6 @@
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/schedule/device_pool.h"
-
-// A selection is split into what lasts and what changes. What lasts is applied to the hosts as they
-// are; what changes (idle GPUs, free memory) could come to mean any GPU that the rest leaves, of
-// which at most as many as the picks name at one time.
 
 namespace muster {
 namespace {

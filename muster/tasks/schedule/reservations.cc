@@ -1,13 +1,12 @@
+// Each pass of starts begins with nothing reserved. Every task that cannot start then reserves its
+// first places, as many as its backfilled starts have earned it, and what comes after it in the
+// pass gets what is left.
 #include "muster/tasks/schedule/reservations.h"
 
 #include <algorithm>
 #include <ranges>
 #include <tuple>
 #include <utility>
-
-// Each pass of starts begins with nothing reserved. Every task that cannot start then reserves its
-// first places, as many as its backfilled starts have earned it, and what comes after it in the
-// pass gets what is left.
 
 namespace muster {
 

@@ -1,3 +1,7 @@
+// Tasks with equal needs are a kind, and each kind has a queue of those that are ready. heads_ has
+// the first of every queue: a pass of starts goes through these alone, in the order of their keys,
+// and a task that is placed makes room for the next one of its kind. What comes after what is kept
+// in two flat lists, since there may be a million tasks.
 #include "muster/tasks/schedule/schedule.h"
 
 #include <algorithm>
@@ -11,11 +15,6 @@
 #include "muster/base/text_of.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/stop_pause.h"
-
-// Tasks with equal needs are a kind, and each kind has a queue of those that are ready. heads_ has
-// the first of every queue: a pass of starts goes through these alone, in the order of their keys,
-// and a task that is placed makes room for the next one of its kind. What comes after what is kept
-// in two flat lists, since there may be a million tasks.
 
 namespace muster {
 

@@ -1,3 +1,6 @@
+// An element's file has a line of JSON for each index, and reading it counts lines. A task is
+// placed on what Slurm has given it as a run of its own would place it; one that an older muster
+// submitted has no needs in its line, and runs as it is.
 #include "muster/tasks/slurm/element.h"
 
 #include <signal.h>
@@ -23,10 +26,6 @@
 #include "muster/supervise/child.h"
 #include "muster/tasks/hosts/task_log.h"
 #include "muster/tasks/hosts/task_process.h"
-
-// An element's file has a line of JSON for each index, and reading it counts lines. A task is
-// placed on what Slurm has given it as a run of its own would place it; one that an older muster
-// submitted has no needs in its line, and runs as it is.
 
 namespace muster {
 

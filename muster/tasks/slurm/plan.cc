@@ -1,3 +1,7 @@
+// Arrays are made level by level, so that all that a task comes after is in an array already. In a
+// level, tasks that ask for the same and come after the same are one array. Where each task comes
+// after one element of another array, the new array gets the same indices (aftercorr), if no two
+// are after the same element.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -14,11 +18,6 @@
 #include "muster/tasks/slurm/element.h"
 #include "muster/tasks/slurm/script.h"
 #include "muster/tasks/slurm/submit.h"
-
-// Arrays are made level by level, so that all that a task comes after is in an array already. In a
-// level, tasks that ask for the same and come after the same are one array. Where each task comes
-// after one element of another array, the new array gets the same indices (aftercorr), if no two
-// are after the same element.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// The script stands between Slurm and `muster tasks --exec-element`: it passes signals on, tries
+// failed starts again, has Slurm requeue a task that stopped, and ends as the task did. It is plain
+// sh, since nothing else is sure to be there.
 #include "muster/tasks/slurm/script.h"
 
 #include <signal.h>
@@ -11,10 +14,6 @@
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
-
-// The script stands between Slurm and `muster tasks --exec-element`: it passes signals on, tries
-// failed starts again, has Slurm requeue a task that stopped, and ends as the task did. It is plain
-// sh, since nothing else is sure to be there.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// sbatch prints the number of the job that it has made, which later arrays need for their
+// dependencies: the arrays go one after the other, and jobs.json is written again after each, so
+// that it names all that there is whenever this ends.
 #include "muster/tasks/slurm/submit.h"
 
 #include <sys/mman.h>
@@ -18,10 +21,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/supervise/child.h"
-
-// sbatch prints the number of the job that it has made, which later arrays need for their
-// dependencies: the arrays go one after the other, and jobs.json is written again after each, so
-// that it names all that there is whenever this ends.
 
 namespace muster {
 namespace {

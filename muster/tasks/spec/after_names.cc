@@ -1,3 +1,6 @@
+// Tasks are known by their positions while entries are resolved, since there may be millions of
+// pairs. An entry whose placeholders are its own task's is filled in and looked up by name; any
+// other entry joins two tables by the values that they share.
 #include "muster/tasks/spec/after_names.h"
 
 #include <algorithm>
@@ -12,10 +15,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
-
-// Tasks are known by their positions while entries are resolved, since there may be millions of
-// pairs. An entry whose placeholders are its own task's is filled in and looked up by name; any
-// other entry joins two tables by the values that they share.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// Every key of an alternative is read on its own, so that one problem does not hide another.
+// Whether the keys go together is checked only when each is good.
 #include "muster/tasks/spec/needs.h"
 
 #include <cmath>
@@ -6,9 +8,6 @@
 #include <utility>
 
 #include "muster/base/strings.h"
-
-// Every key of an alternative is read on its own, so that one problem does not hide another.
-// Whether the keys go together is checked only when each is good.
 
 namespace muster {
 namespace {

@@ -1,3 +1,5 @@
+// A text is cut at its placeholders once. Filling it in then only joins the pieces with the values,
+// since a million tasks may be made of one text.
 #include "muster/tasks/spec/placeholders.h"
 
 #include <algorithm>
@@ -5,9 +7,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
-
-// A text is cut at its placeholders once. Filling it in then only joins the pieces with the values,
-// since a million tasks may be made of one text.
 
 namespace muster {
 namespace {

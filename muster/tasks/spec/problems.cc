@@ -1,13 +1,12 @@
+// Columns count characters, as editors do, and texts are bytes: byte_of and count_characters go
+// from the one to the other. Problems are kept in the order of their places, whatever order they
+// were found in.
 #include "muster/tasks/spec/problems.h"
 
 #include <algorithm>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-
-// Columns count characters, as editors do, and texts are bytes: byte_of and count_characters go
-// from the one to the other. Problems are kept in the order of their places, whatever order they
-// were found in.
 
 namespace muster {
 namespace {

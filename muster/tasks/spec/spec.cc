@@ -1,3 +1,6 @@
+// A text becomes tasks in steps, each of which stops when it has found problems: the tables are
+// read as templates, the templates are filled in for every combination of values, the names are
+// checked, and `after` is resolved last, when all names are known.
 #include "muster/tasks/spec/spec.h"
 
 #include <sys/stat.h>
@@ -15,10 +18,6 @@
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/tables.h"
 #include "muster/tasks/spec/template.h"
-
-// A text becomes tasks in steps, each of which stops when it has found problems: the tables are
-// read as templates, the templates are filled in for every combination of values, the names are
-// checked, and `after` is resolved last, when all names are known.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// A sweep is one template of tasks, as a [[task]] of a spec file is, and goes the same way from
+// there. Only the names are made here, of the parameters and their values. What is wrong is shown
+// by the flag's own text with a caret.
 #include "muster/tasks/spec/sweep.h"
 
 #include <algorithm>
@@ -12,10 +15,6 @@
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/template.h"
-
-// A sweep is one template of tasks, as a [[task]] of a spec file is, and goes the same way from
-// there. Only the names are made here, of the parameters and their values. What is wrong is shown
-// by the flag's own text with a caret.
 
 namespace muster {
 namespace {

@@ -1,3 +1,6 @@
+// A table is read key by key, and each problem is taken down with its place, so that one reading
+// finds as many as it can. What is wrong is given a value that lets the reading go on; it is never
+// used.
 #include "muster/tasks/spec/tables.h"
 
 #include <algorithm>
@@ -13,10 +16,6 @@
 #include "muster/tasks/spec/needs.h"
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/values.h"
-
-// A table is read key by key, and each problem is taken down with its place, so that one reading
-// finds as many as it can. What is wrong is given a value that lets the reading go on; it is never
-// used.
 
 namespace muster {
 namespace {

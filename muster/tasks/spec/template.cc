@@ -1,3 +1,5 @@
+// A template is filled in once for each combination of values. How much that will be is reckoned
+// from the lengths of its texts, before anything is made.
 #include "muster/tasks/spec/template.h"
 
 #include <algorithm>
@@ -7,9 +9,6 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-
-// A template is filled in once for each combination of values. How much that will be is reckoned
-// from the lengths of its texts, before anything is made.
 
 namespace muster {
 namespace {

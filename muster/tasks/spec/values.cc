@@ -1,3 +1,5 @@
+// toml++ tells where a value begins and ends in the text. A number is taken from there as it is
+// written, since 1e-4 is to stay 1e-4; all else is taken from what toml++ has read.
 #include "muster/tasks/spec/values.h"
 
 #include <algorithm>
@@ -6,9 +8,6 @@
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-
-// toml++ tells where a value begins and ends in the text. A number is taken from there as it is
-// written, since 1e-4 is to stay 1e-4; all else is taken from what toml++ has read.
 
 namespace muster {
 namespace {
