@@ -1,3 +1,8 @@
+// `muster bench collectives`: every size is one round robin. The backends that are compared each
+// have a group of their own over the same ranks; a contestant's case (its tensors of one size) is
+// timed in several rounds, in which the backends take turns, so that a busy moment of the machine
+// does not fall on one of them alone. The job's own group starts the ranks together and collects
+// what they measured. Rank 0 prints the rows as they come.
 #include "muster/bench/collectives_bench.h"
 
 #include <torch/torch.h>
@@ -28,11 +33,6 @@ namespace muster {
 
 namespace {
 
-// `muster bench collectives`: every size is one round robin. The backends that are compared each
-// have a group of their own over the same ranks; a contestant's case (its tensors of one size) is
-// timed in several rounds, in which the backends take turns, so that a busy moment of the machine
-// does not fall on one of them alone. The job's own group starts the ranks together and collects
-// what they measured. Rank 0 prints the rows as they come.
 constexpr int kWarmUps = 3;
 constexpr int kLeastCalls = 5;
 constexpr int kMostCalls = 2'000;

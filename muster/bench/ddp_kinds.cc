@@ -1,3 +1,6 @@
+// Each kind's model trains on the same data. A step's time is taken between two moments at which no
+// rank computes: a barrier before it, and the loss that is read after it. Rounds below 0 warm up,
+// for DDP builds its buckets anew after the first step.
 #include "muster/bench/ddp_kinds.h"
 
 #include <torch/torch.h>
@@ -23,9 +26,6 @@ namespace muster {
 
 namespace {
 
-// Each kind's model trains on the same data. A step's time is taken between two moments at which no
-// rank computes: a barrier before it, and the loss that is read after it. Rounds below 0 warm up,
-// for DDP builds its buckets anew after the first step.
 constexpr int kWarmUpSteps = 3;
 constexpr std::string_view kCopied = "-copied";
 

@@ -1,3 +1,5 @@
+// The descriptor is a pipe's. Nothing is ever written to it: a read returns when whoever has the
+// other end has ended, even by SIGKILL, since the kernel closes it then.
 #include "muster/cli/end_with.h"
 
 #include <fcntl.h>
@@ -18,8 +20,6 @@ namespace muster {
 
 namespace {
 
-// The descriptor is a pipe's. Nothing is ever written to it: a read returns when whoever has the
-// other end has ended, even by SIGKILL, since the kernel closes it then.
 constexpr const char* kVariable = "MUSTER_END_WITH";
 
 int descriptor_of(const std::string& text) {

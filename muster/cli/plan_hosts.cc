@@ -1,3 +1,5 @@
+// The hosts are asked at the same time, each by a thread that waits for `muster devices --json`
+// there. Together their answers are an inventory, of which the plan is made as of any other.
 #include "muster/cli/plan_hosts.h"
 
 #include <chrono>
@@ -20,8 +22,6 @@
 
 namespace muster {
 
-// The hosts are asked at the same time, each by a thread that waits for `muster devices --json`
-// there. Together their answers are an inventory, of which the plan is made as of any other.
 namespace {
 
 // A name that cannot be resolved here is one that only ssh knows.

@@ -1,3 +1,13 @@
+// clang-format off
+// The states of an operation, which two sides share: its caller (HostWork), and whoever runs it.
+//
+//   state      known_  told_  begins with                         wait()                              its tensors
+//   under way  no      no     the start                           blocks                              are held
+//   known      yes     no     end(): copies made, ended_ set      returns in the thread that ends it  are held
+//   told       yes     yes    the future's callbacks have run     returns                             go with leave()
+//
+// Where the caller has left before (`left_`), end() lets the tensors go; never where the carrier still uses them.
+// clang-format on
 #include "muster/comm/host/operation.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -14,17 +24,6 @@
 #include "muster/comm/host/plain_tensor.h"
 
 namespace muster {
-
-// clang-format off
-// The states of an operation, which two sides share: its caller (HostWork), and whoever runs it.
-//
-//   state      known_  told_  begins with                         wait()                              its tensors
-//   under way  no      no     the start                           blocks                              are held
-//   known      yes     no     end(): copies made, ended_ set      returns in the thread that ends it  are held
-//   told       yes     yes    the future's callbacks have run     returns                             go with leave()
-//
-// Where the caller has left before (`left_`), end() lets the tensors go; never where the carrier still uses them.
-// clang-format on
 
 namespace {
 

@@ -1,3 +1,12 @@
+// clang-format off
+// The states of a call. All but the first are the engine's thread's own.
+//
+//   state      kept in                   then
+//   posted     work_items_               taken off; where the group is broken, landed with what broke it
+//   under way  flights_, with a group    ended or refused: landed; too late or failed: the whole group is landed
+//   landed     flights_, without one     `done` has been called; swept, or lost where MPI may still use its memory
+//   lost       lost_                     kept until the process ends, and MPI is not finalised
+// clang-format on
 #include "muster/comm/mpi/engine.h"
 
 #include <chrono>
@@ -10,16 +19,6 @@
 #include "muster/base/strings.h"
 
 namespace muster::mpi {
-
-// clang-format off
-// The states of a call. All but the first are the engine's thread's own.
-//
-//   state      kept in                   then
-//   posted     work_items_               taken off; where the group is broken, landed with what broke it
-//   under way  flights_, with a group    ended or refused: landed; too late or failed: the whole group is landed
-//   landed     flights_, without one     `done` has been called; swept, or lost where MPI may still use its memory
-//   lost       lost_                     kept until the process ends, and MPI is not finalised
-// clang-format on
 
 namespace {
 
