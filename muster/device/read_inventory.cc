@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/lookup.h"
@@ -58,6 +59,10 @@ constexpr OtherFormat kOtherFormats[] = {
      "the text of rocm-smi",
      "what muster devices --json gives there"},
     {"AMDSMI Tool", "the text of amd-smi", "what muster devices --json gives there"},
+    {"HSA System Attributes", "the text of rocminfo", "what muster devices --json gives there"},
+    {"NVIDIA-SMI has failed", "an error of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
+    {"Failed to initialize NVML", "an error of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
+    {"No devices were found", "an error of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
     {"Machine (", "the text of lstopo", "XML, which lstopo --of xml gives"},
 };
 
@@ -70,6 +75,39 @@ void refuse_other_formats(std::string_view text, const std::string& source) {
   for (const OtherFormat& other : kOtherFormats) {
     if (beginning.find(other.mark) != std::string_view::npos)
       refuse(source, other.instead, other.name);
+  }
+}
+
+// Tools of AMD write JSON of their own: an object of cards, or an array.
+constexpr std::pair<std::string_view, const char*> kOtherJson[] = {
+    {"{\"card", "JSON of rocm-smi"},
+    {"[{", "JSON of amd-smi"},
+};
+
+// Blanks do not count: some tools write a line for each member.
+void refuse_other_json(std::string_view text, const std::string& source) {
+  constexpr size_t kMaxLooked = 100;
+  std::string beginning(text.substr(0, kMaxLooked));
+  std::erase_if(beginning, [](char c) { return is_one_of(c, ' ', '\t', '\r', '\n'); });
+  for (const auto& [mark, name] : kOtherJson) {
+    if (beginning.starts_with(mark))
+      refuse(source, "what muster devices --json gives there", name);
+  }
+}
+
+constexpr std::pair<std::string_view, const char*> kPacked[] = {
+    {"\x1f\x8b", "a file packed by gzip"},
+    {"PK\x03\x04", "a file packed by zip"},
+    {"\x28\xb5\x2f\xfd", "a file packed by zstd"},
+    {"\xfd"
+     "7zXZ",
+     "a file packed by xz"},
+};
+
+void refuse_packed(std::string_view text, const std::string& source) {
+  for (const auto& [mark, name] : kPacked) {
+    if (text.starts_with(mark))
+      refuse(source, "the unpacked file", name);
   }
 }
 
@@ -110,8 +148,10 @@ Format format_of_xml(std::string_view text, const std::string& source) {
 
 Format format_of(const std::string& text, const std::string& source) {
   refuse_utf16(text, source);
+  refuse_packed(text, source);
   std::string_view rest = without_byte_order_mark(text);
   rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+  refuse_other_json(rest, source);
   if (rest.starts_with('{'))
     return Format::json;
   if (rest.starts_with('<'))

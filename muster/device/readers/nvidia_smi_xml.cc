@@ -250,6 +250,18 @@ class GpuReader {
   Gpu gpu_;
 };
 
+// With `-i` nvidia-smi tells of some of the GPUs, and says how many there are.
+void note_left_out_gpus(const XmlFile& file, Host& host) {
+  const auto attached = parse_int(file.root().child("attached_gpus").text().get());
+  if (attached && std::cmp_greater(*attached, host.gpus.size())) {
+    host.notes.push_back(cat("the file has ",
+                             host.gpus.size(),
+                             " of ",
+                             *attached,
+                             " attached GPUs; nvidia-smi -q -x without -i gives all"));
+  }
+}
+
 }  // namespace
 
 Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
@@ -265,6 +277,7 @@ Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
       file.fail(node, cat("at most ", kMaxHostDevices, " GPUs"), "more");
     host.gpus.push_back(GpuReader(file, node).read(int_size(host.gpus)));
   }
+  note_left_out_gpus(file, host);
   complete_host(host, what);
   return host;
 }

@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/readers/captured_host.h"
+#include "muster/device/readers/xml_root.h"
 
 namespace muster {
 namespace {
@@ -21,10 +22,19 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
   check_bounds();
   const pugi::xml_parse_result result = document_.load_buffer(
       text.data(), text.size(), pugi::parse_minimal | pugi::parse_escapes, pugi::encoding_utf8);
-  if (!result)
+  if (!result) {
+    check_end();
     fail_at(result.offset, "XML", result.description());
+  }
   check_depth();
   check_single();
+}
+
+// A copy or a capture may have been broken off.
+void XmlFile::check_end() const {
+  const std::string end = cat("</", xml_root_name(text_), ">");
+  if (!trim(text_).ends_with(end))
+    fail_at(std::ssize(text_), cat("XML to its end, ", end), "a part of it; copy the file again");
 }
 
 // Several documents in one file come from output that was appended.

@@ -39,6 +39,7 @@ class XmlFile {
  private:
   void check_bounds() const;
   void check_depth() const;
+  void check_end() const;
   void check_single() const;
   [[noreturn]] void fail_at(ptrdiff_t offset,
                             const std::string& expected,

@@ -151,6 +151,21 @@ TEST(NvidiaSmiXml, ErrorsNameTheLine) {
       HasSubstr("expected id= a PCI address, got x"));
 }
 
+// As `nvidia-smi -q -x -i 0` writes it.
+TEST(NvidiaSmiXml, GpusThatAreLeftOutAreANote) {
+  const auto notes_of = [](const char* attached) {
+    const std::string text = cat("<nvidia_smi_log><attached_gpus>",
+                                 attached,
+                                 "</attached_gpus><gpu id=\"00000000:01:00.0\">",
+                                 kNames,
+                                 "</gpu></nvidia_smi_log>");
+    return nvidia_smi_xml_host(text, "f").notes;
+  };
+  EXPECT_THAT(notes_of("8"), ElementsAre(HasSubstr("the file has 1 of 8 attached GPUs")));
+  EXPECT_THAT(notes_of("1"), testing::IsEmpty());
+  EXPECT_THAT(notes_of("N/A"), testing::IsEmpty());
+}
+
 TEST(NvidiaSmiXml, NoGpusIsNoError) {
   EXPECT_EQ(nvidia_smi_xml_host("<nvidia_smi_log/>", "f").gpu_note, "the inventory lists none");
 }

@@ -169,9 +169,31 @@ TEST(ReadInventory, FormatsThatLookLikeOthersAreNamed) {
        "got the text of lspci"},
       {"Machine (31GB total)\n  Package L#0\n",
        "expected XML, which lstopo --of xml gives, got the text of lstopo"},
+      {"ROCk module is loaded\n=====\nHSA System Attributes\n=====\n",
+       "expected what muster devices --json gives there, got the text of rocminfo"},
+      {"{\"card0\": {\"GPU ID\": \"0x740f\"}, \"system\": {}}",
+       "expected what muster devices --json gives there, got JSON of rocm-smi"},
+      {"{\n  \"card0\": {}\n}", "got JSON of rocm-smi"},
+      {"[\n  {\n    \"gpu\": 0\n", "got JSON of amd-smi"},
+      {"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+       "expected XML, which nvidia-smi -q -x gives, got an error of nvidia-smi"},
+      {"Failed to initialize NVML: Driver/library version mismatch\n",
+       "got an error of nvidia-smi"},
+      {"No devices were found\n", "got an error of nvidia-smi"},
+      {"\x1f\x8b\x08", "expected the unpacked file, got a file packed by gzip"},
+      {"\xfd"
+       "7zXZ",
+       "got a file packed by xz"},
   };
   for (const auto& [text, error] : cases)
     EXPECT_THAT(inventory_error(text), HasSubstr(error));
+}
+
+TEST(ReadInventory, AFileThatIsBrokenOffIsSaidToBe) {
+  const std::string text = machine_text("mig-a100.xml");
+  EXPECT_THAT(inventory_error(text.substr(0, 2000)),
+              HasSubstr("expected XML to its end, </nvidia_smi_log>, got a part of it"));
+  EXPECT_THAT(inventory_error("<system><cpu></system>"), HasSubstr("expected XML, got "));
 }
 
 TEST(ReadInventory, AByteOrderMarkIsNothing) {
