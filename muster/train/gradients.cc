@@ -3,6 +3,7 @@
 #include "muster/train/gradients.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/native/ForeachUtils.h>
 
 #include <unordered_set>
@@ -42,6 +43,12 @@ std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Te
       lot.push_back(*tensor);
   }
   return lots;
+}
+
+void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
+  const at::NoGradGuard no_grad;
+  for (const auto& lot : by_device_and_type(gradients))
+    at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));
 }
 
 // Each lot says on its own device whether it found one; the answers meet on the scale's.

@@ -18,6 +18,9 @@ std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameter
 // a norm.
 std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Tensor>& tensors);
 
+// Multiplies all by a scalar in place. Does not block.
+void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor);
+
 // Multiplies all by `inverse_scale` (a float scalar) in place. Returns a float scalar on its
 // device: 1 if a value was not finite before or after, else 0. Does not block.
 at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,

@@ -341,7 +341,10 @@ void GraphedStep::fail_capture(const std::string& what) const {
 void GraphedStep::launch(const LossOfInputs& loss_of) {
   expect_buffers_to_differ();  // also where an evaluation came before
   step_->begin();
-  loss_ = step_->backward(1, /*last=*/true, [&] { return loss_of(inputs_); });
+  loss_ = step_->backward(1, /*last=*/true, [&]() -> TrainStep::MicroLoss {
+    at::Tensor loss = loss_of(inputs_);
+    return {.loss = loss, .shown = loss};
+  });
   if (!std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
     throw Error(ErrorCode::failed_precondition,
                 "gradients or options that one kernel does not take (sparse, complex, SGD's "

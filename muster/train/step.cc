@@ -211,8 +211,58 @@ void TrainStep::take_parameters() {
     check_reduced(models_, parameters_, ranks);
 }
 
-// A batch that fails ends the step: the gradients of the others are dropped with it.
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
+  check_one_kind(/*is_sum=*/false);
+  return run_micro_batch(weight, last, [&]() -> MicroLoss {
+    at::Tensor loss = loss_of();
+    return {.loss = loss, .shown = loss};
+  });
+}
+
+// A batch of weight 0 is there to take part, and its losses are others' samples.
+at::Tensor TrainStep::run_sum(double weight,
+                              bool last,
+                              const std::function<SummedLoss()>& loss_of) {
+  check_one_kind(/*is_sum=*/true);
+  const double part = weight == 0 ? 0 : 1;
+  return run_micro_batch(part, last, [&]() -> MicroLoss {
+    SummedLoss loss = loss_of();
+    if (part == 0)
+      loss.count = loss.count * 0;
+    auto group = group_of_counts();
+    return {.loss = counts_.add(loss, group), .shown = mean_of(loss)};
+  });
+}
+
+// The ranks of a wrapped model average its gradients; those of a sharded one are named.
+std::optional<ProcessGroup> TrainStep::group_of_counts() const {
+  auto group = group_of(models_);
+  return group ? group : options_.group;
+}
+
+void TrainStep::check_one_kind(bool is_sum) const {
+  const bool began_otherwise = in_step_ && counts_.empty() == is_sum;
+  if (began_otherwise) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("train step: expected losses of one kind in all micro-batches of a step, got a "
+                    "mean and a SummedLoss",
+                    place(),
+                    "; return one of them always"));
+  }
+  const auto group = group_of_counts();
+  if (is_sum && group && group->size() > 1 && RanksShadow::here()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("train step: expected to be outside of join() with a SummedLoss, as ranks "
+                    "without inputs add no counts, got a step inside of it",
+                    place(),
+                    "; give all ranks the same number of inputs"));
+  }
+}
+
+// A batch that fails ends the step: the gradients of the others are dropped with it.
+at::Tensor TrainStep::run_micro_batch(double weight,
+                                      bool last,
+                                      const std::function<MicroLoss()>& loss_of) {
   const Span span("step", Category::compute);
   try {
     if (in_step_)
@@ -291,14 +341,20 @@ void TrainStep::check_kept() const {
 // Only the last micro-batch of a step has its gradients averaged over the ranks.
 at::Tensor TrainStep::backward(double weight,
                                bool last,
-                               const std::function<at::Tensor()>& loss_of) {
+                               const std::function<MicroLoss()>& loss_of) {
   const auto local = mapped(models_.reducers(), [&](GradientReducer* reducer) {
     return std::make_unique<NoSync>(*reducer, !last);
   });
   const FreezeGuard frozen(options_.frozen);
+  at::Tensor shown;
+  const auto run_forward = [&] {
+    MicroLoss micro = loss_of();
+    shown = micro.shown.defined() ? micro.shown.detach() : micro.shown;
+    return micro.loss;
+  };
   const at::Tensor loss = [&] {
     const Span span("forward");
-    return options_.precision != nullptr ? options_.precision->run(loss_of) : loss_of();
+    return options_.precision != nullptr ? options_.precision->run(run_forward) : run_forward();
   }();
   check_kept();
   check_loss_is_scalar(loss);
@@ -308,8 +364,8 @@ at::Tensor TrainStep::backward(double weight,
   const Span span("backward");
   weighted.backward();
   if (last)
-    loss_ = loss.detach();
-  return loss.detach();
+    loss_ = shown;
+  return shown;
 }
 
 // A model that only earlier micro-batches of the step have used kept their gradients for the last.
@@ -339,6 +395,16 @@ void TrainStep::compare_rates() {
   expect_same_rates(group, optimizers_, place());
 }
 
+// The gradients are of sums so far.
+void TrainStep::divide_by_counts() {
+  if (counts_.empty())
+    return;
+  auto group = group_of_counts();
+  const LossCounts::Factors factors = counts_.factors(group);
+  multiply(gradient_values(shared_parameters_), factors.averaged);
+  multiply(gradient_values(own_parameters_), factors.own);
+}
+
 void TrainStep::finish() {
   check_all_reduced();
   compare_rates();
@@ -346,6 +412,7 @@ void TrainStep::finish() {
   is_late_ = decides_late();
   if (!is_late_)
     stop_if_left_out(late_.wait());  // no step is taken behind one that was left out
+  divide_by_counts();
   const bool is_finite = clip_and_check();
   // While the loss scale still shrinks, nothing is lost yet.
   const bool shrinks = scales() && !is_finite && !options_.precision->is_at_floor();
@@ -440,6 +507,7 @@ void TrainStep::end() {
   for (const at::Tensor& parameter : parameters_)
     parameter.mutable_grad().reset();
   left_.clear();
+  counts_.clear();
   in_step_ = false;
 }
 

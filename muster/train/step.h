@@ -30,6 +30,7 @@
 #include "muster/train/schedule.h"
 #include "muster/train/several.h"
 #include "muster/train/step_model.h"
+#include "muster/train/summed_loss.h"
 
 namespace muster {
 
@@ -88,6 +89,10 @@ concept IsBatch = requires(const Batch& batch) {
 template <class Function>
 concept GivesLoss = std::convertible_to<Function, std::function<at::Tensor()>>;
 
+// Returns the sum of a batch's losses, and their number.
+template <class Function>
+concept GivesSummedLoss = std::convertible_to<Function, std::function<SummedLoss()>>;
+
 class TrainStep {
  public:
   // All arguments must outlive this object. An optimizer may get more parameters between steps.
@@ -123,9 +128,18 @@ class TrainStep {
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
   }
+  // The same for a sum of losses: the step's gradients are those of the mean over all losses of its
+  // micro-batches and ranks, however they are spread. The batch's weight does not count, unless it
+  // is 0. Returns the mean of this batch's losses, detached. Collective: plus one all_reduce of a
+  // number per step, and one in the first. Throws: failed_precondition for a step with both kinds
+  // of losses, and inside join() while ranks shadow.
+  template <IsBatch Batch, GivesSummedLoss Function>
+  at::Tensor operator()(const Batch& batch, Function&& loss_of) {
+    return run_sum(batch.weight, batch.last, std::forward<Function>(loss_of));
+  }
   // What is no batch or no loss: the text is the compiler's whole answer.
   template <class Batch, class Function>
-    requires(!IsBatch<Batch> || !GivesLoss<Function>)
+    requires(!IsBatch<Batch> || !(GivesLoss<Function> || GivesSummedLoss<Function>))
   at::Tensor operator()(const Batch& /*batch*/, Function&& /*loss_of*/) {
     static_assert(
         kNever<Batch, Function>,
@@ -135,6 +149,7 @@ class TrainStep {
   }
   // Runs one micro-batch by the two values of a batch.
   at::Tensor run(double weight, bool last, const std::function<at::Tensor()>& loss_of);
+  at::Tensor run_sum(double weight, bool last, const std::function<SummedLoss()>& loss_of);
 
   // Steps taken by this object. What `muster top` and `muster report` show goes on from the step
   // that the run was resumed after.
@@ -161,14 +176,24 @@ class TrainStep {
     friend bool operator==(const Mark&, const Mark&) = default;
   };
 
+  // What the gradients are of, and the loss that is shown.
+  struct MicroLoss {
+    at::Tensor loss;
+    at::Tensor shown;
+  };
+
   void take_parameters();
+  at::Tensor run_micro_batch(double weight, bool last, const std::function<MicroLoss()>& loss_of);
   void begin();
   void check_untouched() const;
   void check_kept() const;
-  at::Tensor backward(double weight, bool last, const std::function<at::Tensor()>& loss_of);
+  at::Tensor backward(double weight, bool last, const std::function<MicroLoss()>& loss_of);
   void check_all_reduced() const;
   void compare_rates();
   void finish();
+  void check_one_kind(bool is_sum) const;
+  void divide_by_counts();
+  std::optional<ProcessGroup> group_of_counts() const;
   bool clip_and_check();
   at::Tensor nonfinite_values() const;
   bool agree_on_nonfinite(at::Tensor found);
@@ -204,6 +229,7 @@ class TrainStep {
   bool is_late_ = false;                          // this step is decided on the GPU
   mutable LateFindings late_;                     // steps whose findings the host has not read
   bool in_step_ = false;
+  LossCounts counts_;     // of a step whose losses are sums
   int64_t finished_ = 0;  // steps of this object, left out or not
   int64_t scale_updates_ = 0;
   mutable int64_t steps_ = 0;

@@ -1,0 +1,68 @@
+// Nothing here waits for a GPU: counts stay where the loss is.
+#include "muster/train/summed_loss.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+void check_is_one_element(const char* what, const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.numel() == 1)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("train step: expected a SummedLoss with a ",
+                  what,
+                  " of one element, got ",
+                  tensor.defined() ? cat(tensor.numel()) : "none",
+                  "; return the sum of the batch's losses and their number"));
+}
+
+at::Tensor sum_over_ranks(const at::Tensor& count, std::optional<ProcessGroup>& group) {
+  at::Tensor sum = count.clone();
+  if (group)
+    group->all_reduce(sum);
+  return sum;
+}
+
+// A divisor of sums that are 0 where the count is.
+at::Tensor not_zero(const at::Tensor& count) {
+  return count.masked_fill(count == 0, 1);
+}
+
+double size_of(const std::optional<ProcessGroup>& group) {
+  return group ? group->size() : 1;
+}
+
+}  // namespace
+
+at::Tensor mean_of(const SummedLoss& loss) {
+  return (loss.sum / not_zero(loss.count)).detach();
+}
+
+at::Tensor LossCounts::add(const SummedLoss& loss, std::optional<ProcessGroup>& group) {
+  check_is_one_element("sum", loss.sum);
+  check_is_one_element("count", loss.count);
+  note(loss.count.detach().to(loss.sum.device(), at::kDouble).reshape({}), group);
+  return loss.sum.reshape({}) / unit_.to(loss.sum.scalar_type());
+}
+
+void LossCounts::note(const at::Tensor& count, std::optional<ProcessGroup>& group) {
+  const at::NoGradGuard no_grad;
+  if (!unit_.defined())
+    unit_ = not_zero(sum_over_ranks(count, group) / size_of(group)).log2().floor().exp2();
+  count_ = count_.defined() ? count_ + count : count;
+}
+
+LossCounts::Factors LossCounts::factors(std::optional<ProcessGroup>& group) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor all = not_zero(sum_over_ranks(count_, group));
+  return {.averaged = unit_ * size_of(group) / all, .own = unit_ / not_zero(count_)};
+}
+
+}  // namespace muster

@@ -1,0 +1,56 @@
+// A loss that is a mean over some of a batch's samples, such as the labels that are not
+// ignore_index. Micro-batches and ranks have different numbers of them, so the mean of their means
+// is not the mean over all. TrainStep takes the sum and the number instead:
+//
+//   step(batch, [&]() -> muster::SummedLoss {
+//     const auto logits = model(batch.tokens);
+//     return {.sum = torch::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum, -100),
+//             .count = (batch.labels != -100).sum()};
+//   });
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+// Shapes: both one element.
+struct SummedLoss {
+  at::Tensor sum;    // of the losses of this batch, computed from the model
+  at::Tensor count;  // how many losses are in it, or the sum of their weights; may be 0
+};
+
+// The batch's own mean, detached; 0 where there are none.
+at::Tensor mean_of(const SummedLoss& loss);
+
+// Counts the losses of a step's micro-batches.
+class LossCounts {
+ public:
+  // Returns what the micro-batch's gradients are of: the sum in units of about a batch's count, so
+  // that it is no larger than a mean in types of little range. The unit is a power of two and
+  // changes no bit. Collective: over the group, once. Throws: invalid_argument for another shape.
+  at::Tensor add(const SummedLoss& loss, std::optional<ProcessGroup>& group);
+
+  // What the step's gradients are to be multiplied by, scalars on the loss's device:
+  // gradients that are the ranks' average, and those of this rank alone. Collective: over the
+  // group.
+  struct Factors {
+    at::Tensor averaged;
+    at::Tensor own;
+  };
+  Factors factors(std::optional<ProcessGroup>& group) const;
+
+  bool empty() const { return !count_.defined(); }
+  void clear() { count_.reset(); }
+
+ private:
+  void note(const at::Tensor& count, std::optional<ProcessGroup>& group);
+
+  at::Tensor unit_;
+  at::Tensor count_;  // of this rank, in the step so far
+};
+
+}  // namespace muster
