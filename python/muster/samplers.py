@@ -29,6 +29,8 @@ class _Sampler:
         self._dataset_size = dataset_size
         self._samples = samples
         self._consumed = 0
+        self._begun = False          # since set_epoch
+        self._told_of_rest = False
         self._global_batch_now = 0   # of all ranks; 0: not known
         self._global_batch_then = 0  # that of the state that was loaded, until it was compared
         self._ranks_then = 0
@@ -39,14 +41,18 @@ class _Sampler:
         if not 0 <= self.rank < self.num_replicas:
             raise InvalidArgument(f"sampler: expected a rank from 0 to {self.num_replicas - 1}, got {self.rank}; pass this rank's own number")
 
-    def set_epoch(self, epoch: int, consumed: int = 0) -> None:
+    def set_epoch(self, epoch: int, consumed: Optional[int] = None) -> None:
         """Sets the next epoch. With `consumed`, it goes on behind the samples that all ranks together have used; the rest is
-        divided among the ranks that there are now, whatever their number was before."""
-        epoch, consumed = _whole("epoch", epoch), _whole("consumed", consumed)
+        divided among the ranks that there are now, whatever their number was before. Without it, a loop over epochs keeps the
+        place that `load_state_dict` has just set in this epoch, and an epoch that was begun begins anew."""
+        epoch = _whole("epoch", epoch)
+        if consumed is None:
+            consumed = self._consumed if epoch == self.epoch and not self._begun else 0
+        consumed = _whole("consumed", consumed)
         if epoch < 0 or not 0 <= consumed <= self._samples:
             raise InvalidArgument(f"sampler: expected an epoch of 0 or more and 0 to {self._samples} consumed samples, got {epoch} and {consumed}; "
                                   "correct them")
-        self.epoch, self._consumed = epoch, consumed
+        self.epoch, self._consumed, self._begun = epoch, consumed, False
 
     def state_dict(self, batches: int = 0, batch_size: int = 1) -> State:
         """The place after so many batches of each rank since set_epoch, for a checkpoint."""
@@ -94,6 +100,14 @@ class _Sampler:
         """0 where the batch size of this rank is not known."""
         return (batch_size or 0) * self.num_replicas
 
+    def _begin(self) -> None:
+        """An epoch that went on in its middle has the same rest again, until set_epoch says otherwise."""
+        if self._begun and self._consumed > 0 and not self._told_of_rest and self.rank == 0:
+            self._told_of_rest = True
+            warnings.warn(f"sampler: expected set_epoch before the next epoch, got none since epoch {self.epoch} went on behind {self._consumed} "
+                          "samples, so its rest comes again; call set_epoch(epoch) in the loop", stacklevel=4)
+        self._begun = True
+
     def _generator(self) -> "torch.Generator":
         import torch
         return torch.Generator().manual_seed(self.seed + self.epoch)
@@ -136,6 +150,7 @@ class DistributedSampler(_Sampler):
         return self._left() // self.num_replicas + int(has_more)
 
     def __iter__(self) -> Iterator[int]:
+        self._begin()
         order = self._order()
         first = self._consumed + self.rank
         return iter([order[(first + i * self.num_replicas) % len(order)] for i in range(len(self))])
@@ -199,6 +214,7 @@ class CostBalancedSampler(_Sampler):
         return self._left() // self.global_batch + int(not self.drop_last and self._left() % self.global_batch > 0)
 
     def __iter__(self) -> Iterator[List[int]]:
+        self._begin()
         order = self._order()
         for batch in range(len(self)):
             begin = self._consumed + batch * self.global_batch

@@ -55,6 +55,48 @@ class Distributed(unittest.TestCase):
             rest += list(sampler)
         self.assertEqual(sorted(used + rest), sorted(whole))
 
+    def test_a_loop_over_epochs_keeps_the_place_of_a_state(self):
+        """DistributedSampler.AnEpochLoopKeepsTheRestoredPosition (tests/data/distributed_sampler_test.cc) says the same in C++."""
+        for name, make in SAMPLERS.items():
+            before = make()
+            before.set_epoch(3)
+            used = _samples(before)[:60]
+            state = before.state_dict(batches=6, batch_size=10)
+            sampler = make()
+            sampler.load_state_dict(state)
+            loader = _loader(sampler)
+            seen = []
+            for epoch in range(sampler.epoch, 6):
+                sampler.set_epoch(epoch)
+                seen.append(torch.cat(list(loader)).tolist())
+            self.assertEqual([len(epoch) for epoch in seen], [40, 100, 100], name)
+            before.set_epoch(3)
+            self.assertEqual(used + seen[0], _samples(before), name)
+
+    def test_what_was_begun_begins_anew(self):
+        for name, make in SAMPLERS.items():
+            sampler = make()
+            sampler.set_epoch(3, 60)
+            sampler.set_epoch(4)
+            sampler.set_epoch(3)
+            self.assertEqual(len(_samples(sampler)), 100, name)
+            sampler.set_epoch(3, 60)
+            self.assertEqual(len(_samples(sampler)), 40, name)
+            sampler.set_epoch(3)
+            self.assertEqual(len(_samples(sampler)), 100, name)
+            sampler.set_epoch(3, 60)
+            sampler.set_epoch(3, 0)
+            self.assertEqual(len(_samples(sampler)), 100, name)
+
+    def test_the_rest_of_an_epoch_that_comes_again_is_told(self):
+        for name, make in SAMPLERS.items():
+            sampler = make()
+            self.assertEqual(_told(_samples, sampler) + _told(_samples, sampler), [], name)
+            sampler.set_epoch(3, 60)
+            self.assertEqual(_told(_samples, sampler), [], name)
+            self.assertRegex(_told(_samples, sampler)[0], r"^sampler: expected set_epoch before the next epoch, got none since epoch 3 went on behind 60 ")
+            self.assertEqual(_told(_samples, sampler), [], name)  # once
+
     def test_wrong_places_are_refused(self):
         sampler = muster.DistributedSampler(10, 2, 0)
         for wrong in (lambda: muster.DistributedSampler(10, 2, 2), lambda: sampler.set_epoch(-1), lambda: sampler.set_epoch(0, 11),
@@ -62,6 +104,20 @@ class Distributed(unittest.TestCase):
                       lambda: muster.DistributedSampler(5, 1, 0, drop_last=True, pad=False)):
             self.assertRaises(muster.InvalidArgument, wrong)
         self.assertRaises(muster.FailedPrecondition, sampler.load_state_dict, {"epoch": 0, "consumed": 2, "dataset_size": 11, "seed": 0})
+
+
+SAMPLERS = {"distributed": lambda: muster.DistributedSampler(100, 1, 0), "in order": lambda: muster.DistributedSampler(100, 1, 0, shuffle=False),
+            "weighted": lambda: muster.WeightedSampler([1.0] * 100, num_replicas=1, rank=0),
+            "balanced": lambda: muster.CostBalancedSampler([1.0] * 100, 10, num_replicas=1, rank=0)}
+
+
+def _loader(sampler):
+    own = isinstance(sampler, muster.CostBalancedSampler)
+    return DataLoader(range(100), batch_sampler=sampler) if own else DataLoader(range(100), batch_size=10, sampler=sampler)
+
+
+def _samples(sampler):
+    return torch.cat(list(_loader(sampler))).tolist()
 
 
 def _told(load, state, *args):
