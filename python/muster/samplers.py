@@ -6,6 +6,7 @@ import operator
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Sized, Union
 
+from muster import _loaders
 from muster.errors import FailedPrecondition, InvalidArgument
 from muster.rank import rank as own_rank, world_size
 
@@ -143,11 +144,29 @@ class DistributedSampler(_Sampler):
         if drop_last and not pad:
             raise InvalidArgument("sampler: expected drop_last or pad=False, got both: one cuts the tail, the other keeps it; leave one out")
         self.drop_last, self.pad = drop_last, pad
+        self._told_of_unequal = False
+        if not pad and self.num_replicas > 1:
+            _loaders.tell_samplers()
 
     def __len__(self) -> int:
+        return self._samples_of(self.rank)
+
+    def _samples_of(self, rank: int) -> int:
         rest = self._left() % self.num_replicas
-        has_more = not self.drop_last and (rest > 0 if self.pad else self.rank < rest)
+        has_more = not self.drop_last and (rest > 0 if self.pad else rank < rest)
         return self._left() // self.num_replicas + int(has_more)
+
+    def begin_batches(self, batch_size: int, drop_last: bool) -> None:
+        """A DataLoader begins an epoch. In training, a rank with fewer batches than others goes on to the next one without them."""
+        import torch
+        most, least = (self._samples_of(rank) // batch_size if drop_last else -(-self._samples_of(rank) // batch_size)
+                       for rank in (0, self.num_replicas - 1))
+        if self.rank != 0 or most == least or self._told_of_unequal or not torch.is_grad_enabled():
+            return
+        self._told_of_unequal = True
+        warnings.warn(f"sampler: expected as many batches on every rank in training, got {most} on some and {least} on others in epoch "
+                      f"{self.epoch}: gradients of different epochs are averaged, or ranks wait for ever; leave pad=False out, train "
+                      "within model.join(), or evaluate under torch.no_grad()", stacklevel=4)
 
     def __iter__(self) -> Iterator[int]:
         self._begin()

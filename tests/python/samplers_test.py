@@ -15,7 +15,7 @@ import warnings
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data import DistributedSampler as TorchSampler
 from torch.utils.data import WeightedRandomSampler
 
@@ -54,6 +54,25 @@ class Distributed(unittest.TestCase):
             sampler.load_state_dict(state, batch_size=3)
             rest += list(sampler)
         self.assertEqual(sorted(used + rest), sorted(whole))
+
+    def test_training_on_unequal_numbers_of_batches_is_told(self):
+        """LoaderSteps.TrainingOnUnequalNumbersOfBatchesIsAnErrorOnEveryRank (tests/data/loader_workers_test.cc) says it in C++."""
+        def told(batch_size=1, drop_last=False, rank=0, own=False, pad=False, weighted=False):
+            sampler = muster.WeightedSampler([1.0] * 7, num_replicas=2, rank=rank, pad=pad) if weighted else \
+                muster.DistributedSampler(7, 2, rank, pad=pad)
+            loader = DataLoader(range(7), batch_sampler=BatchSampler(sampler, batch_size, drop_last)) if own else \
+                DataLoader(range(7), batch_size, sampler=sampler, drop_last=drop_last)
+            said = _told(list, loader)
+            self.assertEqual(_told(list, loader), [], "once")
+            return said
+        for how in ({}, {"own": True}, {"weighted": True}, {"batch_size": None}):
+            said, = told(**how)
+            self.assertRegex(said, r"^sampler: expected as many batches on every rank in training, got 4 on some and 3 on others in epoch 0: ")
+        self.assertRegex(told(batch_size=4, drop_last=True)[0], "got 1 on some and 0 on others")
+        for how in ({"batch_size": 4}, {"batch_size": 2, "own": True}, {"rank": 1}, {"pad": True}, {"batch_size": 3, "drop_last": True}):
+            self.assertEqual(told(**how), [], how)
+        with torch.no_grad():
+            self.assertEqual(told(), [], "an evaluation")
 
     def test_a_loop_over_epochs_keeps_the_place_of_a_state(self):
         """DistributedSampler.AnEpochLoopKeepsTheRestoredPosition (tests/data/distributed_sampler_test.cc) says the same in C++."""
