@@ -20,7 +20,7 @@ from muster._version import __version__
 from muster.context import STOPPED, Context, init
 from muster.devices import Device, devices
 from muster.errors import Error, FailedPrecondition, InvalidArgument, TimedOut, Unavailable
-from muster.metrics import metrics
+from muster.metrics import continue_metrics, metrics
 from muster.plan import Plan, RankPlan, plan
 from muster.rank import attempt, batch_share, is_main, local_rank, local_world_size, rank, run_dir, world_size
 from muster.spans import span
@@ -32,8 +32,8 @@ if _TYPE_CHECKING:
     from muster.spawning import spawn
 
 __all__ = ["STOPPED", "Context", "CostBalancedSampler", "Device", "DistributedSampler", "Error", "Executor", "FailedPrecondition", "InvalidArgument", "Plan", "RankPlan",
-           "RanksFailed", "TaskFailed", "TimedOut", "Unavailable", "WeightedSampler", "__version__", "attempt", "batch_share", "devices", "init",
-           "is_main", "local_rank", "local_world_size", "metrics", "plan", "rank", "run_dir", "span", "spawn", "world_size"]
+           "RanksFailed", "TaskFailed", "TimedOut", "Unavailable", "WeightedSampler", "__version__", "attempt", "batch_share", "continue_metrics",
+           "devices", "init", "is_main", "local_rank", "local_world_size", "metrics", "plan", "rank", "run_dir", "span", "spawn", "world_size"]
 
 # What is imported when it is first used.
 _LATER = {"CostBalancedSampler": "samplers", "DistributedSampler": "samplers", "Executor": "executor", "RanksFailed": "failed",

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from muster import spans
 from muster._folder_lock import lock_folder
@@ -25,10 +25,11 @@ _WHOLE = 2.0**53  # up to here every whole number is a double
 _writers: Dict[str, _Writer] = {}
 
 
-def metrics(step: int, *, folder: Union[None, str, "os.PathLike[str]"] = None, tensorboard: bool = False, **values: Value) -> Dict[str, float]:
+def metrics(step: float, *, folder: Union[None, str, "os.PathLike[str]"] = None, tensorboard: bool = False, **values: Value) -> Dict[str, float]:
     """Writes the means over all ranks as a line of `metrics.jsonl`, and gives them. All ranks call it, with the same names.
 
-    A value is a number, a tensor or an array (the mean of its elements), or a pair: a mean, and over how many samples it is.
+    A value is a number, a tensor or an array, of which each element counts as much as a number, or a pair: a mean, and over
+    how many samples it is.
 
     >>> means = muster.metrics(step, loss=loss, accuracy=(hits / n, n))
     >>> means["loss"]
@@ -36,33 +37,65 @@ def metrics(step: int, *, folder: Union[None, str, "os.PathLike[str]"] = None, t
 
     Rank 0 writes the line, into `folder` or else the run's; where there is neither, nothing is written. The first line takes
     the folder: it waits some seconds while another process writes there, and is refused then. The line also says
-    where the time since the last one went: "time/compute" and so on. tensorboard=True writes an event file beside it.
+    where the time since the last one went: "time/compute" and so on. tensorboard=True writes an event file beside it, which has
+    whole steps alone.
+
+    In a later attempt of a launch, the first line moves the lines from its step on to `metrics.jsonl.replaced`. A training that
+    resumes otherwise says where: `continue_metrics`.
     """
-    step = plain_value(step)
-    if not isinstance(step, (int, float)):
-        raise InvalidArgument(f"metrics: expected the number of a step, got {step!r}; write metrics(step, loss=loss)")
+    step = _step(step)
+    if tensorboard and step != math.trunc(step):
+        raise InvalidArgument(f"metrics: expected a whole step for TensorBoard, got {step}; count steps, or leave tensorboard out")
     refuse_in_a_child("metrics")
     own = {name: _mean_and_count(name, value) for name, value in values.items()}
     times = _times_since_last()
     told = _gather((sorted(own), own, times))
     _check_names(told)
     means = _means(list(own), [one[1] for one in told])
-    where = os.fspath(folder) if folder else run_dir()
-    if rank() == 0 and where:
-        here = os.path.realpath(where)
-        writer = _writers.get(here)
-        if writer is None:
-            writer = _writers[here] = _Writer(where, step)
+    writer = _writer_of(folder)
+    if writer:
+        writer.make_room(step)
         writer.write(step, {**means, **_shares([one[2] for one in told])}, tensorboard)
     return means
 
 
+def continue_metrics(step: float, *, folder: Union[None, str, "os.PathLike[str]"] = None) -> int:
+    """Says that the training goes on after this step, as of a checkpoint that was loaded: it takes the later ones again. Their
+    lines of `metrics.jsonl` are moved to `metrics.jsonl.replaced`. How many were moved; 0 on all ranks but 0.
+
+    >>> muster.continue_metrics(state["step"])
+    12
+    """
+    step = _step(step)
+    refuse_in_a_child("metrics")
+    writer = _writer_of(folder)
+    return writer.continue_after(step) if writer else 0
+
+
+def _step(step: Any) -> float:
+    number: Any = plain_value(step)
+    if not isinstance(number, (int, float)) or not math.isfinite(number):
+        raise InvalidArgument(f"metrics: expected the number of a step, got {step!r}; write metrics(step, loss=loss)")
+    return number
+
+
+def _writer_of(folder: Union[None, str, "os.PathLike[str]"]) -> Optional[_Writer]:
+    """Rank 0's; takes the folder at first."""
+    where = os.fspath(folder) if folder else run_dir()
+    if rank() != 0 or not where:
+        return None
+    here = os.path.realpath(where)
+    if here not in _writers:
+        _writers[here] = _Writer(where)
+    return _writers[here]
+
+
 def _mean_and_count(name: str, value: Value) -> Tuple[float, float]:
-    """The sum of a metric's samples on this rank, and their number."""
+    """The sum of a metric's values on this rank, and how many they are."""
     if name == "step" or name.startswith("time/"):
         raise InvalidArgument(f"metrics: expected a name that is not 'step' or a share of the time, got '{name}'; choose another")
     try:
-        mean, count = value if isinstance(value, tuple) else (value, 1.0)
+        mean, count = value if isinstance(value, tuple) else (value, _elements(value))
         number, count = _mean_of(mean), 0.0 if _is_empty(mean) else float(count)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"metrics: expected a number, a tensor or an array, or a pair of a mean and a count, got {value!r} for '{name}'; "
@@ -79,6 +112,10 @@ def _mean_of(value: Any) -> float:
     if hasattr(value, "detach"):
         value = value.detach().double()
     return float(value.mean() if getattr(value, "ndim", 0) > 0 else value)
+
+
+def _elements(value: Any) -> float:
+    return float(math.prod(value.shape)) if getattr(value, "ndim", 0) > 0 else 1.0
 
 
 def _is_empty(value: Any) -> bool:
@@ -143,7 +180,7 @@ def _shares(times: List[List[float]]) -> Dict[str, float]:
 class _Writer:
     """The file of one folder."""
 
-    def __init__(self, folder: str, step: int) -> None:
+    def __init__(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         lock_folder(folder, ".metrics.jsonl.lock")
         self.folder = folder
@@ -151,14 +188,33 @@ class _Writer:
         self.events: Optional[EventFile] = None
         self.resumed_after: Optional[int] = None
         self.lost = 0
-        if attempt() > 0 and continue_after(self.path, step - 1):
-            self.resumed_after = step - 1
+        self._is_new_in_attempt = attempt() > 0
 
-    def write(self, step: int, values: Mapping[str, float], tensorboard: bool) -> None:
+    def make_room(self, step: float) -> None:
+        """An attempt's first line takes the place of those from its step on: the attempt before has written them."""
+        if not self._is_new_in_attempt:
+            return
+        self._is_new_in_attempt = False
+        if _move_lines(self.path, f"from step {_number(step)} on", lambda here: here >= step, after=step - 1):
+            self._resume_events(math.ceil(step) - 1)
+
+    def continue_after(self, step: float) -> int:
+        self._is_new_in_attempt = False
+        lines = _move_lines(self.path, f"after step {_number(step)}", lambda here: here > step, after=step)
+        self._resume_events(math.floor(step))
+        return lines
+
+    def _resume_events(self, step: int) -> None:
+        if self.events is None:
+            self.resumed_after = step
+        else:
+            self.events.continue_after(step)
+
+    def write(self, step: float, values: Mapping[str, float], tensorboard: bool) -> None:
         """A full disk costs lines, not the training."""
         try:
             if tensorboard:
-                self._events().write(step, values)
+                self._events().write(int(step), values)
             append(self.path, (line_of({"step": step, **values}) + "\n").encode())
         except OSError as error:
             if self.lost == 0:
@@ -198,15 +254,15 @@ def _number(value: float) -> Union[None, int, float]:
     return int(value) if value == math.trunc(value) and abs(value) <= _WHOLE else value
 
 
-def continue_after(path: str, step: int) -> int:
-    """Moves the lines from the first later step on to PATH.replaced, with a last line that is not whole, so that each step
+def _move_lines(path: str, which: str, goes: Callable[[float], bool], after: float) -> int:
+    """Moves the lines from the first step that goes on to PATH.replaced, with a last line that is not whole, so that each step
     is in the file once. How many lines were moved."""
     try:
         with open(path, "rb") as file:
             text = file.read()
     except FileNotFoundError:
         return 0
-    begin = _begin_of_later(text, step)
+    begin = _begin_of_later(text, goes, after)
     moved = text[begin:]
     if not moved:
         return 0
@@ -214,22 +270,26 @@ def continue_after(path: str, step: int) -> int:
         aside.write(moved if moved.endswith(b"\n") else moved + b"\n")
     os.truncate(path, begin)
     lines = moved.count(b"\n") + (not moved.endswith(b"\n"))
-    print(f"[rank 0] info: metrics: {lines} line{'s' if lines > 1 else ''} after {step} moved to '{path}.replaced', as the training "
+    print(f"[rank 0] info: metrics: {lines} line{'s' if lines > 1 else ''} {which} moved to '{path}.replaced', as the training "
           "takes these steps again", file=sys.stderr)
     return lines
 
 
-def _begin_of_later(text: bytes, step: int) -> int:
+def _begin_of_later(text: bytes, goes: Callable[[float], bool], after: float) -> int:
+    """A step that is smaller than the one before it begins another training. The lines of earlier trainings stay, unless this
+    one begins from its beginning."""
+    lines = text.splitlines(keepends=True)
+    steps = [_step_of(line) for line in lines]
+    others_stay = after > 0 or any(step is not None and step > 0 and not goes(step) for step in steps)
     at, later, before = 0, len(text), 0.0
-    for line in text.splitlines(keepends=True):
+    for line, here in zip(lines, steps):
         if not line.endswith(b"\n"):
             return min(later, at)
-        here = _step_of(line)
         if here is not None:
-            if here < before and step > 0:
-                later = len(text)  # another training begins
+            if here < before and others_stay:
+                later = len(text)
             before = here
-            if here > step:
+            if goes(here):
                 later = min(later, at)
         at += len(line)
     return later

@@ -27,6 +27,7 @@ sys.path.insert(0, str(PACKAGE))
 import muster  # noqa: E402
 from muster import _flags, _keywords, _run_flags, _task  # noqa: E402
 from muster._tensorboard import EventFile  # noqa: E402
+from muster.metrics import _mean_and_count  # noqa: E402
 
 BOX = {"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": [
     {"index": index, "uuid": f"GPU-{index}0", "model": "NVIDIA A100", "memory_total_bytes": 40 << 30, "memory_free_bytes": (40 - 10 * index) << 30,
@@ -297,7 +298,51 @@ class Metrics(PackageTest):
         _, said = self.python(script, MUSTER_ATTEMPT="1", RANK="0", WORLD_SIZE="1")
         self.assertEqual(self.lines(), ['{"step":1}', '{"step":2,"loss":1}'])
         self.assertEqual((self.folder / "metrics.jsonl.replaced").read_text(), '{"step":2}\n{"step":3}\n{"ste\n')
-        self.assertIn("metrics: 3 lines after 1 moved to", said)
+        self.assertIn("metrics: 3 lines from step 2 on moved to", said)
+
+    def test_parts_of_steps_before_a_restart_stay(self):
+        def steps_after(attempt, *steps):
+            script = f"import muster\nfor step in {steps}: muster.metrics(step, folder={str(self.folder)!r}, loss=1)"
+            self.python(script, MUSTER_ATTEMPT=str(attempt), RANK="0", WORLD_SIZE="1")
+            return [json.loads(line)["step"] for line in self.lines()]
+        steps_after(0, 0.5, 1.5, 2.5)
+        steps_after(0, 0.5, 1, 1.5, 2.5, 3.3, 3.4, 3.6)
+        self.assertEqual(steps_after(1, 3.4), [0.5, 1.5, 2.5, 0.5, 1, 1.5, 2.5, 3.3, 3.4])
+        self.assertEqual(steps_after(2, 3), [0.5, 1.5, 2.5, 0.5, 1, 1.5, 2.5, 3])
+        self.assertEqual(steps_after(3, 1), [0.5, 1.5, 2.5, 0.5, 1], "the earlier training's stay")
+        self.assertEqual(steps_after(4, 0.5), [0.5], "from the beginning")
+
+    def test_a_resumed_training_says_where_it_goes_on(self):
+        (self.folder / "metrics.jsonl").write_text('{"step":1}\n{"step":1}\n{"step":2}\n{"step":2.5}\n{"step":3}\n')
+        script = f"import muster; print(muster.continue_metrics(2, folder={str(self.folder)!r})); muster.metrics(3, folder={str(self.folder)!r}, loss=1)"
+        for attempt in "0", "1":
+            printed, said = self.python(script, MUSTER_ATTEMPT=attempt, RANK="0", WORLD_SIZE="1")
+            self.assertEqual(self.lines(), ['{"step":1}', '{"step":1}', '{"step":2}', '{"step":3,"loss":1}'])
+            self.assertEqual(printed, "2\n" if attempt == "0" else "1\n")
+            self.assertRegex(said, r"metrics: (2 lines|1 line) after step 2 moved to")
+        other, _ = self.python(script, RANK="1", WORLD_SIZE="2", code=1)  # the group is missing, for metrics alone
+        self.assertEqual((other, len(self.lines())), ("0\n", 4))
+        printed, _ = self.python("import muster; print(muster.continue_metrics(2))")
+        self.assertEqual(printed, "0\n", "no folder")
+        for wrong in "2", None:
+            with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected the number of a step, got "):
+                muster.continue_metrics(wrong, folder=self.folder)
+
+    def test_a_program_goes_back(self):
+        for step in 1, 2, 3:
+            muster.metrics(step, folder=self.folder, tensorboard=True, loss=0.5)
+        self.assertEqual(muster.continue_metrics(1, folder=self.folder), 2)
+        self.assertEqual(muster.continue_metrics(1, folder=self.folder), 0)
+        muster.metrics(2, folder=self.folder, tensorboard=True, loss=0.25)
+        self.assertEqual(self.lines(), ['{"step":1,"loss":0.5}', '{"step":2,"loss":0.25}'])
+        events, = self.folder.glob("events.*")
+        self.assertIn(b"\x10\x02\x3a\x02\x08\x01", events.read_bytes())  # step 2, session_log: start
+
+    def test_tensorboard_has_whole_steps(self):
+        with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected a whole step for TensorBoard, got 2.5; "):
+            muster.metrics(2.5, folder=self.folder, tensorboard=True, loss=1)
+        muster.metrics(2.0, folder=self.folder, tensorboard=True, loss=1)
+        self.assertEqual(self.lines(), ['{"step":2,"loss":1}'])
 
     def test_a_folder_is_one_process_s_at_a_time(self):
         script = f"import muster, sys; muster.metrics(1, folder={str(self.folder)!r}, loss=1); print('wrote', flush=True); sys.stdin.read()"
@@ -361,6 +406,8 @@ signal.pause()"""
             def __index__(self): return 3
         self.assertEqual(muster.metrics(Step(), folder=self.folder, loss=Array(1.0, 2.0), none=Array()), {"loss": 1.5})
         self.assertEqual(self.lines(), ['{"step":3,"loss":1.5}'])
+        self.assertEqual(_mean_and_count("loss", Array(1.0, 2.0, 6.0)), (9.0, 3.0), "each element counts, as in C++")
+        self.assertEqual(_mean_and_count("loss", (Array(1.0, 2.0, 6.0), 5)), (15.0, 5.0), "a pair says how many")
         for wrong in None, "x", [1, 2], (1, 2, 3), 1j:
             with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected a number, a tensor or an array, .* for 'loss'; correct it"):
                 muster.metrics(1, loss=wrong)
