@@ -117,14 +117,30 @@ TEST_F(Csv, SaysWhereAHeaderIsNotClear) {
   EXPECT_EQ(rows("NA,1,2\n3,4,5\n"), 2) << "a missing value is no name";
   EXPECT_EQ(rows("id,2000,2001\n1,2,3\n"), 1) << "a text over a number";
   EXPECT_EQ(rows("2000,2001\n1,2\n"), 2);
-  EXPECT_EQ(rows("0\n1\n"), 2);
+  EXPECT_EQ(rows("1\n0\n"), 2);
+  EXPECT_EQ(rows(",a,y\n0,5,1\n"), 1) << "an index, and texts over numbers";
   const auto not_clear = HasSubstr("a first line that is clearly a header or none; set .header");
-  for (const char* text : {"0,1,2\n5,6,7\n", ",0,1\n0,5,6\n", "1,ann\n2,bob\n"}) {
+  for (const char* text :
+       {"0,1,2\n5,6,7\n", ",0,1\n0,5,6\n", "1,ann\n2,bob\n", "0\n7\n", ",0\n0,7\n"}) {
     EXPECT_THAT(message_of([&] { rows(text); }), not_clear) << text;
     EXPECT_EQ(rows(text, true) + 1, rows(text, false)) << text;
   }
   EXPECT_EQ(features("0,1,2\n5,6,7\n", {.features = {"1"}}).item<float>(), 6)
       << "asked for by name";
+}
+
+// Of a row whose number is missing, nothing but the class is left to see.
+TEST_F(Csv, LosesNoRowToAHeader) {
+  const CsvOptions options{.format = {.missing = -1.0}, .class_names = {"setosa", "virginica"}};
+  for (const char* missing : {"NA", "nan", "", "\"\""}) {
+    const std::string text = std::string(missing) + ",setosa\n1.5,virginica\n";
+    EXPECT_THAT(refusal(text, options), HasSubstr("set .header in '")) << text;
+    EXPECT_THAT(refusal(text, options), HasSubstr("got texts and missing values")) << text;
+    CsvOptions told = options;
+    told.format.header = false;
+    EXPECT_EQ(read_csv_dataset(put(text), told).size(), 2) << text;
+  }
+  EXPECT_EQ(read_csv_dataset(put("a,NA,y\n1,2,setosa\n"), options).size(), 1);
 }
 
 TEST_F(Csv, TakesWhatPandasTakesForMissing) {

@@ -42,7 +42,7 @@ bool is_text(std::string_view text) {
 // unnamed index.
 bool count_themselves(const std::vector<std::string>& fields) {
   const size_t begin = fields[0].empty() ? 1 : 0;
-  if (fields.size() - begin < 2)
+  if (begin == fields.size())
     return false;
   for (size_t i = begin; i < fields.size(); ++i)
     if (fields[i] != std::to_string(i - begin))
@@ -107,13 +107,15 @@ CsvText::CsvText(std::string_view text,
 bool CsvText::find_header() const {
   const bool has_numbers = std::any_of(first_.begin(), first_.end(), is_number);
   const bool has_texts = std::any_of(first_.begin(), first_.end(), is_text);
+  const bool has_missing = std::any_of(first_.begin(), first_.end(), is_missing_in_csv);
   constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
   if (!has_texts) {
     if (count_themselves(first_))
       refuse(1, kExpected, "the numbers of the columns, or of a row");
     return false;
   }
-  if (!has_numbers)
+  // A row whose numbers are missing looks like a header over an index.
+  if (!has_numbers && !has_missing)
     return true;
   Row second;
   size_t from = 0;
@@ -124,7 +126,7 @@ bool CsvText::find_header() const {
       if (is_text(first_[i]) && is_number(second.fields[i].value()))
         return true;
   }
-  refuse(1, kExpected, "numbers and texts");
+  refuse(1, kExpected, has_numbers ? "numbers and texts" : "texts and missing values");
 }
 
 // A number is a place from 0. A name needs a header that has it once.

@@ -19,9 +19,9 @@ using CsvColumn = std::variant<int64_t, std::string>;
 struct CsvFormat {
   char separator = ',';
   // Whether the first line names the columns. Unset: it does if a column is asked for by name, if
-  // no field of it is a number, or if it has a text over a number of the second line. It does not
-  // if it has numbers alone. What is left is an error: texts and numbers over the same, and 0,1,2…
-  // as pandas names unnamed columns.
+  // all of its fields are texts, or if it has a text over a number of the second line. It does not
+  // if it has numbers alone. What is left is an error: texts beside numbers or missing values over
+  // the same, and 0,1,2… (also 0 alone) as pandas names unnamed columns.
   std::optional<bool> header = {};
   // The value of a missing field: an empty one, or what pandas takes for one (NA, NaN, null, …).
   // Unset: it is an error.
