@@ -10,6 +10,7 @@
 
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
@@ -64,10 +65,24 @@ void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, con
 
 // The tensors of Padded or Packed examples, whose lengths may differ.
 std::vector<at::Tensor> values_of(const auto& examples) {
-  std::vector<at::Tensor> values =
-      mapped(examples, [&](const auto& example) { return example.values; });
+  return mapped(examples, [&](const auto& example) { return example.values; });
+}
+
+void check_alike_but_for_length(const std::vector<at::Tensor>& values) {
   check_alike(values, 1, "give them one type and the same dimensions after the first");
-  return values;
+}
+
+// In a tensor of bytes -100 would become 156, which may be a class.
+void check_holds(const at::Tensor& example, int64_t filling) {
+  if (filling == 0 ||
+      at::scalar_tensor(filling, at::kLong).to(example.scalar_type()).item<int64_t>() == filling)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("collate: expected tensors that can be padded with ",
+                  filling,
+                  ", got ",
+                  shape_text(example),
+                  "; give them a type that holds it, or pad with another number"));
 }
 
 // Of a batch whose examples are like this one. Only plain tensors of the host can be page-locked.
@@ -142,15 +157,20 @@ at::Tensor stacked(std::vector<at::Tensor>&& tensors) {
   return stack_of_alike(tensors);
 }
 
-// The lengths are kept, since the padded tensor no longer shows them. The filling is 0.
 Padded Padded::collate(const std::vector<Padded>& examples) {
-  const auto values = values_of(examples);
+  return padded_with(0, values_of(examples));
+}
+
+// The lengths are kept, since the padded tensor no longer shows them.
+Padded padded_with(int64_t filling, const std::vector<at::Tensor>& values) {
+  check_alike_but_for_length(values);
+  check_holds(values.front(), filling);
   std::vector<int64_t> lengths =
       mapped(values, [&](const at::Tensor& tensor) { return tensor.size(0); });
   auto shape = values.front().sizes().vec();
   shape.front() = *std::max_element(lengths.begin(), lengths.end());
   shape.insert(shape.begin(), std::ssize(values));
-  const auto padded = batch_tensor(batch_options(values.front())).resize_(shape).zero_();
+  const auto padded = batch_tensor(batch_options(values.front())).resize_(shape).fill_(filling);
   for (size_t i = 0; i < values.size(); ++i)
     padded[static_cast<int64_t>(i)].narrow(0, 0, lengths[i]).copy_(values[i]);
   return {.values = padded, .lengths = at::tensor(lengths, at::kLong)};
@@ -159,6 +179,7 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
 // Example i lies from offsets[i] to offsets[i + 1], so there is one offset more than examples.
 Packed Packed::collate(const std::vector<Packed>& examples) {
   const auto values = values_of(examples);
+  check_alike_but_for_length(values);
   std::vector<int64_t> offsets{0};
   for (const at::Tensor& tensor : values)
     offsets.push_back(offsets.back() + tensor.size(0));

@@ -34,6 +34,24 @@ struct Padded {
   static Padded collate(const std::vector<Padded>& examples);
 };
 
+// Shapes: each [L, ...], alike but for L; the result [B, longest L, ...], and lengths [B] int64.
+// Throws: invalid_argument naming the first two that differ, and for a filling that their type
+// cannot hold.
+Padded padded_with(int64_t filling, const std::vector<at::Tensor>& examples);
+
+// The same with another number in the place of zeros. PaddedWith<-100> is for labels:
+// cross_entropy_loss passes over -100, while 0 is a class.
+template <int64_t Filling>
+struct PaddedWith {
+  at::Tensor values;   // as of Padded
+  at::Tensor lengths;  // as of Padded
+  static PaddedWith collate(const std::vector<PaddedWith>& examples) {
+    const Padded padded = padded_with(
+        Filling, mapped(examples, [](const PaddedWith& example) { return example.values; }));
+    return {.values = padded.values, .lengths = padded.lengths};
+  }
+};
+
 // Tensors of different lengths, concatenated without padding.
 struct Packed {
   at::Tensor values;   // of an example [L, ...]; of a batch [sum of L, ...]

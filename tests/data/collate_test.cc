@@ -66,6 +66,33 @@ TEST(Collate, JoinsStructsFieldByField) {
   EXPECT_TRUE(torch::equal(batch.words.lengths, torch::tensor({2, 4})));
 }
 
+struct Tagged {
+  Padded words;
+  PaddedWith<-100> tags;
+};
+
+// Zeros would be the class 0, of which the loss would learn.
+TEST(Collate, PadsWithWhatALossPassesOver) {
+  const Tagged batch = collate(std::vector<Tagged>{
+      {{torch::tensor({5, 6}), {}}, {torch::tensor({0, 1}), {}}},
+      {{torch::tensor({7}), {}}, {torch::tensor({1}), {}}},
+  });
+  EXPECT_TRUE(torch::equal(batch.words.values, torch::tensor({{5, 6}, {7, 0}})));
+  EXPECT_TRUE(torch::equal(batch.tags.values, torch::tensor({{0, 1}, {1, -100}})));
+  EXPECT_TRUE(torch::equal(batch.tags.lengths, torch::tensor({2, 1})));
+  const auto logits = torch::randn({2, 2, 2});
+  const auto three = logits.flatten(0, 1).narrow(0, 0, 3);
+  EXPECT_TRUE(torch::equal(
+      torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.tags.values.flatten()),
+      torch::nn::functional::cross_entropy(three, torch::tensor({0, 1, 1}))));
+  const auto maybe = collate(std::vector<PaddedWith<7>>{{torch::zeros({1, 2}, torch::kHalf), {}},
+                                                        {torch::zeros({2, 2}, torch::kHalf), {}}});
+  EXPECT_EQ(maybe.values[0][1][1].item<float>(), 7);
+  const auto bytes = torch::zeros({2}, torch::kByte);
+  EXPECT_THAT(message_of([&] { collate(std::vector<PaddedWith<-100>>{{bytes, {}}}); }),
+              HasSubstr("can be padded with -100, got [2] Byte"));
+}
+
 TEST(Collate, PacksEndToEnd) {
   const Packed batch = collate(
       std::vector<Packed>{{torch::arange(2), {}}, {torch::arange(0), {}}, {torch::arange(3), {}}});
