@@ -59,9 +59,8 @@ TEST(Images, ReadsEveryKindOfPng) {
   }
 }
 
-// With an APP1 marker behind the first two bytes, in which number i of the directory is the
-// orientation.
-std::string held(const std::string& jpeg, int orientation, bool little) {
+// A directory whose second entry is the orientation.
+std::string tiff_of(int orientation, bool little) {
   const auto number = [&](int value, int bytes) {
     std::string text;
     for (int i = 0; i < bytes; ++i)
@@ -71,41 +70,67 @@ std::string held(const std::string& jpeg, int orientation, bool little) {
   const auto entry = [&](int tag, int value) {
     return number(tag, 2) + number(3, 2) + number(1, 4) + number(value, 2) + number(0, 2);
   };
-  const std::string exif = std::string("Exif\0\0", 6) + (little ? "II" : "MM") + number(42, 2) +
-                           number(8, 4) + number(2, 2) + entry(0x100, 7) +
-                           entry(0x112, orientation) + number(0, 4);
+  return (little ? "II" : "MM") + number(42, 2) + number(8, 4) + number(2, 2) + entry(0x100, 7) +
+         entry(0x112, orientation) + number(0, 4);
+}
+
+// With an APP1 marker behind the first two bytes.
+std::string held(const std::string& jpeg, int orientation, bool little) {
+  const std::string exif = std::string("Exif\0\0", 6) + tiff_of(orientation, little);
   const size_t size = exif.size() + 2;
   return jpeg.substr(0, 2) + "\xff\xe1" + static_cast<char>(size >> 8) + static_cast<char>(size) +
          exif + jpeg.substr(2);
 }
 
+at::Tensor turned_as_held(const at::Tensor& stored, int orientation) {
+  switch (orientation) {
+    case 2:
+      return stored.flip({2});
+    case 3:
+      return stored.rot90(2, {1, 2});
+    case 4:
+      return stored.flip({1});
+    case 5:
+      return stored.transpose(1, 2);
+    case 6:
+      return stored.rot90(-1, {1, 2});
+    case 7:
+      return stored.transpose(1, 2).rot90(2, {1, 2});
+    case 8:
+      return stored.rot90(1, {1, 2});
+    default:
+      return stored;
+  }
+}
+
+// The chunk eXIf may stand before or behind the pixels.
+TEST(Images, PngsAreTurnedAsTheCameraWasHeld) {
+  const auto picture = noisy_picture(40, 61);
+  const auto stored = decode_image(png_of(picture), "p");
+  for (const bool little : {false, true}) {
+    for (int orientation = 0; orientation <= 9; ++orientation) {
+      const std::string exif = tiff_of(orientation, little);
+      const std::string file = png_of(picture, 8, orientation % 2 == 1, exif);
+      const std::string chunk = file.substr(file.find("eXIf") - 4, exif.size() + 12);
+      std::string behind = file;
+      behind.erase(behind.find("eXIf") - 4, chunk.size()).insert(behind.size() - 12, chunk);
+      for (const std::string& one : {file, behind}) {
+        EXPECT_TRUE(torch::equal(decode_image(one, "p"), turned_as_held(stored, orientation)))
+            << orientation;
+        EXPECT_TRUE(torch::equal(decode_image(one, "p", {.upright = false}), stored));
+      }
+    }
+  }
+}
+
 TEST(Images, AreTurnedAsTheCameraWasHeld) {
   const auto file = jpeg_of(noisy_picture(40, 61));
   const auto stored = decode_image(file, "p");
-  const auto turned = [&](int orientation) {
-    switch (orientation) {
-      case 2:
-        return stored.flip({2});
-      case 3:
-        return stored.rot90(2, {1, 2});
-      case 4:
-        return stored.flip({1});
-      case 5:
-        return stored.transpose(1, 2);
-      case 6:
-        return stored.rot90(-1, {1, 2});
-      case 7:
-        return stored.transpose(1, 2).rot90(2, {1, 2});
-      case 8:
-        return stored.rot90(1, {1, 2});
-      default:
-        return stored;
-    }
-  };
   for (const bool little : {false, true}) {
     for (int orientation = 0; orientation <= 9; ++orientation) {
       const std::string exif = held(file, orientation, little);
-      EXPECT_TRUE(torch::equal(decode_image(exif, "p"), turned(orientation))) << orientation;
+      EXPECT_TRUE(torch::equal(decode_image(exif, "p"), turned_as_held(stored, orientation)))
+          << orientation;
       EXPECT_TRUE(torch::equal(decode_image(exif, "p", {.upright = false}), stored));
     }
   }
@@ -207,6 +232,10 @@ TEST(EncodedImages, HasThePixelsOfTheWholeHoweverTheCameraWasHeld) {
           held(jpeg_of(noisy_picture(41, 57), {.progressive = progressive}), orientation, true),
           {},
           "orientation " + std::to_string(orientation));
+  for (const int orientation : {2, 3, 4, 5, 6, 7, 8})
+    expect_parts_of_whole(png_of(noisy_picture(33, 47), 8, false, tiff_of(orientation, false)),
+                          {},
+                          "PNG of orientation " + std::to_string(orientation));
 }
 
 TEST(EncodedImages, HasThePixelsOfTheWholeInEveryPart) {
@@ -338,10 +367,13 @@ TEST_F(ImageFolders, SaysWhatItLeavesOut) {
   put("cat/2.webp", "RIFF");
   put("dog/3.png", small_);
   put("dog/4.BMP", "BM");
+  put("dog/5.heic", "ftyp");
+  put("dog/6.avif", "ftyp");
+  put("dog/7.jfif", jpeg_of(some_picture(4, 6)));
   ::testing::internal::CaptureStderr();
-  EXPECT_EQ(ImageFolder(folder_.path()).size(), 2);
+  EXPECT_EQ(ImageFolder(folder_.path()).size(), 3);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("leaves out 2 pictures"), HasSubstr("cat/2.webp' first")));
+              AllOf(HasSubstr("leaves out 4 pictures"), HasSubstr("cat/2.webp' first")));
 }
 
 TEST_F(ImageFolders, RefusesAHiddenFolderAsAClass) {

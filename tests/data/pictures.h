@@ -83,7 +83,11 @@ inline std::string jpeg_of(const Picture& picture, const JpegKind& kind = {}) {
 }
 
 // 1 to 4 channels; `bits` 8 or 16 (each byte twice).
-inline std::string png_of(const Picture& picture, int bits = 8, bool interlaced = false) {
+// With a chunk eXIf, unless `exif` is empty.
+inline std::string png_of(const Picture& picture,
+                          int bits = 8,
+                          bool interlaced = false,
+                          std::string exif = {}) {
   const int types[] = {
       PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
@@ -114,6 +118,9 @@ inline std::string png_of(const Picture& picture, int bits = 8, bool interlaced 
   const size_t row_bytes = wide.size() / static_cast<size_t>(picture.height);
   for (int y = 0; y < picture.height; ++y)
     rows.push_back(wide.data() + row_bytes * static_cast<size_t>(y));
+  if (!exif.empty())
+    png_set_eXIf_1(
+        png, info, static_cast<png_uint_32>(exif.size()), reinterpret_cast<png_bytep>(exif.data()));
   png_write_info(png, info);
   png_write_image(png, rows.data());
   png_write_end(png, info);

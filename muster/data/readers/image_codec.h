@@ -16,8 +16,8 @@ struct ImageOptions {
   int64_t min_side = 0;
   int64_t max_pixels =
       int64_t{1} << 28;  // larger images are an error: a few bytes can claim a huge size
-  // Turn a JPEG as its EXIF orientation says, so that it is seen as it was taken. If false it stays
-  // as it is stored, as in torchvision.
+  // Turn a picture as its EXIF orientation says, so that it is seen as it was taken. If false it
+  // stays as it is stored, as in torchvision.
   bool upright = true;
   bool narrow_16_bits =
       false;  // keep the upper 8 bits of a PNG with 16 a channel, which is else an error

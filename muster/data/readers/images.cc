@@ -27,13 +27,25 @@ constexpr size_t kMostImageBytes = size_t{1} << 30;
 // The ending selects files; their content is checked when they are decoded.
 bool is_picture(const fs::path& path) {
   const std::string ending = lower_case(path.extension().string());
-  return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
+  constexpr std::array kRead = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
+  return std::ranges::find(kRead, ending) != kRead.end();
 }
 
-// What torchvision's ImageFolder takes too, and no decoder here reads.
+// Pictures that no decoder here reads.
 bool is_of_other_kind(const fs::path& path) {
   const std::string ending = lower_case(path.extension().string());
-  constexpr std::array kOthers = {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif"};
+  constexpr std::array kOthers = {".ppm",
+                                  ".bmp",
+                                  ".pgm",
+                                  ".tif",
+                                  ".tiff",
+                                  ".webp",
+                                  ".gif",
+                                  ".heic",
+                                  ".heif",
+                                  ".avif",
+                                  ".jxl",
+                                  ".jp2"};
   return std::ranges::find(kOthers, ending) != kOthers.end();
 }
 

@@ -259,24 +259,14 @@ void decode_jpeg(std::string_view file,
                  const PlaceForPixels& place) {
   JpegDecoder decoder(file);
   const ImageSize stored = header_of_jpeg(decoder, name, options);
-  const int orientation = options.upright ? decoder.orientation() : 1;
-  if (part != nullptr)
-    check_part(*part, upright_size(stored, orientation), name);
-  if (orientation == 1)
-    return decode_stored(decoder, stored, name, part, place);
-  std::vector<uint8_t> pixels;
-  ImageSize size;
-  // The stored pixels go to a buffer first, since turning cannot be done in place.
-  const auto keep = [&](int64_t height, int64_t width) {
-    size = {.height = height, .width = width};
-    pixels.resize(3 * height * width);
-    return pixels.data();
-  };
-  const ImagePart stored_there =
-      part == nullptr ? ImagePart() : stored_part(*part, stored, orientation);
-  decode_stored(decoder, stored, name, part == nullptr ? nullptr : &stored_there, keep);
-  const ImageSize upright = upright_size(size, orientation);
-  turn_upright(pixels.data(), size, orientation, place(upright.height, upright.width));
+  decode_upright(stored,
+                 options.upright ? decoder.orientation() : 1,
+                 name,
+                 part,
+                 place,
+                 [&](const ImagePart* there, const PlaceForPixels& into) {
+                   decode_stored(decoder, stored, name, there, into);
+                 });
 }
 
 }  // namespace muster

@@ -1,13 +1,16 @@
-// Reads the orientation out of a JPEG's EXIF, which is a small TIFF file: a header that names the
-// byte order, and a list of entries of 12 bytes. Every read is checked against the end; a damaged
-// EXIF means upright, as in other programs. The eight orientations are the ways to turn and mirror
-// a picture.
+// Reads the orientation out of EXIF, which is a small TIFF file: a header that names the byte
+// order, and a list of entries of 12 bytes. Every read is checked against the end; a damaged EXIF
+// means upright, as in other programs. The eight orientations are the ways to turn and mirror a
+// picture.
 #include "muster/data/readers/orientation.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <vector>
+
+#include "muster/data/readers/image_formats.h"
 
 namespace muster {
 
@@ -17,7 +20,7 @@ constexpr uint64_t kOrientationTag = 0x0112;
 constexpr uint64_t kShort = 3;  // the type of its value
 constexpr size_t kEntryBytes = 12;
 
-// The numbers of a TIFF header, of either byte order; nothing beyond the end.
+// The numbers of a TIFF file, of either byte order, or of a PNG; nothing beyond the end.
 class TiffNumbers {
  public:
   explicit TiffNumbers(std::string_view text) : text_(text), is_little_(text.starts_with("II")) {}
@@ -71,13 +74,8 @@ bool lies_on_its_side(int orientation) {
   return orientation >= 5;
 }
 
-}  // namespace
-
-int exif_orientation(std::string_view app1) {
-  constexpr std::string_view kHead("Exif\0\0", 6);
-  if (!app1.starts_with(kHead))
-    return 1;
-  const TiffNumbers tiff(app1.substr(kHead.size()));
+int tiff_orientation(std::string_view file) {
+  const TiffNumbers tiff(file);
   const uint64_t list = tiff.at(4, 4).value_or(0);
   const uint64_t entries = tiff.at(list, 2).value_or(0);
   for (uint64_t i = 0; i < entries; ++i) {
@@ -89,6 +87,26 @@ int exif_orientation(std::string_view app1) {
     // A value this short lies in the entry itself, from its ninth byte on.
     const uint64_t value = tiff.at(entry + 8, 2).value_or(1);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  }
+  return 1;
+}
+
+}  // namespace
+
+int exif_orientation(std::string_view app1) {
+  constexpr std::string_view kHead("Exif\0\0", 6);
+  return app1.starts_with(kHead) ? tiff_orientation(app1.substr(kHead.size())) : 1;
+}
+
+// Behind the signature of 8 bytes a PNG has chunks alone: 4 bytes of length, 4 of type, the data,
+// and 4 to check them.
+int png_orientation(std::string_view file) {
+  const TiffNumbers png(file);
+  size_t at = 8;
+  while (const auto bytes = png.at(at, 4)) {
+    if (file.substr(at + 4).starts_with("eXIf"))
+      return tiff_orientation(file.substr(at + 8, *bytes));
+    at += 12 + *bytes;
   }
   return 1;
 }
@@ -108,6 +126,32 @@ ImagePart stored_part(const ImagePart& upright, const ImageSize& stored, int ori
           .left = std::min(a.x, b.x),
           .height = std::abs(a.y - b.y) + 1,
           .width = std::abs(a.x - b.x) + 1};
+}
+
+// The stored pixels go to a buffer first, since turning cannot be done in place.
+void decode_upright(
+    const ImageSize& stored,
+    int orientation,
+    const std::string& name,
+    const ImagePart* part,
+    const PlaceForPixels& place,
+    const std::function<void(const ImagePart* part, const PlaceForPixels& place)>& decode) {
+  if (part != nullptr)
+    check_part(*part, upright_size(stored, orientation), name);
+  if (orientation == 1)
+    return decode(part, place);
+  std::vector<uint8_t> pixels;
+  ImageSize size;
+  const auto keep = [&](int64_t height, int64_t width) {
+    size = {.height = height, .width = width};
+    pixels.resize(3 * height * width);
+    return pixels.data();
+  };
+  const ImagePart stored_there =
+      part == nullptr ? ImagePart() : stored_part(*part, stored, orientation);
+  decode(part == nullptr ? nullptr : &stored_there, keep);
+  const ImageSize upright = upright_size(size, orientation);
+  turn_upright(pixels.data(), size, orientation, place(upright.height, upright.width));
 }
 
 // `from` and `to` must not overlap, as pixels move across rows.

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
+#include "muster/data/readers/orientation.h"
 
 namespace muster {
 
@@ -112,25 +113,16 @@ ImageSize header_of_png(PngDecoder& decoder, const std::string& name, const Imag
   return {.height = decoder.height(), .width = decoder.width()};
 }
 
-}  // namespace
-
-ImageSize size_of_png(std::string_view file, const std::string& name, const ImageOptions& options) {
-  PngDecoder decoder(file);
-  return header_of_png(decoder, name, options);
-}
-
-void decode_png(std::string_view file,
-                const std::string& name,
-                const ImageOptions& options,
-                const ImagePart* part,
-                const PlaceForPixels& place) {
-  PngDecoder decoder(file);
-  const auto [height, width] = header_of_png(decoder, name, options);
+// Decodes the picture, or a part of it, as it is stored.
+void decode_stored_png(PngDecoder& decoder,
+                       const ImageSize& size,
+                       const std::string& name,
+                       const ImagePart* part,
+                       const PlaceForPixels& place) {
+  const auto [height, width] = size;
   // The rows below have room for three bytes a pixel, whatever libpng makes of the file.
   if (std::cmp_not_equal(decoder.row_bytes(), 3 * width))
     refuse_png(name, "rows of an unknown kind");
-  if (part != nullptr)
-    check_part(*part, {.height = height, .width = width}, name);
   std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * width * height);
   std::vector<png_bytep> rows(height);
   uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
@@ -140,6 +132,31 @@ void decode_png(std::string_view file,
     refuse_png(name, decoder.failure());
   if (part != nullptr)
     copy_part(pixels, width, *part, place(part->height, part->width));
+}
+
+}  // namespace
+
+ImageSize size_of_png(std::string_view file, const std::string& name, const ImageOptions& options) {
+  PngDecoder decoder(file);
+  const ImageSize stored = header_of_png(decoder, name, options);
+  return options.upright ? upright_size(stored, png_orientation(file)) : stored;
+}
+
+void decode_png(std::string_view file,
+                const std::string& name,
+                const ImageOptions& options,
+                const ImagePart* part,
+                const PlaceForPixels& place) {
+  PngDecoder decoder(file);
+  const ImageSize stored = header_of_png(decoder, name, options);
+  decode_upright(stored,
+                 options.upright ? png_orientation(file) : 1,
+                 name,
+                 part,
+                 place,
+                 [&](const ImagePart* there, const PlaceForPixels& into) {
+                   decode_stored_png(decoder, stored, name, there, into);
+                 });
 }
 
 }  // namespace muster
