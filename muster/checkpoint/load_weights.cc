@@ -107,18 +107,29 @@ MadeWeights try_to_make(const ModelTensors& tensors,
   return result;
 }
 
-// Whether the file has a scale for a tensor, by the names that quantizers give it.
+// Whether a tensor of this name is the scale of another one in its layer, the `leaf`. Quantizers
+// name it after that (weight_scale_inv, weight.scale, scale_weight), or scale, scales or SCB. A
+// layer_scale is a weight.
+bool is_scale_of(const std::string& leaf, const std::string& other) {
+  const size_t own = other.starts_with(leaf + ".") ? leaf.size() + 1 : 0;
+  const bool is_inner = other.find('.', own) != std::string::npos;
+  const bool is_named_after_it =
+      other.find("scale") != std::string::npos && other.find(leaf) != std::string::npos;
+  return !is_inner && other != leaf &&
+         (is_named_after_it || other == "scale" || other == "scales" || other == "SCB");
+}
+
+// Whether the file has a scale for a tensor.
 bool has_scale(const TensorEntries& entries, const std::string& name) {
-  const size_t dot = name.rfind('.');
-  const std::string layer = dot == std::string::npos ? "" : name.substr(0, dot + 1);
-  const std::vector<std::string> scales = {name + "_scale",
-                                           name + "_scale_inv",
-                                           name + ".scale",
-                                           layer + "scale",
-                                           layer + "scales",
-                                           layer + "SCB"};
-  return std::ranges::any_of(scales,
-                             [&](const std::string& scale) { return entries.contains(scale); });
+  const size_t begin = name.rfind('.') + 1;
+  const std::string layer = name.substr(0, begin);
+  for (auto at = entries.lower_bound(layer); at != entries.end(); ++at) {
+    if (!at->first.starts_with(layer))
+      break;
+    if (is_scale_of(name.substr(begin), at->first.substr(begin)))
+      return true;
+  }
+  return false;
 }
 
 // Refuses whole numbers, scaled fp8 and complex numbers for a tensor of fractions: converted as

@@ -221,12 +221,15 @@ TEST_F(LoadWeights, QuantizedNumbersAreRefusedWithoutTheirScale) {
   EXPECT_THAT(
       refusal(folder_ / "int8.safetensors", {.partial = true}),
       HasSubstr("I8[2, 3] 'weight', which is quantized; multiply it with its scale by .make"));
-  put("fp8.safetensors",
-      {{"weight", weight_.to(torch::kFloat8_e4m3fn)},
-       {"weight_scale_inv", torch::ones({1})},
-       {"bias", bias_}});
-  EXPECT_THAT(refusal(folder_ / "fp8.safetensors", {.partial = true}),
-              HasSubstr("which is quantized"));
+  for (const char* scale : {"weight_scale_inv", "weight.scale", "scale_weight", "scales", "SCB"}) {
+    const std::string name = std::string(scale) + ".safetensors";
+    put(name,
+        {{"weight", weight_.to(torch::kFloat8_e4m3fn)},
+         {scale, torch::ones({1})},
+         {"bias", bias_}});
+    EXPECT_THAT(refusal(folder_ / name, {.partial = true}), HasSubstr("which is quantized"))
+        << name;
+  }
   auto net = filled_linear(1);
   load_weights(*net,
                folder_ / "int8.safetensors",
@@ -235,8 +238,9 @@ TEST_F(LoadWeights, QuantizedNumbersAreRefusedWithoutTheirScale) {
                                          : at::Tensor();
                }});
   EXPECT_NEAR(net->weight.min().item<double>(), 5, 1e-5);
-  put("plain.safetensors", {{"weight", weight_.to(torch::kFloat8_e5m2)}, {"bias", bias_}});
-  load_weights(*net, folder_ / "plain.safetensors");
+  put("plain.safetensors",
+      {{"weight", weight_.to(torch::kFloat8_e5m2)}, {"bias", bias_}, {"layer_scale", bias_}});
+  load_weights(*net, folder_ / "plain.safetensors", {.partial = true});
   EXPECT_EQ(test::filled_with(*net), 5) << "fp8 without a scale is a number like others";
 }
 
