@@ -6,8 +6,11 @@
 
 namespace muster {
 
-OwnLoaders::OwnLoaders(std::function<void(const SamplerIdentity&)> check)
-    : check_(std::move(check)), before_(std::exchange(here(), this)) {}
+OwnLoaders::OwnLoaders(std::function<void(const SamplerIdentity&)> check,
+                       std::function<void(const StreamEnd&)> check_end)
+    : check_(std::move(check)),
+      check_end_(std::move(check_end)),
+      before_(std::exchange(here(), this)) {}
 
 OwnLoaders::~OwnLoaders() {
   here() = before_;
@@ -17,6 +20,15 @@ OwnLoaders::~OwnLoaders() {
 void OwnLoaders::check(const SamplerIdentity& identity) {
   if (here() != nullptr)
     here()->check_(identity);
+}
+
+int64_t OwnLoaders::number_stream() {
+  return here() == nullptr ? 0 : ++here()->streams_;
+}
+
+void OwnLoaders::check_end(const StreamEnd& end) {
+  if (here() != nullptr && here()->check_end_)
+    here()->check_end_(end);
 }
 
 void OwnLoaders::stop_job() {

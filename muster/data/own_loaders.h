@@ -2,22 +2,37 @@
 // muster::run sets it; without a job of several ranks nothing happens.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "muster/data/sampler_identity.h"
 
 namespace muster {
 
+// What a rank has read of a stream when its training loop over an epoch ends.
+struct StreamEnd {
+  int64_t stream = 0;  // which of the job's, as they began
+  int64_t epoch = 0;
+  int64_t batches = 0;
+  int64_t ranks = 1;  // that the stream is divided over
+};
+
 // The rules of this thread's job, while it lives.
 class OwnLoaders {
  public:
-  // Calls `check` when a sampler or stream that the Context did not make begins its first epoch.
-  explicit OwnLoaders(std::function<void(const SamplerIdentity&)> check);
+  // Calls `check` when a sampler or stream that the Context did not make begins its first epoch,
+  // and `check_end` at a stream's ends.
+  explicit OwnLoaders(std::function<void(const SamplerIdentity&)> check,
+                      std::function<void(const StreamEnd&)> check_end = {});
   ~OwnLoaders();
   OwnLoaders(const OwnLoaders&) = delete;
   OwnLoaders& operator=(const OwnLoaders&) = delete;
 
   static void check(const SamplerIdentity& identity);
+
+  // The number of the next stream that is trained on, alike on all ranks; 0 without rules.
+  static int64_t number_stream();
+  static void check_end(const StreamEnd& end);
 
   // The job has been asked to stop: a loop over an epoch that is left now is gone on with after a
   // resume.
@@ -28,6 +43,8 @@ class OwnLoaders {
   static OwnLoaders*& here();
 
   std::function<void(const SamplerIdentity&)> check_;
+  std::function<void(const StreamEnd&)> check_end_;
+  int64_t streams_ = 0;
   bool stops_ = false;
   OwnLoaders* before_;
 };

@@ -12,7 +12,8 @@
 // Each worker's part is its own; after a resume with other numbers of ranks or workers, the rest of
 // that epoch is divided over the new ones. Parts end at different times. A worker at its end is
 // skipped, and a rank's epoch ends when all its workers are at their ends, so ranks may have
-// different numbers of batches. To stop with the first rank is up to the training loop.
+// different numbers of batches. A training loop over an epoch warns of that; steps() are equally
+// many on all ranks. To stop with the first rank is up to the training loop.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -33,6 +34,7 @@
 
 #include "muster/base/never.h"
 #include "muster/base/strings.h"
+#include "muster/base/uneven_inputs.h"
 #include "muster/data/batch.h"
 #include "muster/data/collate.h"
 #include "muster/data/device_copy.h"
@@ -82,12 +84,30 @@ class StreamLoader {
       batches_of_epoch = 0;
       return begin;
     }
+    bool is_trained_on() const { return !shared->options.undivided && c10::GradMode::is_enabled(); }
     // Once, in training.
     void compare_with_ranks() {
-      if (is_compared || shared->options.undivided || !c10::GradMode::is_enabled())
+      if (!is_trained_on())
         return;
-      is_compared = true;
-      OwnLoaders::check(stream_identity(shared->options));
+      if (number == 0)
+        number = OwnLoaders::number_stream();
+      if (!std::exchange(is_compared, true))
+        OwnLoaders::check(stream_identity(shared->options));
+    }
+    // A rank with fewer batches goes on to the next epoch while others still train on this one.
+    void compare_ends(int64_t epoch) const {
+      if (is_trained_on() && !UnevenInputs::allowed())
+        OwnLoaders::check_end({.stream = number,
+                               .epoch = epoch,
+                               .batches = batches_of_last_epoch,
+                               .ranks = shared->options.ranks});
+    }
+    // A place where the loop did not come to by itself: its epoch may have been read before, in
+    // part.
+    void go_to(StreamPosition place) {
+      position = std::move(place);
+      batches_of_epoch = 0;
+      number = 0;
     }
 
     std::shared_ptr<const S> stream;
@@ -97,6 +117,7 @@ class StreamLoader {
     int64_t batches_of_epoch = 0;
     int64_t batches_of_last_epoch = 0;
     bool is_compared = false;
+    int64_t number = 0;  // among the job's streams, another after go_to(); 0: not trained on
   };
 
  public:
@@ -162,7 +183,7 @@ class StreamLoader {
   // Goes to the epoch's start; does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch) {
     if (epoch != state_->position.epoch)
-      state_->position = state_->begin_of(epoch);
+      state_->go_to(state_->begin_of(epoch));
   }
 
   // The position after this rank's last whole step. Every rank saves its own, and resumes exactly
@@ -170,12 +191,12 @@ class StreamLoader {
   const StreamPosition& position() const { return state_->position; }
   void restore(const StreamPosition& position) {
     check_stream_position(position, state_->shared->options);
-    state_->position = position;
+    state_->go_to(position);
   }
   // From the positions of all ranks that saved; the numbers of ranks and workers may be others now.
   // Throws: as divided_position.
   void restore(const std::vector<StreamPosition>& of_ranks) {
-    state_->position = divided_position(of_ranks, state_->shared->options);
+    state_->go_to(divided_position(of_ranks, state_->shared->options));
   }
 
   const S& stream() const { return *state_->stream; }
@@ -359,7 +380,7 @@ void StreamLoader<S>::Iterator::end_epoch() {
   const bool empty = now_.batch == 0 && loader_->batches_of_epoch == 0;
   const StreamPosition next = leave_epoch();
   if (until_step_ < 0)
-    return;
+    return loader_->compare_ends(now_.epoch);
   if (empty)
     fail_empty_stream(now_);
   start(next);

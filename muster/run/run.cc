@@ -133,7 +133,7 @@ int call_function(const Start& start,
        .group = group,
        .mesh = mesh_of(start.options, start.device, start.env.world_size),
        .batch_shares = batch_shares_of(start.options, start.device, start.env.world_size)});
-  const OwnLoaders own_loaders(check_of_own_loaders(group));
+  const OwnLoaders own_loaders(check_of_own_loaders(group), check_of_stream_ends(group));
   fn(context);
   end_operator_trace();
   leave(group, failure_policy_from_environment() == FailurePolicy::go_on);

@@ -2,6 +2,10 @@
 // so that the error is the same on every rank.
 #include "muster/run/sampler_checks.h"
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cstdint>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +22,13 @@ std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
                                                const SamplerIdentity& identity) {
   return mapped(group.all_gather_bytes(identity.to_bytes(), "samplers"),
                 [](const std::string& bytes) { return SamplerIdentity::from_bytes(bytes); });
+}
+
+// Returns the batches of the first rank that has come to this end: it has the fewest where ranks
+// wait for each other in each step.
+std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
+  const std::string key = cat("stream_end/", end.stream, "/", end.epoch);
+  return group.store()->compareSet(key, std::string(), cat(end.batches));
 }
 
 }  // namespace
@@ -45,6 +56,30 @@ SamplerCheck check_of_own_loaders(ProcessGroup group) {
             ", since the loader was made without rank and ranks; divide them by ctx.loader, or set "
             ".undivided "
             "= true where each rank has data of its own, or is to see all"));
+  };
+}
+
+std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
+  return [group = std::move(group), said = false](const StreamEnd& end) mutable {
+    if (said || group.size() == 1 || end.ranks != group.size())
+      return;
+    try {
+      const std::string first = first_to_end(group, end);
+      said = first != cat(end.batches);
+      if (!said || group.store()->add("stream_end/said", 1) > 1)
+        return;
+      log(LogLevel::warn,
+          cat("stream loader: expected as many batches on every rank, got ",
+              end.batches,
+              " here and ",
+              first,
+              " on another rank in epoch ",
+              end.epoch,
+              ": from there on ranks average gradients of different epochs; loop over steps(), of "
+              "which all ranks have as many, or train inside of DistributedDataParallel::join()"));
+    } catch (const std::exception&) {
+      said = true;  // whoever serves the store has gone
+    }
   };
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/uneven_inputs.h"
 #include "muster/data/own_loaders.h"
 #include "muster/data/random_split.h"
 #include "muster/ddp/distributed_data_parallel.h"
@@ -172,6 +173,73 @@ TEST(OwnLoaders, OfStreamsAreComparedInTraining) {
   for (const auto& failure : failures)
     EXPECT_THAT(message_of(failure),
                 HasSubstr("got stream(1 part a rank) on rank 0 and stream(2 parts a rank)"));
+}
+
+// A stream whose part 0 has a batch more than the others.
+struct Uneven : Sevens {
+  std::unique_ptr<StreamReader<int64_t>> open(const StreamPart& part) const override {
+    return std::make_unique<Reader>(StreamPart{.part = part.part + 1, .parts = part.parts});
+  }
+};
+
+std::string said_of_ends(int64_t ranks, const std::function<void(ProcessGroup&)>& train) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(ranks, [&](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group), check_of_stream_ends(group));
+    train(group);
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+void train_together(auto&& batches, ProcessGroup& group) {
+  for (const auto& batch : batches) {
+    (void)static_cast<double>(batch.weight);
+    auto gradient = torch::ones({1});
+    group.all_reduce(gradient);
+  }
+}
+
+// Of 23 numbers rank 0 reads 12 and rank 1 reads 11.
+TEST(OwnLoaders, StreamsOfUnequalNumbersOfBatchesAreSaid) {
+  const auto loader_of = [](ProcessGroup& group, int64_t batch) {
+    return StreamLoader(Uneven(), {.batch_size = batch, .rank = group.rank(), .ranks = 2});
+  };
+  const std::string said = said_of_ends(2, [&](ProcessGroup& group) {
+    auto loader = loader_of(group, 1);
+    for (int epoch = 0; epoch < 3; ++epoch)
+      train_together(loader, group);
+    if (group.rank() == 1)  // whom rank 0 still waits for
+      train_together(loader.steps(loader.position().step + 3), group);
+  });
+  EXPECT_THAT(said, HasSubstr("expected as many batches on every rank, got 12 here and 11 on "));
+  EXPECT_THAT(said, HasSubstr("on another rank in epoch 0: "));
+  EXPECT_EQ(said.find("stream loader:"), said.rfind("stream loader:")) << "once";
+  const std::string alike = said_of_ends(2, [&](ProcessGroup& group) {
+    auto loader = loader_of(group, 4);
+    train_together(loader, group);
+    train_together(loader, group);
+    auto steps = loader_of(group, 1);
+    train_together(steps.steps(30), group);
+    auto joined = loader_of(group, 1);
+    const UnevenInputs allowed;
+    train_on(joined);
+  });
+  EXPECT_EQ(alike, "");
+}
+
+// Ranks that resume read the rest of the epoch alone, which is less than the first time.
+TEST(OwnLoaders, StreamsThatAreRestoredEndAnew) {
+  const std::string said = said_of_ends(2, [&](ProcessGroup& group) {
+    StreamLoader loader(Sevens(), {.batch_size = 1, .rank = group.rank(), .ranks = 2});
+    train_together(loader.steps(5), group);
+    const StreamPosition middle = loader.position();
+    train_together(loader, group);
+    loader.restore(middle);
+    train_together(loader, group);
+    loader.set_epoch(0);
+    train_together(loader, group);
+  });
+  EXPECT_EQ(said, "");
 }
 
 TEST(OwnLoaders, ThatGiveEveryRankEverythingAreSaid) {
