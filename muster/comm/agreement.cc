@@ -188,14 +188,17 @@ void Agreement::say_waiting(std::optional<int64_t> sequence) {
   store_->set(cat("waits/", rank_), sequence ? cat(*sequence) : kNothing);
 }
 
-void Agreement::tell_of_not_waiting(int64_t sequence,
-                                    const std::string& operation,
-                                    const LateRanks& late_ranks) {
-  std::vector<int> late = filtered_indices<int>(size_, [&](int other) {
+std::vector<int> Agreement::not_waiting() {
+  return filtered_indices<int>(size_, [&](int other) {
     return other != rank_ &&
            store_->compareSet(cat("waits/", other), kNothing, kNothing) == kNothing;
   });
-  tell(sequence, operation, late, late_ranks);
+}
+
+void Agreement::tell_of_not_waiting(int64_t sequence,
+                                    const std::string& operation,
+                                    const LateRanks& late_ranks) {
+  tell(sequence, operation, not_waiting(), late_ranks);
 }
 
 // The first of those who have come speaks, so that it is said once.

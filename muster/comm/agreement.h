@@ -60,6 +60,9 @@ class Agreement {
   // that this rank waits for the one at `sequence`, or (nothing) for none any more.
   void say_waiting(std::optional<int64_t> sequence);
 
+  // Returns the other ranks that do not say that they wait.
+  std::vector<int> not_waiting();
+
   // Warns of the ranks that do not say that they wait too.
   void tell_of_not_waiting(int64_t sequence,
                            const std::string& operation,

@@ -227,8 +227,11 @@ void LateWatch::compare_on_gpu() {
     }
     if (state.keeps_host_waiting() || !of_gpu_->late_ranks.due())
       return;  // whoever waits on the host says so itself
-    state.agreement->look_again(state.sequence, state.signature);
-    state.agreement->tell_of_not_waiting(state.sequence, state.signature, of_gpu_->late_ranks);
+    const bool is_compared = !state.signature.empty();
+    if (is_compared)
+      state.agreement->look_again(state.sequence, state.signature);
+    state.agreement->tell_of_not_waiting(
+        state.sequence, is_compared ? state.signature : state.operation, of_gpu_->late_ranks);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::invalid_argument)
       give_up(error.what());

@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -28,6 +29,7 @@
 namespace c10d {
 class ProcessGroup;
 class Store;
+class Work;
 }  // namespace c10d
 
 namespace muster {
@@ -202,6 +204,17 @@ class ProcessGroup {
   // For use after a failure: leaves connections open until the process ends, which it must do now.
   // If they closed earlier, other ranks would fail and end before this one and look like the cause.
   void abandon();
+
+  // For calls that the owner makes on c10d() directly, and that this rank's GPU does: they are
+  // watched, named and ended at the time limit as this group's own are. `operation` has static
+  // storage; a number below 0 is none. Elsewhere, and in a CUDA graph that is captured, nothing is
+  // watched. Does not block.
+  void watch(const char* operation,
+             int64_t number,
+             const c10::intrusive_ptr<c10d::Work>& work) const;
+  // The same for all that `run` gives the GPU's current stream, as one operation. Throws: what
+  // `run` throws.
+  void watch_stream(const char* operation, int64_t number, c10::function_ref<void()> run) const;
 
   // LibTorch's own objects, for whatever this façade lacks.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;

@@ -8,7 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +23,6 @@
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"
-#include "muster/comm/torch_compat.h"
 
 namespace muster {
 
@@ -215,9 +213,7 @@ void ProcessGroupCall::choose_waiting(Work::State& work) const {
 }
 
 bool ProcessGroupCall::is_captured() const {
-  const c10::Device device = state_->options.device;
-  return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device),
-                      /*unknown=*/is_a_graph_captured());
+  return is_captured_now(state_->options.device);
 }
 
 // When Gloo's time runs out, its error names no rank, and it closes the connections of ranks whose

@@ -160,13 +160,21 @@ std::string Work::State::name() const {
   const std::string whose = " on " + names->whose(rank);
   if (peer >= 0)
     return cat(operation, " (peer ", (*names)[peer], ", tag ", tag, ")", whose);
+  if (sequence < 0)
+    return cat(operation, whose);
   return cat(operation, " #", sequence, whose);
 }
 
-// A message has no agreement, but only one rank to wait for.
+// A message has no agreement, but only one rank to wait for. Of a call that the ranks do not
+// compare they only say that they wait.
 std::string Work::State::why_late() const {
   if (peer >= 0)
     return cat("rank ", (*names)[peer], " has not come to it");
+  if (agreement && signature.empty()) {
+    const auto elsewhere = agreement->not_waiting();
+    return elsewhere.empty() ? "all ranks wait: a GPU or the network hangs"
+                             : cat("missing rank(s) ", join((*names)(elsewhere), ", "));
+  }
   const auto missing = agreement ? agreement->absent(sequence) : std::vector<int>{};
   if (missing.empty())
     return "all ranks are in it: a slow or broken network";

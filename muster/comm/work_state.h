@@ -28,7 +28,7 @@ struct Work::State {
   int tag = 0;
   int rank = 0;
   std::shared_ptr<const RankNames> names{};
-  std::string name() const;  // "all_reduce #12 on rank 1 of 4"
+  std::string name() const;  // "all_reduce #12 on rank 1 of 4"; below 0: without the number
   // "missing rank(s) 1", as far as this rank knows when the time is over. Throws: c10d's errors
   // where the store has gone.
   std::string why_late() const;
@@ -45,7 +45,7 @@ struct Work::State {
   std::shared_ptr<std::atomic<bool>> abandoned{};  // the group's; set when a call is given up
   std::atomic<bool> waited = false;                // its caller waits, or has
   bool on_gpu = false;                             // the GPU does it, and the host may go on
-  std::string signature{};                         // where there is an agreement
+  std::string signature{};  // of a call that the ranks compare by the agreement
   ForkMark fork{};
   Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation
 

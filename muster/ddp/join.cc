@@ -120,7 +120,9 @@ void GradientReducer::State::shadow_backward() {
     futures.push_back(parts.reducer->run_comm_hook(bucket));
   if (finds_unused()) {  // this rank uses none
     std::vector<at::Tensor> used{parts.reducer->get_local_used_map_on_device().zero_()};
-    group.c10d()->allreduce(used)->wait();
+    group.watch_stream("all_reduce of used parameters", /*number=*/-1, [&] {
+      group.c10d()->allreduce(used)->wait();
+    });
   }
   steps.shadow();
   count_traffic();

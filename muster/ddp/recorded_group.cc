@@ -1,6 +1,6 @@
 // The Reducer gets a c10d group with the same backends, whose all_reduce writes the call down
 // before it passes it on. A future tells its end, or on a GPU the GPU itself
-// (comm/nccl/gpu_ends.h).
+// (comm/nccl/gpu_ends.h). What the GPU does is handed to the group, which watches it.
 #include "muster/ddp/recorded_group.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -38,6 +38,7 @@ class RecordedGroup : public C10dGroup {
  public:
   RecordedGroup(const muster::ProcessGroup& group, const std::string& name)
       : C10dGroup(group.store(), group.rank(), group.size()),
+        group_(group),
         name_(name),
         count_(bucket_count(name)) {
     const C10dGroup::BackendType on_device = group.c10d()->getBackendType();
@@ -55,12 +56,13 @@ class RecordedGroup : public C10dGroup {
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
     const at::Tensor* const first = tensors.empty() ? nullptr : tensors.data();
-    const auto record =
-        std::make_shared<CallRecord>(name_.c_str(), "all_reduce", count_.fetch_add(1) + 1, first);
+    const int64_t number = count_.fetch_add(1) + 1;
+    const auto record = std::make_shared<CallRecord>(name_.c_str(), "all_reduce", number, first);
     try {
       auto work = C10dGroup::allreduce(tensors, options);
       if (gpu_ends_ && first != nullptr && first->is_cuda()) {
         gpu_ends_->end_with(std::move(*record), work);  // a bucket stays in memory anyway
+        group_.watch("all_reduce of gradients", number, work);
       } else {
         const auto end = [record](c10::ivalue::Future& future) {
           record->end(future.hasError());
@@ -74,7 +76,17 @@ class RecordedGroup : public C10dGroup {
     }
   }
 
+  // Of the order of the gradients, before buckets are built anew.
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    auto work = C10dGroup::broadcast(tensors, options);
+    if (gpu_ends_)
+      group_.watch("broadcast of the order of gradients", /*number=*/-1, work);
+    return work;
+  }
+
  private:
+  const muster::ProcessGroup group_;
   const std::string name_;
   std::atomic<int64_t>& count_;
   std::unique_ptr<GpuEnds> gpu_ends_;
@@ -83,7 +95,8 @@ class RecordedGroup : public C10dGroup {
 }  // namespace
 
 c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group) {
-  if (Activity::get() == nullptr || capabilities_of(group.backend()).records_calls)
+  const Capabilities& can = capabilities_of(group.backend());
+  if (can.records_calls || (Activity::get() == nullptr && !can.on_gpus))
     return group.c10d();
   const std::string& name =
       group.c10d()->getBackend(c10::kCPU)->getGroupDesc();  // make_group.cc gives it

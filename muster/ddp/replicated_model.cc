@@ -138,7 +138,9 @@ void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root
                          ")"),
                      [&] {
                        const at::NoGradGuard no_grad;
-                       c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
+                       group_.watch_stream("broadcast of a model", /*number=*/-1, [&] {
+                         c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
+                       });
                      });
 }
 

@@ -369,7 +369,10 @@ at::Tensor GraphedStep::replay(const std::vector<at::Tensor>& inputs) {
     inputs_[i].copy_(inputs[i], /*non_blocking=*/true);
   for (size_t i = 0; i < device_steps_.size(); ++i)
     device_steps_[i]->before_replay(*numbers_[i]);
-  graph_->replay();
+  if (step_->group_)
+    step_->group_->watch_stream("replay", replays_ + 1, [&] { graph_->replay(); });
+  else
+    graph_->replay();
   step_->loss_ = loss_.clone();
   if (grad_norm_.defined())
     step_->grad_norm_ = grad_norm_.clone();

@@ -117,6 +117,16 @@ void Communicator::expect_alive(const char* operation) {
       DistBackendError, !ended_, operation, ": NCCL communicator was aborted on rank ", rank_);
 }
 
+bool Communicator::hangs_in(const char* operation) {
+  const auto told = get_env("FAKE_NCCL_HANGS");
+  if (!told)
+    return false;
+  const std::vector<std::string> words = split(*told, ' ');
+  if (words.at(0) != cat(rank_) || words.at(1) != operation)
+    return false;
+  return ++before_hang_ >= parse_int(words.at(2)).value();
+}
+
 // Another thread may have ended the communicator while the operation was started.
 std::shared_ptr<Collective> Communicator::add(const Operation& operation,
                                               c10::intrusive_ptr<c10d::Work> work,

@@ -71,6 +71,10 @@ class Communicator {
   std::mutex& order() { return order_; }  // is held while an operation is started
   void set_timeout(std::chrono::milliseconds timeout);
 
+  // Whether the GPU hangs in the operation that is started now: FAKE_NCCL_HANGS="1 all_reduce 3"
+  // says on which rank, and from which such call of a communicator on. The caller holds order().
+  bool hangs_in(const char* operation);
+
   // Throws: DistBackendError where the communicator has ended.
   void expect_alive(const char* operation);
   std::shared_ptr<Collective> add(const Operation& operation,
@@ -95,6 +99,7 @@ class Communicator {
   const std::string name_;
   const c10::Stream stream_;
   std::mutex order_;
+  int64_t before_hang_ = 0;  // operations like the one that hangs
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -7,7 +7,8 @@
 // An operation counts as under way until the host knows that it is over, by a wait or a question,
 // however fast it was. shutdown() waits for what is under way. abort() gives it up, and the values
 // of what it would have written become wrong; so does the destructor without either of them, and
-// says so. An operation that another rank has given up, or does not come to, is never over. When
+// says so. An operation that another rank has given up, or does not come to, is never over; nor is
+// one in which FAKE_NCCL_HANGS lets a GPU hang (fake_communicator.h). When
 // one takes longer than the group's timeout the process ends, or with
 // TORCH_NCCL_ASYNC_ERROR_HANDLING=0 its work has failed.
 #pragma once

@@ -156,7 +156,8 @@ class Start {
       refuse_in_capture(operation_.capture, cat("a fake communicator keeps no ", operation_.name));
     WorkPtr work;
     try {
-      work = on_host();
+      if (!communicator_->hangs_in(operation_.name))
+        work = on_host();
     } catch (const Error& error) {
       if (error.code() == ErrorCode::invalid_argument)
         throw;

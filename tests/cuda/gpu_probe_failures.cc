@@ -89,6 +89,23 @@ void stay_away_from_gradients(muster::Context& ctx) {
     ::pause();
 }
 
+// Trains until a GPU hangs, and waits for each loss: all ranks have come to what hangs, so that
+// their hosts see nothing.
+void wait_for_losses(muster::Context& ctx) {
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  const auto x = torch::randn({32, 12}, ctx.device());
+  for (;;) {
+    optimizer.zero_grad();
+    const auto loss = model(x).square().mean();
+    loss.backward();
+    optimizer.step();
+    expect(loss.item<float>() > 0, "a loss");
+  }
+}
+
 // Sums, and those of gradients, to which all ranks come.
 void sum_all(muster::Context& ctx) {
   auto sum = torch::ones({1 << 16}, ctx.device());
@@ -154,6 +171,7 @@ Probes failure_probes() {
       {"away", stay_away},
       {"away from gradients", stay_away_from_gradients},
       {"sums", sum_all},
+      {"losses", wait_for_losses},
       {"limit", run_out_of_time},
       {"forever", train_forever},
   };

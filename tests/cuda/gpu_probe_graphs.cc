@@ -234,6 +234,21 @@ void reload_graphed(muster::Context& ctx) {
   expect(graphed.replays == 20, muster::cat("replays of two graphs, got ", graphed.replays));
 }
 
+// Replays until a GPU hangs in one.
+void replay_for_ever(muster::Context& ctx) {
+  auto net = layers(16);
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0x1p-10));
+  muster::GraphedStep step(model, optimizer);
+  const Rows batch{torch::randn({4, 16}, ctx.device()), 1, true, 4, {}};
+  for (;;) {
+    const auto loss =
+        step(batch, [&](const Rows& now) { return model(at::Tensor(now)).square().mean(); });
+    expect(loss.item<float>() > 0, "a loss");
+  }
+}
+
 void graph_faults(muster::Context& ctx) {
   stop_graphed(ctx);
   reload_graphed(ctx);
@@ -247,6 +262,7 @@ Probes graph_probes() {
       {"graphed", [](muster::Context& ctx) { graph_steps(ctx, 1024, {256, 2048}); }},
       {"graphed small", [](muster::Context& ctx) { graph_steps(ctx, 4, {16}); }},
       {"graphed faults", graph_faults},
+      {"graphed for ever", replay_for_ever},
   };
 }
 

@@ -138,6 +138,25 @@ class OnGpus(unittest.TestCase):
         said = self.probe(OVER_NCCL, "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
         self.assertRegex(said, r"all_reduce #1 on rank 0 of 2: timed out after 5.0s; missing rank\(s\) 1; NCCL's communicator is aborted")
 
+    def check_hang(self, what, hangs, call):
+        """A GPU hangs in what all ranks have come to: the job's limit ends the ranks, which name it."""
+        said = self.probe((), what, code=1, FAKE_NCCL_HANGS=hangs, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertRegex(said, call + " on rank [01] of 2: timed out after 5.0s; all ranks wait: a GPU or the network hangs; NCCL's communicator is aborted")
+
+    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
+    def test_a_gpu_that_hangs_in_a_sum_of_gradients_is_ended(self):
+        self.check_hang("losses", "1 all_reduce 3", "all_reduce of gradients #3")
+
+    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
+    def test_a_gpu_that_hangs_in_a_broadcast_of_the_reducers_is_ended(self):
+        self.check_hang("losses", "1 broadcast 1", "broadcast of a model")
+        shutil.rmtree(f"{self.folder}/run")
+        self.check_hang("losses", "1 broadcast 6", "broadcast of the order of gradients")
+
+    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
+    def test_a_gpu_that_hangs_in_a_replay_is_ended(self):
+        self.check_hang("graphed for ever", "1 all_reduce 14", "replay #3")
+
     def test_a_step_with_bad_gradients_is_left_out_on_the_gpu(self):
         self.assertIn("leave out holds", self.probe(OVER_NCCL, "leave out"))
 

@@ -37,6 +37,10 @@ c10::Stream new_gpu_stream(c10::Device device);
 // thread then counts as captured too: its barrier does not wait. Let no other thread use the group.
 bool is_a_graph_captured();
 
+// Whether what the device's current stream is given now goes into a graph: nobody may ask for it or
+// wait for it then.
+bool is_captured_now(c10::Device device);
+
 // Says so, while it lives.
 class CapturesGraph {
  public:

@@ -3,6 +3,7 @@
 #include "muster/comm/nccl/nccl.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/plugin.h"
+#include "muster/comm/torch_compat.h"
 
 namespace muster {
 
@@ -147,6 +149,11 @@ c10::Stream new_gpu_stream(c10::Device device) {
 
 bool is_a_graph_captured() {
   return graphs_captured > 0;
+}
+
+bool is_captured_now(c10::Device device) {
+  return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device),
+                      /*unknown=*/is_a_graph_captured());
 }
 
 CapturesGraph::CapturesGraph() {
