@@ -2,6 +2,8 @@
 // the word that gpu_programs_test.py gives as the first argument.
 #pragma once
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -22,6 +24,11 @@ Probes graph_probes();    // gpu_probe_graphs.cc
 inline void expect(bool holds, const std::string& what) {
   if (!holds)
     throw std::runtime_error("expected " + what);
+}
+
+// A stream of LibTorch's own, other than the one on which a program begins.
+inline c10::Stream stream_of_pool(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
 inline torch::nn::Sequential small_net() {

@@ -41,8 +41,10 @@ void sync_batch_norm(muster::Context& ctx) {
   expect_close(gradients_of(*net), gradients_of(*whole));
 }
 
-// Two replicas, on one GPU where there is but one, have the gradients of one.
+// Two replicas, on one GPU where there is but one, have the gradients of one. The program uses a
+// stream of its own, which the threads of the replicas have to use too.
 void data_parallel(muster::Context& ctx) {
+  const c10::StreamGuard on_another(stream_of_pool(ctx.device()));
   torch::manual_seed(3);
   const auto x = torch::randn({16, 12}).to(ctx.device());
   auto net = small_net();
