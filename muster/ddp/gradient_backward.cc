@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/graph_end.h"
+#include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/reducer_state.h"
 
 namespace muster {
@@ -226,8 +227,8 @@ void GradientReducer::State::finish_backward() {
     arrivals.check_reached();
     throw;
   }
-  if (options.hook)
-    options.hook->end_step();
+  if (parts.hook != nullptr)
+    parts.hook->end_step();
   count_traffic();
   const std::lock_guard lock(mutex);
   views.lend(model.trained().tensors);

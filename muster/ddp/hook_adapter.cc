@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 
@@ -104,7 +105,10 @@ c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& b
   try {
     Reduction reduction =
         tensor.is_sparse() ? reduce_sparse(tensor) : hook_->reduce(std::move(described));
-    pending_.insert_or_assign(index, Pending{std::move(reduction), tensor, std::move(names)});
+    if (!tensor.is_cpu())
+      last_stream_ = current_stream_of(tensor.device());
+    pending_.insert_or_assign(
+        index, Pending{std::move(reduction), tensor, std::move(names), last_stream_});
   } catch (...) {
     rethrow_named(index, names);
   }
@@ -122,7 +126,9 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
     throw Error(ErrorCode::internal, cat("hook: no bucket ", index, " is under way"));
   Pending& pending = node.mapped();
   try {
+    const OnStream on_stream(pending.stream);
     at::Tensor average = pending.reduction.get();
+    on_stream.give(average);
     const at::Tensor& expected = pending.tensor;
     if (is_like(average, expected))
       return average;
@@ -138,6 +144,11 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   } catch (...) {
     rethrow_named(index, pending.names);
   }
+}
+
+void HookAdapter::end_step() {
+  const OnStream on_stream(last_stream_);
+  hook_->end_step();
 }
 
 }  // namespace muster

@@ -1,9 +1,11 @@
 // Lets c10d::Reducer call a Hook.
 #pragma once
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,18 +17,25 @@ namespace muster {
 // The future that the Reducer gets is complete at once and holds the bucket's number. The hook's
 // result is awaited when the Reducer asks for it, at the end of the backward, in the backward's
 // thread. There a hook may call the group, which a callback in a backend's thread must not do.
+//
+// A backward on a GPU runs on the streams of its forward, and ends on its caller's. All of a hook
+// runs on the one where the bucket was full: what the hook has made there, it also uses and lets go
+// there.
 class HookAdapter : public c10d::CommHookInterface {
  public:
   HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   at::Tensor parseHookResult(const c10::IValue& result) override;
+  // The hook's own, on the stream of its last bucket.
+  void end_step();
 
  private:
   struct Pending {
     Reduction reduction;
     at::Tensor tensor;
     std::vector<std::string> names;
+    std::optional<c10::Stream> stream;  // none on the CPU
   };
   GradientBucket describe(c10d::GradBucket& bucket) const;
   Reduction reduce_sparse(const at::Tensor& tensor);
@@ -36,6 +45,7 @@ class HookAdapter : public c10d::CommHookInterface {
   ProcessGroup group_;
   std::map<const c10::TensorImpl*, std::string> names_;
   std::map<size_t, Pending> pending_;
+  std::optional<c10::Stream> last_stream_;
 };
 
 }  // namespace muster

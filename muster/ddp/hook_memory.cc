@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -20,10 +21,11 @@ void FiniteStep::look(const at::Tensor& average) {
     largest_.push_back(at::linalg_vector_norm(average, std::numeric_limits<double>::infinity()));
 }
 
+// One wait for all buckets, whose types may differ.
 bool FiniteStep::end() {
-  const auto largest = std::exchange(largest_, {});
-  return std::ranges::all_of(largest,
-                             [](const at::Tensor& one) { return one.isfinite().item<bool>(); });
+  const std::vector<at::Tensor> finite =
+      mapped(std::exchange(largest_, {}), [](const at::Tensor& one) { return one.isfinite(); });
+  return finite.empty() || at::stack(finite).all().item<bool>();
 }
 
 at::Tensor HookMemory::find(const std::string& name) const {

@@ -132,8 +132,8 @@ void GradientReducer::State::shadow_backward() {
       parts.hook->parseHookResult(future->value());
   }
   parts.reducer->push_rebuilt_params_for_all_indices();
-  if (options.hook)
-    options.hook->end_step();
+  if (parts.hook != nullptr)
+    parts.hook->end_step();
   order_known = true;
 }
 

@@ -1,9 +1,15 @@
 // Values that calls, groups and averages have on GPUs, beside those of one process.
 #include "gpu_probe.h"
 
+#include <c10/core/Event.h>
+
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace gpu_probe {
@@ -145,6 +151,54 @@ void average_gradients(muster::Context& ctx) {
   }
 }
 
+// The gradients that a hook leaves, with the forward on a stream of its own or not. PyTorch ends a
+// backward on the stream of its caller.
+std::vector<at::Tensor> gradients_by(muster::Context& ctx, const muster::Hook& hook, bool beside) {
+  using c10::impl::VirtualGuardImpl;
+  const VirtualGuardImpl gpu(ctx.device().type());
+  const c10::Stream of_caller = gpu.getStream(ctx.device());
+  std::optional<muster::DistributedDataParallel<torch::nn::Sequential>> model;
+  std::optional<c10::StreamGuard> on_another;
+  if (beside)
+    on_another.emplace(stream_of_pool(ctx.device()));
+  auto net = small_net();
+  net->to(ctx.device());
+  model.emplace(net, ctx.process_group(), muster::DdpOptions{.hook = hook});
+  torch::manual_seed(20 + ctx.rank());
+  for (int step = 0; step < 3; ++step) {
+    const auto loss = (*model)(torch::randn({8, 12}).to(ctx.device())).square().mean();
+    const c10::Stream of_forward = gpu.getStream(ctx.device());
+    {
+      const c10::StreamGuard outside(of_caller);
+      loss.backward();
+    }
+    c10::Event reached(ctx.device().type());
+    reached.record(of_caller);
+    reached.block(of_forward);
+  }
+  std::vector<at::Tensor> gradients;
+  for (const auto& gradient : gradients_of(*net))
+    gradients.push_back(gradient.cpu());
+  return gradients;
+}
+
+// Hooks make tensors on the stream of the gradients, and end on the caller's.
+void hooks_beside(muster::Context& ctx) {
+  const std::map<std::string, std::function<muster::Hook()>> hooks = {
+      {"plain_average", muster::plain_average},
+      {"fp16_compression", muster::fp16_compression},
+      {"top_k", [] { return muster::top_k({.density = 0.25}); }},
+      {"power_sgd", [] { return muster::power_sgd({.start_step = 1}); }},
+      {"quantized_8bit", [] { return muster::quantized_8bit(); }},
+  };
+  for (const auto& [name, make] : hooks) {
+    const auto expected = gradients_by(ctx, make(), /*beside=*/false);
+    const auto got = gradients_by(ctx, make(), /*beside=*/true);
+    for (size_t i = 0; i < got.size(); ++i)
+      expect(torch::equal(got[i], expected[i]), muster::cat(name, ": the bits of gradient ", i));
+  }
+}
+
 }  // namespace
 
 Probes value_probes() {
@@ -156,6 +210,7 @@ Probes value_probes() {
       {"no split", sub_group},
       {"drop groups", drop_groups},
       {"averages", average_gradients},
+      {"hooks beside", hooks_beside},
   };
 }
 
