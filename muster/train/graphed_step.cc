@@ -5,7 +5,6 @@
 #include "muster/train/graphed_step.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -17,6 +16,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/job_ranks.h"
+#include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/optim/graph_numbers.h"
 #include "muster/trace/span.h"
@@ -24,16 +24,6 @@
 namespace muster {
 
 namespace {
-
-c10::Stream current_stream_of(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
-void let_wait(const c10::Stream& stream, const c10::Stream& for_what) {
-  c10::Event reached(for_what.device_type());
-  reached.record(for_what);
-  reached.block(stream);
-}
 
 std::string shape_and_type(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
@@ -84,11 +74,6 @@ void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
     for (const at::Tensor& buffer : one.buffers(/*recurse=*/false))
       into.push_back(optim::address_of(buffer));
   });
-}
-
-void record_on(const at::Tensor& tensor, const c10::Stream& stream) {
-  if (tensor.defined() && tensor.device() == stream.device() && tensor.numel() > 0)
-    tensor.record_stream(stream);
 }
 
 [[noreturn]] void refuse(const std::string& expected, const std::string& got) {
@@ -183,11 +168,10 @@ at::Tensor GraphedStep::run(double weight,
   at::Tensor loss;
   if (side_) {
     const c10::Stream users = current_stream_of(device_);
-    let_wait(*side_, users);
-    loss = run_on_side(weight, inputs, loss_of);
-    let_wait(users, *side_);
-    record_on(loss, users);
-    record_on(step_->grad_norm_, users);
+    const OnStream on_side(side_);
+    loss = run_on_side(users, weight, inputs, loss_of);
+    on_side.give(loss);
+    on_side.give(step_->grad_norm_);
   } else {
     loss = run_as_usual(weight, inputs, loss_of);
   }
@@ -252,11 +236,10 @@ GraphedStep::Way GraphedStep::way_of(double weight, const std::vector<at::Tensor
 }
 
 // Runs on the side stream, for which everything before has been waited for.
-at::Tensor GraphedStep::run_on_side(double weight,
+at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
+                                    double weight,
                                     const std::vector<at::Tensor>& inputs,
                                     const LossOfInputs& loss_of) {
-  const c10::Stream users = current_stream_of(device_);
-  const c10::StreamGuard on_side(*side_);
   for (const at::Tensor& input : inputs)
     record_on(input, *side_);
   const Way way = agree(way_of(weight, inputs));

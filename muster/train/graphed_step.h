@@ -136,7 +136,8 @@ class GraphedStep {
   void check_inputs(bool last, const std::vector<at::Tensor>& inputs);
   Way way_of(double weight, const std::vector<at::Tensor>& inputs);
   Way agree(Way mine);
-  at::Tensor run_on_side(double weight,
+  at::Tensor run_on_side(const c10::Stream& users,
+                         double weight,
                          const std::vector<at::Tensor>& inputs,
                          const LossOfInputs& loss_of);
   at::Tensor run_as_usual(double weight,

@@ -3,10 +3,12 @@
 #include "gpu_probe.h"
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iostream>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -234,6 +236,35 @@ void reload_graphed(muster::Context& ctx) {
   expect(graphed.replays == 20, muster::cat("replays of two graphs, got ", graphed.replays));
 }
 
+// A step that fails has been at work on its own stream. The program that goes on behind it uses
+// the model's buffers on another.
+void go_on_after_failure(muster::Context& ctx) {
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0x1p-10));
+  muster::GraphedStep step(model, optimizer);
+  const Rows batch{torch::randn({4, 12}, ctx.device()), 1, true, 4, {}};
+  const auto take = [&](bool fails) {
+    step(batch, [&](const Rows& now) {
+      const auto loss = model(at::Tensor(now)).square().mean();
+      if (fails)
+        throw std::runtime_error("the loss fails");
+      return loss;
+    });
+  };
+  take(false);
+  std::string said;
+  try {
+    take(true);
+  } catch (const std::exception& error) {
+    said = error.what();
+  }
+  expect_said(said, "the loss fails");
+  const auto batches = net->named_buffers()["1.num_batches_tracked"].item<int64_t>();
+  expect(batches == 2, muster::cat("a count of 2 batches, got ", batches));
+}
+
 // Replays until a GPU hangs in one.
 void replay_for_ever(muster::Context& ctx) {
   auto net = layers(16);
@@ -253,6 +284,7 @@ void graph_faults(muster::Context& ctx) {
   stop_graphed(ctx);
   reload_graphed(ctx);
   refuse_waiting_step(ctx);
+  go_on_after_failure(ctx);
 }
 
 }  // namespace
