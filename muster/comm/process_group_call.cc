@@ -15,6 +15,7 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
@@ -40,6 +41,17 @@ struct Extent {
 Extent extent_of(const at::Tensor& plain) {
   return {.begin = plain.storage_offset() * plain.element_size(),
           .size = plain.numel() * plain.element_size()};
+}
+
+// LibTorch has no operation of NCCL's for bits, makes the sum of booleans their maximum, and leaves
+// the average of integers to NCCL, which rounds as it likes.
+bool nccl_has(ReduceOp op, at::ScalarType type) {
+  constexpr ReduceOp kOfBits[] = {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
+  if (op == ReduceOp::sum)
+    return type != at::kBool;
+  if (op == ReduceOp::avg)
+    return !c10::isIntegralType(type, /*includeBool=*/true);
+  return !contains(kOfBits, op);
 }
 
 bool overlap(const Extent& one, const Extent& other) {
@@ -102,7 +114,20 @@ at::Tensor ProcessGroupCall::moved(const at::Tensor& given, bool output) {
 
 at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, ReduceOp op) {
   const at::Tensor memory = tensor(given, output);
-  if (!memory.is_complex() || !is_for_nccl(memory))
+  if (!is_for_nccl(memory))
+    return memory;
+  if (!nccl_has(op, memory.scalar_type())) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation_,
+                    ": expected a reduction that NCCL has, got ",
+                    to_string(op),
+                    " of ",
+                    c10::toString(memory.scalar_type()),
+                    " (rank ",
+                    state_->name(),
+                    "); reduce a tensor on the CPU, or of another type"));
+  }
+  if (!memory.is_complex())
     return memory;
   if (op == ReduceOp::sum || op == ReduceOp::avg)
     return at::view_as_real(memory);

@@ -32,7 +32,7 @@ class ProcessGroupCall {
   at::Tensor tensor(const at::Tensor& given, bool output);
   // A tensor that is moved is treated alike, and becomes bytes where the backend does not know its
   // type, and for one that is reduced, whose complex numbers become real ones. Throws:
-  // invalid_argument for an operation that complex numbers do not have.
+  // invalid_argument for an operation that NCCL or complex numbers do not have.
   at::Tensor moved(const at::Tensor& given, bool output);
   at::Tensor numbers(const at::Tensor& given, bool output, ReduceOp op);
   // The input as a backend may read it while it writes the output: a copy where both share memory,

@@ -199,6 +199,35 @@ void hooks_beside(muster::Context& ctx) {
   }
 }
 
+// What NCCL does not have, or does otherwise than the host's backends, is refused by name.
+void refuse_reductions(muster::Context& ctx) {
+  using muster::ReduceOp;
+  auto& group = ctx.process_group();
+  const auto integers = torch::ones({4}, torch::TensorOptions(torch::kLong).device(ctx.device()));
+  const auto flags = torch::ones({4}, torch::TensorOptions(torch::kBool).device(ctx.device()));
+  const auto refuses = [&](const at::Tensor& tensor, ReduceOp op, const std::string& got) {
+    std::string said = "nothing";
+    try {
+      group.all_reduce(tensor, op);
+    } catch (const muster::Error& error) {
+      said = error.what();
+    }
+    expect(said.find("all_reduce: expected a reduction that NCCL has, got " + got) == 0,
+           muster::cat("a refusal of ", got, ", got ", said));
+  };
+  refuses(integers, ReduceOp::band, "band of Long");
+  refuses(integers, ReduceOp::bor, "bor of Long");
+  refuses(integers, ReduceOp::bxor, "bxor of Long");
+  refuses(integers, ReduceOp::avg, "avg of Long");
+  refuses(flags, ReduceOp::avg, "avg of Bool");
+  refuses(flags, ReduceOp::sum, "sum of Bool");
+  group.all_reduce(integers);
+  expect(integers.eq(ctx.world_size()).all().item<bool>(), "a sum of integers");
+  const auto on_host = torch::ones({4}, torch::kLong);
+  group.all_reduce(on_host, ReduceOp::bor);
+  expect(on_host.eq(1).all().item<bool>(), "bits on the host");
+}
+
 }  // namespace
 
 Probes value_probes() {
@@ -211,6 +240,7 @@ Probes value_probes() {
       {"drop groups", drop_groups},
       {"averages", average_gradients},
       {"hooks beside", hooks_beside},
+      {"refused reductions", refuse_reductions},
   };
 }
 

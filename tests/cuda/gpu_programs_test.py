@@ -133,6 +133,9 @@ class OnGpus(unittest.TestCase):
     def test_hooks_end_on_another_stream_than_they_begin_on(self):
         self.assertIn("hooks beside holds", self.probe(OVER_NCCL, "hooks beside"))
 
+    def test_reductions_that_nccl_has_not_are_refused(self):
+        self.assertIn("refused reductions holds", self.probe(OVER_NCCL, "refused reductions"))
+
     def test_a_calls_own_limit_is_an_error_that_names_the_rank(self):
         said = self.probe(OVER_NCCL, "limit", code=1)
         self.assertRegex(said, r"rank 0 threw: all_reduce #1 on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
