@@ -84,7 +84,7 @@ void require_interruptible(const ProcessGroup& group) {
   if (capabilities_of(group.backend()).can_be_interrupted)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("--on-failure replace: expected ranks over shm or gloo, got ",
+              cat("--on-failure replace: expected ranks over shm, gloo or nccl, got ",
                   group.backend(),
                   " (rank ",
                   group.job_rank(),

@@ -240,8 +240,10 @@ void Metrics::accuracy(const std::string& name,
   if (!ignore_index)
     return add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
   const at::Tensor counts = labels.ne(*ignore_index);
-  const at::Tensor right = hits.logical_and(counts).sum().to(at::kDouble);
-  add(name, Kind::mean, right, counts.sum().item<double>());
+  add(name, Kind::mean, hits.logical_and(counts).sum().to(at::kDouble), 0);
+  at::Tensor& count = entries_.at(name).count_on_device;
+  const at::Tensor more = counts.sum().to(at::kDouble);
+  count = count.defined() ? count + copied_to(count.device(), more) : more;
 }
 
 // Brings what is on devices to the host, with one copy for each device.
@@ -252,13 +254,20 @@ void Metrics::fetch() {
       by_device[entry.on_device.device().str()].push_back(&entry);
   }
   for (const auto& [device, entries] : by_device) {
-    std::vector<at::Tensor> scalars =
-        mapped(entries, [&](const Entry* entry) { return entry->on_device; });
+    std::vector<at::Tensor> scalars;
+    for (const Entry* entry : entries) {
+      const at::Tensor& count = entry->count_on_device;
+      scalars.push_back(entry->on_device);
+      scalars.push_back(count.defined() ? copied_to(entry->on_device.device(), count)
+                                        : at::zeros_like(entry->on_device));
+    }
     const at::Tensor all = at::stack(scalars).cpu();
     const double* value = all.const_data_ptr<double>();
     for (Entry* entry : entries) {
       entry->on_host = combined(entry->kind, entry->on_host, *value++);
+      entry->count += *value++;
       entry->on_device.reset();
+      entry->count_on_device.reset();
     }
   }
 }
@@ -361,6 +370,7 @@ void Metrics::clear() {
     entry.on_device.reset();
     entry.on_host = nothing(entry.kind);
     entry.count = 0;
+    entry.count_on_device.reset();
   }
 }
 

@@ -132,6 +132,7 @@ class Metrics {
     at::Tensor on_device;
     double on_host;
     double count = 0;
+    at::Tensor count_on_device = {};  // more samples, where a device has counted them
   };
 
   // A value over all ranks.

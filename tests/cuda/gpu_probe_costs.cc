@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include <cmath>
 #include <iostream>
 #include <limits>
 #include <string>
@@ -78,6 +79,23 @@ void count_waits(muster::Context& ctx, int64_t batch, const std::vector<int64_t>
     print("TrainStep, muster::optim::AdamW", ours);
     expect(ours.waits <= 0, muster::cat("no waits for the GPU, got ", ours.waits, " a step"));
   }
+}
+
+// What is added to metrics waits for nothing until they are written.
+void add_to_metrics(muster::Context& ctx) {
+  muster::Metrics metrics(ctx);
+  const auto logits = torch::randn({8, 4}).to(ctx.device());
+  const auto labels = torch::tensor({0, 1, 2, 3, -1, -1, 0, 1}).to(ctx.device());
+  const int64_t before = host_waits();
+  expect(before >= 0, "that waits are counted");
+  for (int step = 0; step < 3; ++step) {
+    metrics.mean("loss", logits.square().mean(), 8);
+    metrics.accuracy("right", logits, labels, /*k=*/1, /*ignore_index=*/-1);
+  }
+  expect(host_waits() == before, muster::cat("no waits, got ", host_waits() - before));
+  const double expected = logits.argmax(1).eq(labels).sum().item<double>() / 6;
+  const double got = metrics.write(1)["right"];
+  expect(std::abs(got - expected) < 1e-9, muster::cat("right of ", expected, ", got ", got));
 }
 
 // A step whose gradients are not finite changes nothing, and the error tells of it.
@@ -174,6 +192,7 @@ Probes cost_probes() {
   return {
       {"count waits", [](muster::Context& ctx) { count_waits(ctx, 1024, {256, 2048}); }},
       {"count waits of a small model", [](muster::Context& ctx) { count_waits(ctx, 4, {16}); }},
+      {"metrics", add_to_metrics},
       {"leave out", leave_steps_out},
       {"save beside", save_beside_training},
   };

@@ -172,6 +172,10 @@ class OnGpus(unittest.TestCase):
         self.assertIn("TrainStep, muster::optim::AdamW: 0 waits a step", said)
         self.assertRegex(said, "TrainStep, torch::optim::AdamW: 1 waits a step")
 
+    def test_metrics_do_not_wait_for_the_gpu(self):
+        counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
+        self.assertIn("metrics holds", self.probe(counting, "metrics"))
+
     def check_graphed(self, where, ranks):
         """Steps as CUDA graphs have the bits of steps without, and go on after faults."""
         said = self.probe(where, "graphed small")
@@ -211,9 +215,8 @@ class OnGpus(unittest.TestCase):
     def test_one_process_with_two_replicas(self):
         self.assertIn("data parallel holds", self.probe(ONE, "data parallel"))
 
-    @unittest.skipIf(FAKE, "the fake GPUs have no limit")
     def test_memory_that_runs_out_names_the_rank(self):
-        said = self.probe((*SHARED, "2"), "out of memory", code=1)
+        said = self.probe((*SHARED, "2"), "out of memory", code=1, FAKE_CUDA_MEMORY=str(1 << 32))
         self.assertIn("rank 1 failed first", said)
         self.assertIn("out of memory", said)
 
