@@ -59,9 +59,17 @@ void all_reduce_average(ProcessGroup& group) {
   }
 }
 
+void refuse_bits(ProcessGroup& group) {
+  for (const auto op : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}) {
+    expect_error(ErrorCode::invalid_argument, "a reduction that NCCL has", [&] {
+      group.all_reduce(values(group.rank(), at::kInt).to(group.device()), op);
+    });
+  }
+}
+
 void all_reduce_bits(ProcessGroup& group) {
   if (group.backend() == "nccl")
-    return;  // NCCL has no bit operations
+    return refuse_bits(group);
   for (const auto type : {at::kInt, at::kLong, at::kByte}) {
     const auto check = [&](ReduceOp op,
                            const char* name,
