@@ -19,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/cluster/kept_entries.h"
 #include "muster/cluster/order_log.h"
 
 namespace muster {
@@ -47,16 +48,17 @@ std::optional<std::string> next_report_in(Store& store, int64_t number) {
 template <class Read>
 int64_t read_log(Store& store, const char* log, const Read& read) {
   const int64_t size = store.add(log_size_key(log), 0);
-  for (int64_t first = 1;; first += kReadAtATime) {
-    std::vector<std::string> keys;
-    for (int64_t number = first; number < first + kReadAtATime; ++number)
-      keys.push_back(log_entry_key(log, number));
-    for (int64_t number = first; const auto& entry : store.values(keys)) {
-      if (!entry && number > size)
-        return number;
-      if (entry)
-        read(number, *entry);
-      ++number;
+  KeptEntries entries = KeptEntries::from_text(store.values({kept_entries_key(log)})[0]);
+  const int64_t listed_up_to = std::max(size, entries.from_here_on() - 1);
+  for (;;) {
+    const std::vector<int64_t> numbers = entries.take(kReadAtATime);
+    const auto found = store.values(
+        mapped(numbers, [&](const int64_t number) { return log_entry_key(log, number); }));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (!found[i] && numbers[i] > listed_up_to)
+        return numbers[i];
+      if (found[i])
+        read(numbers[i], *found[i]);
     }
   }
 }
@@ -285,6 +287,14 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   }
 }
 
+// Without a new list a successor reads by the one before, or all: that is only slower.
+void CoordinatorThread::tell_kept_entries() {
+  for (const auto& [key, list] : history_.take_lists()) {
+    if (list.size() <= store_->max_value_bytes())
+      store_->set(key, list);
+  }
+}
+
 // An order's entry goes before its plan, so where the store does not answer, the rest waits.
 void CoordinatorThread::forget_history() {
   const std::vector<std::string> keys = history_.take_due(Clock::now());
@@ -292,9 +302,10 @@ void CoordinatorThread::forget_history() {
   try {
     for (; removed < keys.size(); ++removed)
       store_->remove(keys[removed]);
+    tell_kept_entries();
   } catch (const Error& error) {
     log(LogLevel::debug,
-        cat("coordinator: '", keys[removed], "' stays in the store: ", error.message()));
+        cat("coordinator: what is of no use stays in the store: ", error.message()));
     history_.put_back(std::span(keys).subspan(removed), Clock::now());
   }
 }

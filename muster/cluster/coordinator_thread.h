@@ -66,6 +66,7 @@ class CoordinatorThread {
   void give(const std::vector<Order>& orders);
   void watch_signs_of_life(std::vector<Order>& orders);
   void forget_history();
+  void tell_kept_entries();
 
   struct SignOfLife {
     std::string value;

@@ -2,9 +2,11 @@
 // joins of hosts that have gone: whoever reads the logs in between sees no host that is not there.
 #include "muster/cluster/log_history.h"
 
+#include <optional>
 #include <utility>
 
 #include "muster/base/mapped.h"
+#include "muster/base/strings.h"
 #include "muster/store/store.h"
 
 namespace muster {
@@ -12,8 +14,31 @@ namespace muster {
 namespace {
 
 constexpr size_t kAtATime = 64;
+// So many entries more than there are cost a successor no time.
+constexpr size_t kFewEntries = 256;
+
+// The number of the entry; nothing for another key, as that of a plan.
+std::optional<int64_t> number_of(const std::string& key, const std::string& log) {
+  const bool may_be_entry = key.starts_with(log + "/");
+  return may_be_entry ? parse_int(key.substr(log.size() + 1)) : std::nullopt;
+}
 
 }  // namespace
+
+// Keys of other things are passed over.
+void LogHistory::note_kept(const std::string& key, bool is_kept) {
+  for (auto& [log, entries] : kept_entries_) {
+    const auto number = number_of(key, log);
+    if (!number)
+      continue;
+    if (is_kept) {
+      entries.add(*number);
+    } else {
+      entries.remove(*number);
+      ++taken_;
+    }
+  }
+}
 
 void LogHistory::forget_later(std::vector<std::string>& keys, Clock::time_point now) {
   for (std::string& key : keys)
@@ -32,6 +57,7 @@ void LogHistory::forget_member(const std::string& id, Clock::time_point now) {
 
 void LogHistory::note(int64_t number, const Report& report, Clock::time_point now) {
   const std::string key = log_entry_key(kReports, number);
+  note_kept(key, true);
   switch (report.kind) {
     case Report::Kind::join:
       joins_[report.from] = key;
@@ -73,14 +99,17 @@ void LogHistory::note(const Order& order, std::vector<std::string> keys, Clock::
     forget_later(orders_, now);
     in_round_ = {order.hosts.begin(), order.hosts.end()};
   }
-  for (std::string& key : keys)
+  for (std::string& key : keys) {
+    note_kept(key, true);
     orders_.push_back(std::move(key));
+  }
 }
 
 std::vector<std::string> LogHistory::take_due(Clock::time_point now) {
   std::vector<std::string> keys;
   while (keys.size() < kAtATime && !history_.empty() && history_.front().due <= now) {
     keys.push_back(std::move(history_.front().key));
+    note_kept(keys.back(), false);
     history_.pop_front();
   }
   return keys;
@@ -90,6 +119,23 @@ void LogHistory::put_back(std::span<const std::string> keys, Clock::time_point n
   const auto entries =
       mapped(keys, [&](const std::string& key) { return Entry{.key = key, .due = now}; });
   history_.insert(history_.begin(), entries.begin(), entries.end());
+  for (const std::string& key : keys)
+    note_kept(key, true);
+}
+
+// A list is as long as the entries that it names, so it is written anew when a share of them has
+// gone.
+std::vector<std::pair<std::string, std::string>> LogHistory::take_lists() {
+  std::vector<std::pair<std::string, std::string>> lists;
+  size_t kept = 0;
+  for (const auto& [log, entries] : kept_entries_)
+    kept += entries.size();
+  if (taken_ < kFewEntries + kept / 4)
+    return lists;
+  taken_ = 0;
+  for (const auto& [log, entries] : kept_entries_)
+    lists.emplace_back(kept_entries_key(log), entries.to_text());
+  return lists;
 }
 
 }  // namespace muster

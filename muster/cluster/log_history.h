@@ -10,9 +10,11 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/cluster/kept_entries.h"
 #include "muster/cluster/messages.h"
 
 namespace muster {
@@ -31,6 +33,10 @@ class LogHistory {
   // Takes keys back that could not be removed: they stay the oldest, in their order.
   void put_back(std::span<const std::string> keys, Clock::time_point now);
 
+  // Keys and values of the lists of the entries that stay, of both logs (kept_entries.h). None
+  // while those that were taken last have nearly as few.
+  std::vector<std::pair<std::string, std::string>> take_lists();
+
  private:
   struct Entry {
     std::string key;
@@ -39,6 +45,7 @@ class LogHistory {
 
   void forget_later(std::vector<std::string>& keys, Clock::time_point now);
   void forget_member(const std::string& id, Clock::time_point now);
+  void note_kept(const std::string& key, bool is_kept);
 
   const std::chrono::milliseconds kept_;
   std::map<std::string, std::string> joins_;  // the keys of those that are there, by id
@@ -47,6 +54,8 @@ class LogHistory {
   std::set<std::string> in_round_;    // ids
   std::vector<std::string> leaving_;  // ids of hosts that take no part in the next round
   std::deque<Entry> history_;
+  std::map<std::string, KeptEntries> kept_entries_ = {{kReports, {}}, {kOrders, {}}};  // by log
+  size_t taken_ = 0;  // entries, since the lists were taken
 };
 
 }  // namespace muster

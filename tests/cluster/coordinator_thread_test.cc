@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+
 #include "muster/base/strings.h"
 #include "muster/cluster/order_log.h"
 #include "tests/cluster/coordinator_world.h"
@@ -22,6 +24,20 @@ CoordinatorThreadOptions options_of(bool take_over) {
           .take_over = take_over,
           .keeps_history = milliseconds(0)};
 }
+
+// It counts the questions for entries of a log.
+class CountingStore final : public MemoryStore {
+ public:
+  using MemoryStore::MemoryStore;
+  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) override {
+    ++questions_;
+    return MemoryStore::values(keys);
+  }
+  int questions() const { return questions_; }
+
+ private:
+  std::atomic<int> questions_{0};
+};
 
 class CoordinatorOverAStore : public testing::Test {
  protected:
@@ -79,7 +95,7 @@ class CoordinatorOverAStore : public testing::Test {
     return next(Order::Kind::start);
   }
 
-  std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>(400);
+  std::shared_ptr<CountingStore> store_ = std::make_shared<CountingStore>(400);
   int number_ = 0;
   int64_t next_order_ = 1;
 };
@@ -122,6 +138,28 @@ TEST_F(CoordinatorOverAStore, ASuccessorReadsWhatIsLeftOfTheLogs) {
   report({.kind = Report::Kind::ended, .from = "id-12", .round = 12});
   report({.kind = Report::Kind::ended, .from = "id-13", .round = 12});
   EXPECT_EQ(next(Order::Kind::finish).exit_code, 0);
+}
+
+// However many have come and gone. The first host is there from the beginning on, and its join is
+// the first entry.
+TEST_F(CoordinatorOverAStore, ASuccessorAsksForWhatIsThereAlone) {
+  auto coordinates = coordinator();
+  join("0");
+  join("1");
+  join("2");
+  next(Order::Kind::start);
+  const auto questions_of_successor = [&](int first, int last) {
+    for (int round = first; round <= last; ++round)
+      change({"0", cat(round + 1)}, cat(round), cat(round + 2), round);
+    coordinates.reset();
+    const int before = store_->questions();
+    coordinates = coordinator(/*take_over=*/true);
+    change({"0", cat(last + 2)}, cat(last + 1), cat(last + 3), last + 1);  // it has read them
+    return store_->questions() - before;
+  };
+  const int few = questions_of_successor(1, 10);
+  const int many = questions_of_successor(12, 600);
+  EXPECT_LE(many, few + 3) << "and " << few << " after ten";
 }
 
 // The time limit is the job's, whoever coordinates it, and whatever the time of day is there.

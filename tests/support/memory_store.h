@@ -9,7 +9,7 @@
 
 namespace muster {
 
-class MemoryStore final : public Store {
+class MemoryStore : public Store {
  public:
   explicit MemoryStore(size_t max_value_bytes = kMaxValueBytes)
       : max_value_bytes_(max_value_bytes) {}
