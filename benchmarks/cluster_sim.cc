@@ -1,6 +1,7 @@
 // What the coordinator of a job costs with more hosts than anybody has here, on a virtual clock and
 // a modelled network (cluster_simulation.h). Prints a table for each number of hosts, and the bars.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr double kBarProcessor = 2;  // seconds, for the start of 10,000 hosts
 constexpr int kBarHosts = 10'000;
+constexpr int kShareLost = 10;  // one host of so many, all at once
 
 struct Options {
   std::vector<int> hosts = {100, 1'000, 10'000};
@@ -34,7 +36,9 @@ void run(int hosts, const Options& options) {
   const PhaseCost start = simulation.start();
   print(start);
   print(simulation.lose_a_host());
-  print(simulation.replace_it());
+  print(simulation.replace_them());
+  print(simulation.lose_hosts(std::max(hosts / kShareLost, 1)));
+  print(simulation.replace_them());
   print(simulation.fail_everywhere());
   if (options.times > 0)
     print(simulation.come_and_go(options.times));

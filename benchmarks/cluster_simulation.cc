@@ -1,6 +1,7 @@
 // Events wait in a queue for their virtual time. A report takes the coordinator's link, then the
-// coordinator, which reads one after another; an order takes the link once for each host, and an
-// order to start twice more: each host asks for its part of the plan.
+// coordinator, which reads one after another; an order takes the link once for each host that waits
+// for it, and an order to start twice more: each host asks for its part of the plan. A host that
+// has not read all orders asks for the next ones, as real hosts do.
 #include "benchmarks/cluster_simulation.h"
 
 #include <algorithm>
@@ -135,20 +136,25 @@ PhaseCost ClusterSimulation::start() {
   return cost;
 }
 
-PhaseCost ClusterSimulation::lose_a_host() {
+PhaseCost ClusterSimulation::lose_hosts(int count) {
   const Totals before = totals();
-  const std::string gone = running_.back();
-  running_.pop_back();
-  tell({.kind = Report::Kind::lost, .from = gone}, before.time);
-  PhaseCost cost = run("a host is lost, all ranks end", before);
+  for (int i = 0; i < count; ++i) {
+    tell({.kind = Report::Kind::lost, .from = running_.back()}, before.time);
+    listeners_.erase(running_.back());
+    running_.pop_back();
+  }
+  const std::string name =
+      count == 1 ? "a host is lost, all ranks end" : cat(count, " hosts are lost at once");
+  PhaseCost cost = run(name, before);
   cost.seconds = last_ended_ - before.time;
   return cost;
 }
 
-PhaseCost ClusterSimulation::replace_it() {
+PhaseCost ClusterSimulation::replace_them() {
   const Totals before = totals();
-  join(before.time);
-  PhaseCost cost = run("another joins, all start", before);
+  for (auto there = std::ssize(running_); there < hosts_; ++there)
+    join(before.time);
+  PhaseCost cost = run("others join, all start", before);
   cost.seconds = last_started_ - before.time;
   return cost;
 }
@@ -166,7 +172,7 @@ PhaseCost ClusterSimulation::come_and_go(int times) {
   PhaseCost all{.name = cat("a host leaves and one joins, ", times, " times")};
   for (int i = 0; i < times; ++i) {
     now_ += kMinute;
-    for (const PhaseCost& cost : {lose_a_host(), replace_it()}) {
+    for (const PhaseCost& cost : {lose_a_host(), replace_them()}) {
       all.seconds += cost.seconds;
       all.processor += cost.processor;
       all.bytes_per_host += cost.bytes_per_host;
@@ -276,7 +282,8 @@ void ClusterSimulation::hear(const std::string& text) {
   history_.note(++reports_, report, clock(begin));
   std::vector<std::pair<Order, muster::WrittenOrder>> given;
   for (Order& order : coordinator_.on_report(std::move(report), clock(begin))) {
-    muster::WrittenOrder written = muster::write_order(store_, ++orders_, order);
+    muster::WrittenOrder written =
+        muster::write_order(store_, std::ssize(given_) + std::ssize(given) + 1, order);
     given.emplace_back(std::move(order), std::move(written));
   }
   const double took = thread_seconds() - before;
@@ -287,32 +294,56 @@ void ClusterSimulation::hear(const std::string& text) {
     give(order, written);
 }
 
-// Every host reads every order, and of an order to start its part.
+// Every host reads every order, and of an order to start its part. The log begins with this one for
+// a host that is new.
 void ClusterSimulation::give(const Order& order, const muster::WrittenOrder& written) {
   history_.note(order, written.keys, clock(free_));
-  const std::string& entry = store_.values().at(written.keys.front());
-  const Order read = muster::order_from_text(entry);
-  const bool is_start = order.kind == Order::Kind::start;
-  if (is_start) {
+  given_.push_back(
+      {.head = {.kind = order.kind, .round = order.round},
+       .stored = muster::order_from_text(store_.values().at(written.keys.front())).stored,
+       .whole = store_.bytes_of(written.keys)});
+  if (order.kind == Order::Kind::start) {
     running_ = order.hosts;
     round_ = order.round;
     places_.clear();
     for (const std::string& id : running_)
       places_.emplace(id, places_.size());
   }
-  const Order head{.kind = order.kind, .round = order.round};
-  const size_t whole = store_.bytes_of(written.keys);
   for (const std::string& id : running_) {
-    const double arrives = send(out_, free_, entry.size()) + delay(id);
-    if (!is_start) {
-      at(arrives, [this, id, head] { obey(id, head); });
+    const auto [at, is_new] = listeners_.try_emplace(id);
+    if (is_new)
+      at->second.reader = muster::OrderReader(std::ssize(given_));
+    if (std::exchange(at->second.waits, false))
+      answer(id, free_);
+  }
+}
+
+// With the orders that the host does not know and takes at a time.
+void ClusterSimulation::answer(const std::string& id, double time) {
+  const auto orders = listeners_.at(id).reader.read(store_, std::chrono::milliseconds(0));
+  size_t bytes = 0;
+  for (const std::string& order : orders)
+    bytes += order.size();
+  at(send(out_, time, bytes) + delay(id),
+     [this, id, count = orders.size()] { receive(id, count); });
+}
+
+// Where there are more, the host asks on; else it waits.
+void ClusterSimulation::receive(const std::string& id, size_t orders) {
+  Listener& listener = listeners_.at(id);
+  for (size_t i = 0; i < orders; ++i) {
+    const Given& given = given_.at(listener.reader.next() - 1);
+    listener.reader.pass();
+    if (given.head.kind != Order::Kind::start) {
+      obey(id, given.head);
       continue;
     }
-    const bool is_first = id == running_.front();
-    const size_t part = store_.bytes_of(muster::keys_of_part(read.stored, id));
-    at(arrives,
-       [this, id, head, bytes = part + (is_first ? whole : 0)] { ask_for_part(id, head, bytes); });
+    const size_t part = store_.bytes_of(muster::keys_of_part(given.stored, id));
+    ask_for_part(id, given.head, part + (id == running_.front() ? given.whole : 0));
   }
+  listener.waits = listener.reader.next() > std::ssize(given_);
+  if (!listener.waits)
+    at(send(in_, now_, kQuestionBytes) + delay(id), [this, id] { answer(id, now_); });
 }
 
 // The store answers at once.

@@ -17,6 +17,7 @@
 #include "muster/cluster/log_history.h"
 #include "muster/cluster/messages.h"
 #include "muster/cluster/order_log.h"
+#include "muster/cluster/order_reader.h"
 #include "muster/store/store.h"
 
 // Units: seconds and bytes.
@@ -69,9 +70,11 @@ class ClusterSimulation {
   // All hosts join within five seconds, and start their ranks.
   PhaseCost start();
   // A host is lost: until the ranks of all others have ended, which takes them half a second.
-  PhaseCost lose_a_host();
-  // Another host joins: until all ranks have started.
-  PhaseCost replace_it();
+  PhaseCost lose_a_host() { return lose_hosts(1); }
+  // So many in the same moment, as behind one switch.
+  PhaseCost lose_hosts(int count);
+  // As many hosts join as were lost: until all ranks have started.
+  PhaseCost replace_them();
   // Ranks of all hosts fail in the same moment: until all have started again.
   PhaseCost fail_everywhere();
   // A host leaves and another joins, `times` times, a minute from each to the next.
@@ -99,6 +102,19 @@ class ClusterSimulation {
     int64_t messages = 0;
   };
 
+  // An order that has been written: what hosts make of it, and the bytes of all its keys.
+  struct Given {
+    muster::Order head;
+    muster::StoredPlan stored;
+    size_t whole = 0;
+  };
+
+  // How far a host has read the log of orders.
+  struct Listener {
+    muster::OrderReader reader;
+    bool waits = true;  // at the store, for the next
+  };
+
   // One direction of the coordinator's link, on which messages follow one another.
   struct Link {
     double free = 0;
@@ -116,6 +132,8 @@ class ClusterSimulation {
   void tell(muster::Report report, double time);
   void hear(const std::string& text);
   void give(const muster::Order& order, const muster::WrittenOrder& written);
+  void answer(const std::string& id, double time);
+  void receive(const std::string& id, size_t orders);
   void ask_for_part(const std::string& id, const muster::Order& order, size_t bytes);
   void obey(const std::string& id, const muster::Order& order);
   void end_ranks_of(const std::string& id, int round, bool failed);
@@ -134,7 +152,8 @@ class ClusterSimulation {
   muster::LogHistory history_;
   ModelStore store_;
   int64_t reports_ = 0;
-  int64_t orders_ = 0;
+  std::vector<Given> given_;  // by their numbers, from 1
+  std::map<std::string, Listener> listeners_;
   int joined_ = 0;                          // hosts so far
   std::map<std::string, int> last_number_;  // of each host's reports
   std::vector<std::string> running_;        // hosts of the round

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
@@ -43,9 +44,10 @@ Member::Member(std::shared_ptr<Store> store, const HostFacts& facts, const Membe
     fail_errno("member: cannot make an eventfd", errno);
   give_sign_of_life();
   // Orders from before this host came are not for it.
-  next_order_ = store_->add(log_size_key(kOrders), 0) + 1;
-  while (store_->check({log_entry_key(kOrders, next_order_)}))
-    ++next_order_;
+  int64_t next = store_->add(log_size_key(kOrders), 0) + 1;
+  while (store_->check({log_entry_key(kOrders, next)}))
+    ++next;
+  log_ = OrderReader(next);
   store_->append(kReports,
                  to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
   const BlockedSignals blocked;  // in the threads, for good
@@ -209,31 +211,37 @@ void Member::elect() {
 
 // Waits a step at most. Throws: failed_precondition where the job's keys have been removed, or the
 // order has: then every host that lives has read it, and the others have given this one up.
-bool Member::take_next_order() {
-  std::string text;
-  try {
-    text = store_->get(log_entry_key(kOrders, next_order_), options_.silence.step());
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout)
-      throw;
-    const std::string key = log_entry_key(kOrders, next_order_);
-    const auto found = store_->values({log_size_key(kReports), log_size_key(kOrders)});
-    if (!found[0]) {
-      throw Error(ErrorCode::failed_precondition,
-                  "somebody has removed what the store had of this job");
-    }
-    const bool was_given = parse_int(found[1].value_or("0")).value_or(0) >= next_order_;
-    if (!was_given || store_->check({key}))
-      return false;
+void Member::take_next_orders() {
+  const std::vector<std::string> entries = log_.read(*store_, options_.silence.step());
+  // What follows the last order is for hosts that came too late.
+  std::ranges::find_if(entries, [this](const std::string& entry) { return take_order(entry); });
+  if (!entries.empty())
+    return;
+  const auto found = store_->values({log_size_key(kReports), log_size_key(kOrders)});
+  if (!found[0]) {
     throw Error(ErrorCode::failed_precondition,
-                "this host was not heard for so long that the others went on without it");
+                "somebody has removed what the store had of this job");
   }
-  Order order = read_order_of_host(*store_, text, id_);  // where this fails, it is asked for again
-  ++next_order_;
-  const std::lock_guard lock(mutex_);
-  finished_ = order.kind == Order::Kind::finish;
-  orders_.push(std::move(order));
-  return true;
+  const bool was_given = parse_int(found[1].value_or("0")).value_or(0) >= log_.next();
+  if (!was_given || store_->check({log_entry_key(kOrders, log_.next())}))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              "this host was not heard for so long that the others went on without it");
+}
+
+// The agent is woken for each, as the next may take long to read, or fail. Returns whether it was
+// the last.
+bool Member::take_order(const std::string& entry) {
+  Order order = read_order_of_host(*store_, entry, id_);  // where this fails, it is asked for again
+  log_.pass();
+  const bool is_last = order.kind == Order::Kind::finish;
+  {
+    const std::lock_guard lock(mutex_);
+    finished_ = is_last;
+    orders_.push(std::move(order));
+  }
+  wake();
+  return is_last;
 }
 
 // The listener's thread. The lock is not held while the store is asked.
@@ -252,8 +260,7 @@ void Member::listen() {
         elect();
       if (part_ != Part::none)
         wake();
-      if (take_next_order())
-        wake();
+      take_next_orders();
     } catch (const std::exception& error) {
       answered = false;
       failed(error);

@@ -19,6 +19,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/cluster/messages.h"
+#include "muster/cluster/order_reader.h"
 #include "muster/cluster/silence.h"
 #include "muster/store/tcp_store.h"
 
@@ -66,7 +67,8 @@ class Member {
   void listen();
   void give_sign_of_life();
   void elect();
-  bool take_next_order();  // false: there is none yet
+  void take_next_orders();
+  bool take_order(const std::string& entry);
   void send_reports();
   bool sent(const Report& report);
   void reached(Clock::time_point asked);
@@ -79,7 +81,7 @@ class Member {
   const std::shared_ptr<Store> store_;
   TcpStore* const served_;  // the store, where a server has it; else nothing
   int next_number_ = 1;
-  int64_t next_order_ = 1;  // the first that is for this host
+  OrderReader log_;  // from the first order on that is for this host
   Fd ready_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // reports_, ends_, lost_

@@ -1,0 +1,55 @@
+// A single order costs one question, which waits for it. Each that follows without a pause lets the
+// next question ask for one more, so a question that is in vain is a short one.
+#include "muster/cluster/order_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/cluster/messages.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t kMostAtATime = 256;
+
+}  // namespace
+
+void OrderReader::pass() {
+  ++next_;
+  ++in_a_row_;
+}
+
+// Those that are there from next_ on, without a gap.
+std::vector<std::string> OrderReader::several(Store& store) const {
+  std::vector<std::string> keys;
+  for (int64_t i = 0; i < std::min(in_a_row_, kMostAtATime); ++i)
+    keys.push_back(log_entry_key(kOrders, next_ + i));
+  std::vector<std::string> entries;
+  for (auto& entry : store.values(keys)) {
+    if (!entry)
+      break;
+    entries.push_back(*std::move(entry));
+  }
+  return entries;
+}
+
+std::vector<std::string> OrderReader::read(Store& store, std::chrono::milliseconds patience) {
+  if (in_a_row_ > 1) {
+    std::vector<std::string> entries = several(store);
+    if (!entries.empty())
+      return entries;
+    in_a_row_ = 0;
+  }
+  try {
+    return {store.get(log_entry_key(kOrders, next_), patience)};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout)
+      throw;
+    in_a_row_ = 0;
+    return {};
+  }
+}
+
+}  // namespace muster
