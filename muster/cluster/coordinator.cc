@@ -77,11 +77,13 @@ std::vector<Order> Coordinator::on_report(Report report, Clock::time_point now) 
   return on_tick(now);
 }
 
-// A host whose store did not answer reports again, and both reports may have arrived.
+// A host whose store did not answer reports again, and both reports may have arrived. What one that
+// takes no part tells again changes nothing.
 bool Coordinator::is_told_again(const Report& report) {
-  if (report.number == 0)
+  const auto member = members_.find(report.from);
+  if (report.number == 0 || member == members_.end())
     return false;
-  int& last = last_numbers_[report.from];
+  int& last = member->second.last_report;
   if (report.number <= last)
     return true;
   last = report.number;
@@ -166,7 +168,9 @@ void Coordinator::on_failing(const Report& report) {
 void Coordinator::on_ended(const Report& report) {
   if (!is_of_round(report) || leave_in_place(report))
     return;
-  members_.at(report.from).ended = true;
+  Member& member = members_.at(report.from);
+  member.ended = true;
+  some_have_ended_ |= member.has_ranks;
   for (const RankExit& exit : report.exits)
     note_end(exit);
   if (!report.error.empty())
@@ -247,6 +251,7 @@ void Coordinator::go_on_without(const std::string& id, bool lost) {
   const auto found = members_.find(id);
   const std::string name = name_of(id);
   const bool mattered = found->second.in_round && !found->second.ended;
+  hosts_in_round_ -= found->second.in_round ? 1 : 0;
   members_.erase(found);
   if (lost)  // in case it lives
     refuse(id, "it was given up: no sign of life, or ranks that did not end in time");
@@ -474,6 +479,8 @@ void Coordinator::enter_round(const Order& order) {
   round_began_ = now_;
   trouble_ = {};
   exits_.clear();
+  hosts_in_round_ = 0;
+  some_have_ended_ = false;
   for (auto& [id, member] : members_)
     member.in_round = member.ended = false;
   for (int index = 0; const std::string& id : order.hosts) {
@@ -483,6 +490,7 @@ void Coordinator::enter_round(const Order& order) {
       continue;  // in a replay: it was refused since
     Member& member = found->second;
     member.in_round = true;
+    ++hosts_in_round_;
     member.has_ranks = ranks.count > 0;
     member.planned_name =
         member.has_ranks ? order.plan.ranks.at(ranks.first).host : member.facts.host.name;
@@ -524,6 +532,12 @@ std::string Coordinator::name_of(const std::string& id) const {
     return id;
   const HostFacts& facts = found->second.facts;
   return facts.address.empty() ? facts.host.name : cat(facts.host.name, " (", facts.address, ")");
+}
+
+// The plan and the ids of the round's hosts are those of one round.
+size_t Coordinator::remembered() const {
+  return members_.size() + holders_.size() + newcomers_.size() + failures_of_.size() +
+         failed_.size() + set_aside_.size() + trouble_.failures.size() + exits_.size();
 }
 
 }  // namespace muster

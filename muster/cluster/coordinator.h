@@ -11,7 +11,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -77,6 +79,8 @@ class Coordinator {
   std::vector<std::string> live_hosts() const;
   // "b (10.0.0.2)", for messages; the id itself for one that never joined.
   std::string name_of(const std::string& id) const;
+  // How many things it knows of hosts and ranks. That must not grow while hosts come and go.
+  size_t remembered() const;
 
  private:
   enum class Phase { gathering, running, stopping, finished };
@@ -87,6 +91,7 @@ class Coordinator {
     bool ended = false;  // its ranks of the round
     bool leaves = false;
     bool has_ranks = true;          // in the round
+    int last_report = 0;            // its number
     std::string planned_name = {};  // in the round's plan
   };
   // An agent that wants the place of one that is there: it may have been started again, or started
@@ -137,6 +142,8 @@ class Coordinator {
   void do_without(const std::string& id, const std::string& error);
   // Counts a failure of the host's ranks, or of starting them. True: it is set aside from now on.
   bool count_failure(const std::string& name, bool can_be_spared);
+  void note_new_failure(const std::string& name);
+  bool is_there(const std::string& name) const;
   std::string set_aside_text(const std::string& name) const;
   void stop_round(const std::string& reason);
   void round_over();
@@ -187,9 +194,11 @@ class Coordinator {
   std::map<int, std::string> holders_;
   std::string first_running_;  // no member before it has ranks of the round that run
   std::multimap<std::string, Newcomer> newcomers_;  // by the id of the member whose place they want
-  std::map<std::string, int> last_numbers_;         // of the reports of each
   std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
+  std::deque<std::string> failed_;          // these names: who failed first is the first
   std::set<std::string> set_aside_;         // names
+  int hosts_in_round_ = 0;
+  bool some_have_ended_ = false;  // hosts with ranks of the round
   Trouble trouble_;
   std::vector<RankExit> exits_;  // of the round
   std::vector<Order> orders_;    // to be given

@@ -19,6 +19,8 @@ namespace muster {
 
 namespace {
 
+constexpr size_t kAwayWithFailures = 100;  // hosts
+
 // --nnodes as the user writes it.
 std::string size_text(int low, int high) {
   return low == high ? cat(low) : cat(low, ":", high);
@@ -43,16 +45,9 @@ void Coordinator::on_join(Report report) {
   tell_differences(facts);
   if (facts.node_rank)
     holders_[*facts.node_rank] = report.from;
-  members_[report.from] = {.facts = *std::move(report.facts)};
-  if (phase_ != Phase::running || !rules_.elastic())
-    return;
-  const auto members = std::views::values(members_);
-  const auto in_round = std::ranges::count_if(members, &Member::in_round);
-  const bool some_have_ended = std::ranges::any_of(members, [](const Member& member) {
-    return member.in_round && member.ended && member.has_ranks;
-  });
-  const bool is_spare = in_round >= rules_.max_hosts || some_have_ended;
-  if (is_spare)
+  members_[report.from] = {.facts = *std::move(report.facts), .last_report = report.number};
+  const bool is_spare = hosts_in_round_ >= rules_.max_hosts || some_have_ended_;
+  if (phase_ != Phase::running || !rules_.elastic() || is_spare)
     return;
   const std::string what = cat("host ", name_of(report.from), " has joined");
   if (regroup_in_place(what))
@@ -159,11 +154,33 @@ void Coordinator::do_without(const std::string& id, const std::string& error) {
 
 bool Coordinator::count_failure(const std::string& name, bool can_be_spared) {
   const int failures = ++failures_of_[name];
+  if (failures == 1)
+    note_new_failure(name);
   if (failures < rules_.max_host_failures || !can_be_spared)
     return false;
   set_aside_.insert(name);
   say_(set_aside_text(name));
   return true;
+}
+
+// A host that has failed may be away and come back, so its failures stay. But where hosts come with
+// ever new names, those that failed first and are not there are forgotten at some number.
+void Coordinator::note_new_failure(const std::string& name) {
+  const size_t most = kAwayWithFailures + 2 * rules_.max_hosts;
+  const auto first = std::ranges::find_if_not(
+      failed_, [this](const std::string& failed) { return is_there(failed); });
+  if (failed_.size() >= most && first != failed_.end()) {
+    failures_of_.erase(*first);
+    set_aside_.erase(*first);
+    failed_.erase(first);
+  }
+  failed_.push_back(name);
+}
+
+bool Coordinator::is_there(const std::string& name) const {
+  return std::ranges::any_of(std::views::values(members_), [&](const Member& member) {
+    return member.facts.host.name == name || member.planned_name == name;
+  });
 }
 
 std::string Coordinator::set_aside_text(const std::string& name) const {

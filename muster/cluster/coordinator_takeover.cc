@@ -71,6 +71,8 @@ void Coordinator::replay(const Order& order) {
     return;
   restarts_ = order.restart_count;
   failures_of_ = order.failures;
+  const auto names = std::views::keys(failures_of_);
+  failed_ = {names.begin(), names.end()};
   set_aside_ = order.set_aside;
   rules_.launch = order.launch;
   enter_round(order);

@@ -19,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/cluster/host_telemetry.h"
 #include "muster/cluster/kept_entries.h"
 #include "muster/cluster/order_log.h"
 
@@ -148,7 +149,7 @@ std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
     Report report = report_from_text(*text);
     log(LogLevel::debug, cat("report ", number, ": ", to_string(report.kind), " of ", report.from));
     history_.note(number, report, now);
-    if (report.kind == Report::Kind::join && report.facts) {
+    if (options_.notes_joins && report.kind == Report::Kind::join && report.facts) {
       const std::lock_guard lock(mutex_);
       joined_.insert(report.facts->host.name);
     }
@@ -171,6 +172,7 @@ void CoordinatorThread::serve() {
     watch_signs_of_life(orders);
     give(orders);
     forget_history();
+    remembered_ = coordinator_.remembered() + signs_.size();
     if (coordinator_.finished() && !coordinator_.has_hosts()) {
       all_left_ = true;
       return;
@@ -263,6 +265,9 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
     std::ranges::move(more, std::back_inserter(orders));
   };
   const std::vector<std::string> ids = coordinator_.live_hosts();
+  // Those of hosts that have left go.
+  std::erase_if(signs_,
+                [&](const auto& sign) { return !std::ranges::binary_search(ids, sign.first); });
   const auto keys = mapped(ids, sign_of_life_key);
   const auto values = store_->values(keys);
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -300,8 +305,11 @@ void CoordinatorThread::forget_history() {
   const std::vector<std::string> keys = history_.take_due(Clock::now());
   size_t removed = 0;
   try {
-    for (; removed < keys.size(); ++removed)
+    for (; removed < keys.size(); ++removed) {
+      if (const auto host = host_of_sign_of_life(keys[removed]))
+        forget_host_telemetry(*store_, *host);
       store_->remove(keys[removed]);
+    }
     tell_kept_entries();
   } catch (const Error& error) {
     log(LogLevel::debug,

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +29,7 @@ struct CoordinatorThreadOptions {
   bool take_over = false;  // there was another coordinator: read what it did first
   // How long entries of the logs stay that nobody needs; nothing: as long as a host may be silent.
   std::optional<std::chrono::milliseconds> keeps_history = {};
+  bool notes_joins = false;  // for has_joined()
   // Since 1970; for tests. It may jump.
   std::function<std::chrono::milliseconds()> time_of_day = {};
 };
@@ -51,8 +53,11 @@ class CoordinatorThread {
   // The order to finish, when it has been given.
   std::optional<Order> result() const;
 
-  // Whether a host of this name has ever joined.
+  // Whether a host of this name has ever joined, where the options say so.
   bool has_joined(const std::string& host) const;
+
+  // As Coordinator::remembered(), with the signs of life.
+  size_t remembered() const { return remembered_; }
 
  private:
   void run();
@@ -84,6 +89,7 @@ class CoordinatorThread {
   mutable std::mutex mutex_;
   std::optional<Order> result_;
   std::set<std::string> joined_;  // the hosts' names
+  std::atomic<size_t> remembered_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> done_{false};
   std::atomic<bool> all_left_{false};

@@ -71,8 +71,9 @@ std::string sample_key(const std::string& host, const std::string& asker) {
   return cat("sample/", host, "/", asker);
 }
 
-std::string activity_key(const std::string& host, int rank) {
-  return cat("activity/", host, "/", rank);
+// The ranks of a host change from round to round, their places there begin at 0.
+std::string activity_key(const std::string& host, size_t place) {
+  return cat("activity/", host, "/", place);
 }
 
 // `place` is that of the files below RUN_DIR/trace, by attempt and rank: "3/1".
@@ -98,6 +99,12 @@ std::string take_word(std::string& text) {
   std::string word = text.substr(0, text.find(' '));
   text.erase(0, word.size() + 1);
   return word;
+}
+
+// Requests that nobody has taken, up to the last one.
+void remove_requests(Store& store, const std::string& host, int64_t last) {
+  while (last > 0 && store.remove(log_entry_key(request_log(host), last)))
+    --last;
 }
 
 bool is_in(const RankRange& ranks, int rank) {
@@ -333,7 +340,8 @@ void HostTelemetry::State::take_samples() {
   }
 }
 
-// Requests that came before this agent began are not for it.
+// Requests that came before this agent began are not for it. The one that comes after the end wakes
+// this thread.
 void HostTelemetry::State::answer() {
   int64_t next = 0;
   while (
@@ -341,6 +349,7 @@ void HostTelemetry::State::answer() {
     if (!pause(kAskEvery))
       return;
   }
+  without_error([&] { remove_requests(*store, options.host, next - 1); });
   for (;;) {
     const std::string key = log_entry_key(request_log(options.host), next);
     std::string request;
@@ -351,9 +360,9 @@ void HostTelemetry::State::answer() {
         return;
       continue;
     }
+    without_error([&] { store->remove(key); });
     if (!pause(kNow))
       return;
-    without_error([&] { store->remove(key); });
     ++next;
     without_error([&] { answer_to(request); });
   }
@@ -410,13 +419,13 @@ void HostTelemetry::leave(int attempt) {
   without_error([this] { leave_events(); });
 }
 
-// The activity of each rank has a key of its own, as etcd's values are small. It replaces that of
+// The activity of each rank has a key of its own, as etcd's values are small. It replaces one of
 // the attempt before.
 void HostTelemetry::leave_activity(int attempt) {
   const HostTelemetryOptions& options = state_->options;
   for (const int rank : numbers_in(options.ranks)) {
     without_error([&] {
-      state_->store->set(activity_key(options.host, rank),
+      state_->store->set(activity_key(options.host, rank - options.ranks.first),
                          cat(attempt, " ", pack_activity(options.run_dir, attempt, rank)));
     });
   }
@@ -464,7 +473,7 @@ void HostTelemetry::collect(int last_attempt) {
 void HostTelemetry::collect_activity(const std::string& host, const RankRange& ranks, int attempt) {
   for (const int rank : numbers_in(ranks)) {
     without_error([&] {
-      auto activity = take_value(*state_->store, activity_key(host, rank));
+      auto activity = take_value(*state_->store, activity_key(host, rank - ranks.first));
       if (!activity || take_word(*activity) != cat(attempt))
         return;
       unpack_activity(*activity, state_->options.run_dir, attempt, rank);
@@ -482,6 +491,17 @@ void HostTelemetry::collect_events(const std::string& host) {
     if (events)
       unpack_events(*events, state_->options.run_dir, place);
   }
+}
+
+// The lists say what there is, or the places that follow one another.
+void forget_host_telemetry(Store& store, const std::string& host) {
+  for (size_t place = 0; store.remove(activity_key(host, place));)
+    ++place;
+  for (const std::string& place :
+       split(take_value(store, events_list_key(host)).value_or(""), '\n'))
+    store.remove(events_key(host, place));
+  const auto asked = take_value(store, log_size_key(request_log(host)));
+  remove_requests(store, host, parse_int(asked.value_or("0")).value_or(0));
 }
 
 }  // namespace muster

@@ -78,4 +78,8 @@ class HostTelemetry {
   std::shared_ptr<State> state_;
 };
 
+// Removes what a host that has left the job has left in the store, and what it was asked. Throws:
+// as Store.
+void forget_host_telemetry(Store& store, const std::string& host);
+
 }  // namespace muster

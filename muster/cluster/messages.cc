@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "muster/base/compress.h"
@@ -25,6 +27,8 @@ namespace muster {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kAlive = "alive/";
 
 // The names are in the order of the kinds.
 constexpr std::array<const char*, 6> kReportKinds = {
@@ -195,7 +199,13 @@ Value parse(const std::string& message,
 }  // namespace
 
 std::string sign_of_life_key(const std::string& id) {
-  return cat("alive/", id);
+  return cat(kAlive, id);
+}
+
+std::optional<std::string> host_of_sign_of_life(const std::string& key) {
+  if (!key.starts_with(kAlive))
+    return std::nullopt;
+  return key.substr(kAlive.size());
 }
 
 const char* to_string(Report::Kind kind) {

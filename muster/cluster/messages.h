@@ -25,6 +25,8 @@ inline constexpr const char* kOrders = "orders";
 
 // The key under which a host counts up as long as it lives.
 std::string sign_of_life_key(const std::string& id);
+// Whose sign of life it is; nothing for another key.
+std::optional<std::string> host_of_sign_of_life(const std::string& key);
 
 // All that a host tells of itself when it joins.
 struct HostFacts {

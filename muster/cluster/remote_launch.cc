@@ -178,11 +178,11 @@ class RemoteJob {
         TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
     rules_ = rules_of(options_, cluster_);
     check_folder_owner(run_dir());
-    coordinator_ =
-        std::make_unique<CoordinatorThread>(store_,
-                                            rules_,
-                                            planner_of(options_),
-                                            CoordinatorThreadOptions{.silence = cluster_.silence});
+    coordinator_ = std::make_unique<CoordinatorThread>(
+        store_,
+        rules_,
+        planner_of(options_),
+        CoordinatorThreadOptions{.silence = cluster_.silence, .notes_joins = true});
   }
 
   // The name of the folder is the same on every host.

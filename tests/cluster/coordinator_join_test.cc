@@ -350,5 +350,31 @@ TEST(Coordinator, AHostThatCannotStartEndsTheJobWithItsReason) {
               testing::AllOf(HasSubstr("host b"), HasSubstr("GPU 0 is leased")));
 }
 
+// Each with a name of its own: some fail to start, others leave.
+TEST(Coordinator, HostsThatCameAndWentAreForgotten) {
+  World world(between(1, 3));
+  world.join("1");
+  world.after(std::chrono::hours(1));
+  int round = 1;
+  const auto come_and_go = [&](int first, int last) {
+    for (int host = first; host <= last; ++host) {
+      const std::string id = "id-" + cat(host);
+      world.join(cat(host));
+      world.end("1", round++);
+      world.report({.kind = Report::Kind::ended,
+                    .from = id,
+                    .number = 1,
+                    .round = round,
+                    .error = "no devices"});
+      world.end("1", round++);
+      world.report({.kind = Report::Kind::leave, .from = id, .number = 2});
+    }
+    return world.coordinator().remembered();
+  };
+  const size_t few = come_and_go(1'000, 1'199);
+  EXPECT_EQ(come_and_go(1'200, 1'999), few);
+  EXPECT_EQ(round, 2'001) << "each came and went";
+}
+
 }  // namespace
 }  // namespace muster

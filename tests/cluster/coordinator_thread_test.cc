@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/order_log.h"
 #include "tests/cluster/coordinator_world.h"
@@ -72,6 +74,18 @@ class CoordinatorOverAStore : public testing::Test {
     store_->append(kReports, to_text(report));
   }
 
+  // What a host has left in the store for the others, and what it was asked and has not answered.
+  void leave_telemetry(const std::string& name) {
+    const std::string id = "id-" + name;
+    store_->set("activity/" + id + "/0", "0 some");
+    store_->set("activity/" + id + "/1", "0 more");
+    store_->set("events/" + id, "0/0\n0/1\n");
+    store_->set("events/" + id + "/0/0", "events");
+    store_->set("events/" + id + "/0/1", "events");
+    store_->append("ask/" + id, "somebody 1 sample");
+    store_->append("ask/" + id, "somebody 2 sample");
+  }
+
   // The next order of this kind. The log's entries are read in turn, as hosts do.
   Order next(Order::Kind kind) {
     for (;;) {
@@ -110,6 +124,7 @@ TEST_F(CoordinatorOverAStore, ItsLogsDoNotGrowWhileHostsComeAndGo) {
   for (int round = 1; round <= 50; ++round) {
     const std::string gone = cat(round - 1);
     const std::vector<std::string> others = {cat(round), cat(round + 1)};
+    leave_telemetry(gone);
     const Order order = change(others, gone, cat(round + 2), round);
     EXPECT_EQ(order.round, round + 1);
     EXPECT_THAT(order.hosts,
@@ -117,8 +132,28 @@ TEST_F(CoordinatorOverAStore, ItsLogsDoNotGrowWhileHostsComeAndGo) {
     most = std::max(most, store_->num_keys());
   }
   // Three joins, the sizes of both logs, the age of the job; and of the last two rounds an
-  // order in some parts, a refusal, a stop and three reports each.
-  EXPECT_LT(most, 60);
+  // order in some parts, a refusal, a stop, three reports and what the host left each.
+  EXPECT_LT(most, 90);
+}
+
+// Their signs of life are seen while they are there.
+TEST_F(CoordinatorOverAStore, ItForgetsHostsThatHaveLeft) {
+  CoordinatorThreadOptions options = options_of(/*take_over=*/false);
+  options.silence = Silence(milliseconds(1'600));
+  const auto coordinates = coordinator(between(2, 3), options);
+  const auto wait_until = [&](bool is_there) {
+    const Deadline deadline(kLong);
+    // A host that is there, and its sign of life.
+    while (!deadline.passed() && (coordinates->remembered() >= 2) != is_there)
+      std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_FALSE(deadline.passed());
+  };
+  for (int host = 0; host < 5; ++host) {
+    join(cat(host));
+    wait_until(true);
+    report({.kind = Report::Kind::leave, .from = "id-" + cat(host)});
+    wait_until(false);
+  }
 }
 
 TEST_F(CoordinatorOverAStore, ASuccessorReadsWhatIsLeftOfTheLogs) {

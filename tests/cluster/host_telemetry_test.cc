@@ -68,5 +68,19 @@ TEST_F(HostTelemetryTest, ALateRequestOutlivesAPlanThatCannotBeRead) {
   telemetry.finish();
 }
 
+// A job of weeks begins many rounds, and each has telemetry of its own.
+TEST_F(HostTelemetryTest, AnEndLeavesNoRequestBehind) {
+  const auto store = std::make_shared<MemoryStore>();
+  for (int round = 1; round <= 3; ++round) {
+    HostTelemetry telemetry(store, first(both));
+    telemetry.finish();
+  }
+  const Deadline deadline(std::chrono::seconds(30));
+  while (store->num_keys() > 1 && !deadline.passed())  // one is their number
+    std::this_thread::yield();
+  forget_host_telemetry(*store, "a");
+  EXPECT_EQ(store->num_keys(), 0);
+}
+
 }  // namespace
 }  // namespace muster
