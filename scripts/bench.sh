@@ -28,4 +28,5 @@ if [ -x "$build/benchmarks/trace_bench" ]; then
   "$build/bin/muster" run --trace -n 2 --cpu-slots 2 --run-dir "$folder" "$build/benchmarks/trace_bench"
 fi
 "$python" benchmarks/fault_bench.py "$build/bin/muster" --python "$python"
+python3 benchmarks/agents_bench.py "$build/bin/muster" --agents 100
 "$build/benchmarks/launch_bench" --python "$python" "$@"
