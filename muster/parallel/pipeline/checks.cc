@@ -12,7 +12,9 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/capabilities.h"
 #include "muster/ddp/replica_check.h"
+#include "muster/parallel/pipeline/message_order.h"
 #include "muster/parallel/pipeline/messages.h"
 #include "muster/parallel/pipeline/simulation.h"
 
@@ -101,6 +103,8 @@ std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
   }
   try {
     check(schedule);
+    if (capabilities_of(group.backend()).matches_by_order)
+      check_over_nccl(schedule);
   } catch (const Error& error) {
     return cat(error.what(), " (rank ", group.job_rank(), ")");
   }

@@ -4,6 +4,7 @@
 #include "muster/parallel/pipeline/messages.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -21,8 +22,6 @@
 namespace muster {
 
 namespace {
-
-using MessageKind = PipelineAction::Kind;
 
 // A form's message has a fixed length, so its receiver can wait for it without knowing the form.
 constexpr int64_t kMostDimensions = 14;
@@ -44,33 +43,6 @@ PipelineChannels channels_over(ProcessGroup group) {
 
 }  // namespace
 
-// It returns the message that must come before the action, or nothing where none is needed.
-std::optional<PipelineMessage> needed_by(const PipelineAction& action,
-                                         const PipelineSchedule& schedule) {
-  if (action.kind == MessageKind::forward) {
-    if (action.stage == 0)
-      return std::nullopt;
-    return PipelineMessage{false, action.stage, action.micro_batch};
-  }
-  if (action.kind == MessageKind::weight_grad || action.stage + 1 == schedule.stages)
-    return std::nullopt;
-  return PipelineMessage{true, action.stage + 1, action.micro_batch};
-}
-
-// A message is named by the later of its two stages, as in needed_by(), so both sides name it
-// alike.
-std::optional<PipelineMessage> made_by(const PipelineAction& action,
-                                       const PipelineSchedule& schedule) {
-  if (action.kind == MessageKind::forward) {
-    if (action.stage + 1 == schedule.stages)
-      return std::nullopt;
-    return PipelineMessage{false, action.stage + 1, action.micro_batch};
-  }
-  if (action.kind == MessageKind::weight_grad || action.stage == 0)
-    return std::nullopt;
-  return PipelineMessage{true, action.stage, action.micro_batch};
-}
-
 TensorForm form_of(const at::Tensor& tensor) {
   return {.sizes = tensor.sizes().vec(), .type = tensor.scalar_type()};
 }
@@ -82,16 +54,15 @@ std::string to_text(const TensorForm& form) {
 // All ranks construct it together, since a group may be made for each of the directions.
 PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& schedule)
     : PipelineMessages(channels_over(std::move(group)), schedule) {
-  if (capabilities_of(this->group().backend()).matches_by_order)
+  if (matches_by_order_)
     connect(schedule);
 }
 
 PipelineMessages::PipelineMessages(const PipelineChannels& channels,
                                    const PipelineSchedule& schedule)
     : channels_(channels),
-      ranks_(schedule.ranks),
-      stages_(schedule.stages),
-      micro_batches_(schedule.micro_batches),
+      schedule_(schedule),
+      matches_by_order_(capabilities_of(group().backend()).matches_by_order),
       order_(schedule.ranks),
       begun_(order_.size(), 0),
       forms_(schedule.stages) {
@@ -128,18 +99,9 @@ void PipelineMessages::connect(const PipelineSchedule& schedule) {
   }
 }
 
-// A gradient comes from its stage itself, and an activation from the stage before.
-int PipelineMessages::sender(const PipelineMessage& message) const {
-  return (message.is_gradient ? message.stage : message.stage - 1) % ranks_;
-}
-
-int PipelineMessages::receiver(const PipelineMessage& message) const {
-  return (message.is_gradient ? message.stage - 1 : message.stage) % ranks_;
-}
-
 // Each message has a tag of its own: activations first, then gradients, and forms behind both.
 int PipelineMessages::tag_of(const PipelineMessage& message) const {
-  return ((message.is_gradient ? stages_ : 0) + message.stage) * micro_batches_ +
+  return ((message.is_gradient ? schedule_.stages : 0) + message.stage) * schedule_.micro_batches +
          message.micro_batch;
 }
 
@@ -212,7 +174,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   words[1] = dimensions;
   std::copy(form.sizes.begin(), form.sizes.end(), words + 2);
   const int to = receiver(message);
-  const int tag = 2 * stages_ * micro_batches_ + message.stage;
+  const int tag = 2 * schedule_.stages * schedule_.micro_batches + message.stage;
   sending_.push_back({channel(group().rank(), to).send_async(header, to, tag), header});
 }
 
@@ -220,7 +182,8 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
 TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
   const at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong);
   const int from = sender(message);
-  channel(from, group().rank()).recv(header, from, 2 * stages_ * micro_batches_ + message.stage);
+  channel(from, group().rank())
+      .recv(header, from, 2 * schedule_.stages * schedule_.micro_batches + message.stage);
   const auto* const words = header.const_data_ptr<int64_t>();
   return {.sizes = {words + 2, words + 2 + words[1]},
           .type = static_cast<at::ScalarType>(words[0])};
@@ -244,12 +207,16 @@ bool PipelineMessages::begin_next(int from, bool may_wait) {
   return true;
 }
 
-// It only starts receives and never waits: what cannot start yet is left to receive().
-void PipelineMessages::expect(const PipelineMessage& message) {
-  const int from = sender(message);
+// It only starts receives and never waits: what cannot start yet is left to receive(). A receive
+// that would keep the action's own send waiting, and with it the next rank, comes after that.
+void PipelineMessages::expect(const PipelineAction& action, const PipelineAction& next) {
+  const auto message = needed_by(next, schedule_);
+  if (!message || (matches_by_order_ && !may_receive_ahead(action, next, schedule_)))
+    return;
+  const int from = sender(*message);
   if (from == group().rank())
     return;
-  while (!receiving_.contains(message))
+  while (!receiving_.contains(*message))
     if (!begin_next(from, /*may_wait=*/false))
       return;
 }

@@ -1,10 +1,10 @@
 // The messages between a pipeline's ranks: activations forward, gradients back. Used only by
 // pipeline.cc.
 //
-// Between two ranks each direction is its own queue, and a receiver takes messages in the order of
-// the sender's schedule, which it knows. So neither direction waits for the other, if each
-// direction has its own communicator. (NCCL pairs operations by their order, and would otherwise
-// pair a send with a send.)
+// A receiver takes messages in the order of the sender's schedule, which it knows. NCCL pairs
+// operations by their order, and would pair a send with a send: so the directions have a
+// communicator each. A rank's sends and receives on one of them wait for one another
+// (message_order.h), and schedules that would wait forever are refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,23 +17,10 @@
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/pipeline/message_order.h"
 #include "muster/parallel/pipeline/schedule.h"
 
 namespace muster {
-
-// An activation on its way into `stage`, or its gradient on the way back.
-struct PipelineMessage {
-  bool is_gradient;
-  int stage;
-  int micro_batch;
-  auto operator<=>(const PipelineMessage&) const = default;
-};
-
-// The message that `action` needs from, or gives to, another stage; nothing at the pipeline's ends.
-std::optional<PipelineMessage> needed_by(const PipelineAction& action,
-                                         const PipelineSchedule& schedule);
-std::optional<PipelineMessage> made_by(const PipelineAction& action,
-                                       const PipelineSchedule& schedule);
 
 struct TensorForm {
   std::vector<int64_t> sizes;
@@ -65,8 +52,9 @@ class PipelineMessages {
   // stage also carries its form. Throws: invalid_argument if a later one has another form.
   void send(const PipelineMessage& message, const at::Tensor& tensor);
 
-  // Starts receives that can be started without waiting.
-  void expect(const PipelineMessage& message);
+  // Starts the receive of what `next` needs before `action` sends, if that can be done without
+  // waiting, and keeps nothing waiting.
+  void expect(const PipelineAction& action, const PipelineAction& next);
 
   // Blocking: until the message has arrived.
   at::Tensor receive(const PipelineMessage& message);
@@ -83,18 +71,19 @@ class PipelineMessages {
     Work work;
     at::Tensor tensor;
   };
-  int sender(const PipelineMessage& message) const;
-  int receiver(const PipelineMessage& message) const;
   ProcessGroup& channel(int from, int to) { return from < to ? channels_.up : channels_.down; }
   ProcessGroup& group() { return channels_.group; }
   int tag_of(const PipelineMessage& message) const;
+  int sender(const PipelineMessage& message) const { return sender_of(message, schedule_); }
+  int receiver(const PipelineMessage& message) const { return receiver_of(message, schedule_); }
   bool begin_next(int from, bool may_wait);
   void connect(const PipelineSchedule& schedule);
   void send_form(const PipelineMessage& message, const TensorForm& form);
   TensorForm receive_form(const PipelineMessage& message);
 
   PipelineChannels channels_;
-  int ranks_, stages_, micro_batches_;
+  PipelineSchedule schedule_;
+  bool matches_by_order_;
   std::vector<std::vector<PipelineMessage>> order_;  // from each rank to this one
   std::vector<size_t> begun_;                        // of order_
   std::map<PipelineMessage, Transfer> receiving_;

@@ -43,14 +43,6 @@ namespace {
 
 using RunKind = PipelineAction::Kind;
 
-// The schedule of an evaluation: the forwards alone, in the same order.
-PipelineSchedule forwards_of(PipelineSchedule schedule) {
-  for (auto& actions : schedule.actions)
-    std::erase_if(actions,
-                  [](const PipelineAction& action) { return action.kind != RunKind::forward; });
-  return schedule;
-}
-
 // A parameter that several stages share comes once, so an optimizer steps it once.
 std::vector<at::Tensor> parameters_of(const std::vector<PipelineStage>& stages) {
   std::set<const void*> seen;
@@ -137,7 +129,6 @@ struct Pipeline::State {
   void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void backward(const PipelineAction& action, PipelineMessages& by);
-  void expect_input_of(const PipelineAction* next, PipelineMessages& by);
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
   void follow_parameters(bool trains);
@@ -307,14 +298,6 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
     by.send(*made, of_input);
 }
 
-// The receive is started an action ahead, so that it runs during this one. `next` may be null.
-void Pipeline::State::expect_input_of(const PipelineAction* next, PipelineMessages& by) {
-  if (next == nullptr)
-    return;
-  if (const auto message = needed_by(*next, schedule))
-    by.expect(*message);
-}
-
 // The stage's gradients are complete after its last backward, and their average starts then.
 void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
   --held;
@@ -435,7 +418,8 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   for (size_t i = 0; i < actions.size(); ++i) {
     failure.now_at(actions[i], steps);
     const PipelineAction* const next = i + 1 < actions.size() ? &actions[i + 1] : nullptr;
-    expect_input_of(next, by);
+    if (next != nullptr)  // its receive runs during this one
+      by.expect(actions[i], *next);
     act(actions[i], by, trains, options.recompute && !is_needed_by_next(actions[i], next));
   }
   by.finish_sends();

@@ -82,9 +82,9 @@ class Pipeline {
  public:
   // `stages` are this rank's, first to last: the model's stages with numbers rank, rank + ranks, ….
   // Collective: over `group`.
-  // Throws: invalid_argument, on every rank alike, for a schedule that check() rejects, that is for
-  // another number of ranks, or that differs between ranks; for a rank with too few or too many
-  // stages; for no loss on the last rank.
+  // Throws: invalid_argument, on every rank alike, for a schedule that check() rejects, or over
+  // NCCL check_over_nccl(), that is for another number of ranks, or that differs between ranks; for
+  // a rank with too few or too many stages; for no loss on the last rank.
   Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, PipelineOptions options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/parallel/pipeline/message_order.h"
 #include "muster/parallel/pipeline/simulation.h"
 
 namespace muster::testing {
@@ -134,6 +135,58 @@ TEST(PipelineSchedule, ShuffledSchedulesAreValidOrRefused) {
   }
   EXPECT_GT(refused, 100);
   EXPECT_LT(refused, 300);
+}
+
+// Rows are ranks, and words are an action's letter, micro-batch and stage: "F0/2".
+PipelineSchedule schedule_of(int stages, int micro_batches, const std::vector<std::string>& rows) {
+  PipelineSchedule schedule{.name = "own",
+                            .ranks = static_cast<int>(rows.size()),
+                            .stages = stages,
+                            .micro_batches = micro_batches};
+  for (const std::string& row : rows) {
+    auto& actions = schedule.actions.emplace_back();
+    for (const std::string& word : split(row, ' ')) {
+      actions.push_back({.kind = PipelineAction::Kind{word[0]},
+                         .stage = word[3] - '0',
+                         .micro_batch = word[1] - '0'});
+    }
+  }
+  check(schedule);
+  return schedule;
+}
+
+TEST(PipelineSchedule, AllEndOverNccl) {
+  for (const auto [p, m] : many_sizes()) {
+    for (const auto& schedule : {gpipe(p, m), one_f_one_b(p, m), zero_bubble(p, m)})
+      EXPECT_EQ(refusal([&] { check_over_nccl(schedule); }), "");
+  }
+  for (int p = 1; p <= 6; ++p) {
+    for (int rounds = 1; rounds <= 4; ++rounds) {
+      for (int stages = 1; stages <= 4; ++stages)
+        EXPECT_EQ(refusal([&] { check_over_nccl(interleaved(p, p * rounds, stages)); }), "");
+    }
+  }
+}
+
+// A receive that stood before the send of the action that is under way would close a circle.
+TEST(PipelineSchedule, ARoundThroughAllRanksEndsOverNccl) {
+  const auto round =
+      schedule_of(6, 1, {"F0/0 F0/3 B0/3 B0/0", "F0/1 F0/4 B0/4 B0/1", "F0/2 F0/5 B0/5 B0/2"});
+  EXPECT_EQ(refusal([&] { check_over_nccl(round); }), "");
+}
+
+// These end where messages have tags. Backwards cross forwards on their way to other ranks.
+TEST(PipelineSchedule, WhatWouldWaitForEverOverNcclIsNamed) {
+  const auto crossing = schedule_of(6,
+                                    2,
+                                    {"F0/0 F1/0 F0/3 B0/3 F1/3 B0/0 B1/3 B1/0",
+                                     "F0/1 F1/1 F0/4 B0/4 F1/4 B0/1 B1/4 B1/1",
+                                     "F0/2 F1/2 F0/5 B0/5 F1/5 B1/5 B0/2 B1/2"});
+  EXPECT_THAT(refusal([&] { check_over_nccl(crossing); }),
+              AllOf(HasSubstr("pipeline schedule own: expected an order in which all steps end"),
+                    HasSubstr("wait for ever: rank 0 at ")));
+  // The forwards alone are an evaluation.
+  EXPECT_EQ(refusal([&] { check_over_nccl(forwards_of(crossing)); }), "");
 }
 
 TEST(PipelineSchedule, TheDrawingShowsRanksAndTime) {
