@@ -213,8 +213,10 @@ void Member::elect() {
 // order has: then every host that lives has read it, and the others have given this one up.
 void Member::take_next_orders() {
   const std::vector<std::string> entries = log_.read(*store_, options_.silence.step());
-  // What follows the last order is for hosts that came too late.
-  std::ranges::find_if(entries, [this](const std::string& entry) { return take_order(entry); });
+  for (const std::string& entry : entries) {
+    if (take_order(entry))
+      return;  // what follows the last order is for hosts that came too late
+  }
   if (!entries.empty())
     return;
   const auto found = store_->values({log_size_key(kReports), log_size_key(kOrders)});
