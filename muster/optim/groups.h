@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 
 namespace muster::optim {
@@ -41,16 +42,16 @@ inline void expect_whole(const char* call, const std::vector<at::Tensor>& parame
 }
 
 // Two groups. Parameters of two or more dimensions decay by the options' weight_decay; biases and
-// the scales of norms, which have fewer, do not decay. Throws: invalid_argument for no parameters,
-// and for a rank's parts of them (FullySharded::parameters()): make groups of the model's, then
-// FullySharded::parameters(groups).
+// the scales of norms, which have fewer, do not decay. A parameter that is named twice comes once.
+// Throws: invalid_argument for no parameters, and for a rank's parts of them
+// (FullySharded::parameters()): make groups of the model's, then FullySharded::parameters(groups).
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
     const std::vector<at::Tensor>& parameters, const Options& options) {
   expect_parameters("groups_by_decay", parameters.size());
   expect_whole("groups_by_decay", parameters);
   std::vector<at::Tensor> matrices, others;
-  for (const at::Tensor& parameter : parameters)
+  for (const at::Tensor& parameter : each_once(parameters))
     (parameter.dim() < 2 ? others : matrices).push_back(parameter);
   Options without_decay = options;
   without_decay.weight_decay(0);
@@ -62,8 +63,8 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
 
 // A group for each layer, whose rate is `factor` times that of the next layer; the last one has the
 // options' rate. Fine-tuning leaves the first layers nearly as they are so. Throws:
-// invalid_argument for no layers, for a factor that is not above 0 and finite, and for a rank's
-// parts of parameters, as groups_by_decay.
+// invalid_argument for no layers, for a factor that is not above 0 and finite, for a parameter of
+// two layers, which has no one rate, and for a rank's parts of parameters, as groups_by_decay.
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(
     const std::vector<std::vector<at::Tensor>>& layers, const Options& options, double factor) {
@@ -83,6 +84,7 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(
     own->lr(options.lr() * std::pow(factor, after));
     groups.emplace_back(layers[i], std::move(own));
   }
+  keep_each_once("groups_by_layer", groups);
   return groups;
 }
 

@@ -6,6 +6,8 @@
 //
 // Sums are rounded as in Python's `fused=True`, which differs from torch::optim in the last bits.
 // Gradients that the kernels do not take (sparse or complex ones) have torch::optim's own step.
+// A parameter that a list names twice is in it once; in two groups it is an error of the
+// constructor, invalid_argument.
 // Source: torch.optim.AdamW, Adam and SGD with fused=True.
 #pragma once
 
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "muster/optim/device_step.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/graph_numbers.h"
 
 namespace muster::optim {
@@ -52,6 +55,7 @@ class Fused : public Torch, public DeviceStep {
  private:
   void note_step(std::vector<void*> parameters);
 
+  EachOnce each_once_{this->param_groups()};
   LeftOut left_out_;
   bool rounds_rates_ = false;
 };

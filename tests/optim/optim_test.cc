@@ -231,6 +231,42 @@ TEST(Optim, GroupsByDecayAndByLayer) {
               HasSubstr("groups_by_decay: expected parameters, got none"));
 }
 
+// LibTorch's net->parameters() has a weight that two layers share twice.
+template <class Theirs, class Ours, class Options>
+void expect_steps_once(const Options& options) {
+  auto for_theirs = new_parameters(), for_ours = new_parameters();
+  Theirs theirs(for_theirs, options);
+  Parameters twice = for_ours;
+  twice.insert(twice.end(), {for_ours[1], for_ours[0]});
+  Ours ours(twice, options);
+  EXPECT_EQ(ours.param_groups()[0].params().size(), for_ours.size());
+  take_steps<Options>(theirs, for_theirs, 0, 4);
+  take_steps<Options>(ours, for_ours, 0, 4);
+  for (size_t i = 0; i < for_ours.size(); ++i)
+    EXPECT_TRUE(torch::allclose(for_ours[i], for_theirs[i], 1e-5, 1e-6)) << "parameter " << i;
+}
+
+TEST(Optim, StepsOnceOnAWeightThatIsListedTwice) {
+  expect_steps_once<torch::optim::AdamW, optim::AdamW>(adamw());
+  expect_steps_once<torch::optim::Adam, optim::Adam>(adam());
+  expect_steps_once<torch::optim::SGD, optim::SGD>(sgd().momentum(0.9));
+  const auto parameters = new_parameters();
+  const AdamWGroups in_two{{parameters}, {Parameters{parameters[1]}}};
+  EXPECT_THAT(message_of_error([&] { optim::AdamW(in_two, adamw()); }),
+              HasSubstr("optimizer: expected each parameter in one group, got one of shape [17, 5] "
+                        "in two; take it out of one"));
+}
+
+TEST(Optim, GroupsHaveAWeightThatIsListedTwiceOnce) {
+  const auto all = new_parameters();
+  const Parameters twice{all[0], all[1], all[1], all[0]};
+  for (const auto& group : optim::groups_by_decay(twice, adamw()))
+    EXPECT_EQ(group.params().size(), 1U);
+  EXPECT_EQ(optim::groups_by_layer({twice}, adamw(), 0.5)[0].params().size(), 2U);
+  EXPECT_THAT(message_of_error([&] { optim::groups_by_layer({{all[0]}, twice}, adamw(), 0.5); }),
+              HasSubstr("groups_by_layer: expected each parameter in one group"));
+}
+
 TEST(Optim, AmsgradMayBeSetLater) {
   auto parameters = new_parameters();
   optim::AdamW optimizer(parameters, adamw());

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/optim/each_once.h"
 #include "muster/parallel/averaging/parameter_link.h"
 
 namespace muster {
@@ -25,8 +26,9 @@ ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
                                       ", got a ParameterClient; ask ",
                                       "keeps_parameters() which one to make")
                                 : "";
-  servers_ = connect_parameter_pairs(group, parameters, options, wrong);
-  shards_ = parameter_shards(parameters, options.servers);
+  const std::vector<at::Tensor> distinct = optim::each_once(parameters);
+  servers_ = connect_parameter_pairs(group, distinct, options, wrong);
+  shards_ = parameter_shards(distinct, options.servers);
 }
 
 // Every error names the call and the server.

@@ -21,6 +21,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/optim/each_once.h"
 #include "muster/parallel/averaging/parameter_link.h"
 #include "muster/parallel/averaging/worker_pace.h"
 
@@ -144,13 +145,14 @@ ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
   State& state = *state_;
   state.rank = group.rank();
   state.options = options;
+  const std::vector<at::Tensor> distinct = optim::each_once(parameters);
   std::string wrong = wrong_parameter_server(group, options);
   // The options may still be wrong here: connect_parameter_pairs() compares them on all ranks.
-  if (wrong.empty() && options.servers <= std::ssize(parameters)) {
-    state.shard = parameter_shards(parameters, options.servers)[group.rank()];
+  if (wrong.empty() && options.servers <= std::ssize(distinct)) {
+    state.shard = parameter_shards(distinct, options.servers)[group.rank()];
     state.optimizer = make_shard_optimizer(make, state.shard, group.rank(), wrong);
   }
-  state.workers = connect_parameter_pairs(group, parameters, options, wrong);
+  state.workers = connect_parameter_pairs(group, distinct, options, wrong);
   state.pace = WorkerPace(state.workers.size(), options.staleness);
   state.waiting.resize(state.workers.size());
   state.pulled_at.resize(state.workers.size(), 0);

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/renormalized.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/fully_sharded_unit.h"
@@ -117,8 +118,10 @@ std::vector<at::Tensor> FullySharded::parameters() const {
 // Groups keep their options; only their parameters become this rank's parts.
 std::vector<OptimizerParamGroup> FullySharded::parameters(
     const std::vector<OptimizerParamGroup>& groups) const {
+  std::vector<OptimizerParamGroup> distinct = groups;
+  optim::keep_each_once("fully sharded", distinct, cat(" (rank ", set_->group.job_rank(), ")"));
   std::vector<OptimizerParamGroup> divided;
-  for (const OptimizerParamGroup& group : groups) {
+  for (const OptimizerParamGroup& group : distinct) {
     std::vector<at::Tensor> parts;
     for (const at::Tensor& parameter : group.params()) {
       const auto owner = set_->owners.find(parameter.unsafeGetTensorImpl());

@@ -115,8 +115,8 @@ class FullySharded {
   // This rank's parts, each with one dimension, for elementwise optimizers (not LBFGS).
   std::vector<at::Tensor> parameters() const;
   // Replaces the parameters in a model's parameter groups by this rank's parts; groups may thus be
-  // formed by the parameters' shapes. Throws: invalid_argument for a parameter of a module that is
-  // not wrapped.
+  // formed by the parameters' shapes. A parameter that a group names twice comes once. Throws:
+  // invalid_argument for a parameter of a module that is not wrapped, or of two groups.
   std::vector<torch::optim::OptimizerParamGroup> parameters(
       const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 

@@ -13,7 +13,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -22,6 +21,7 @@
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/outside_watch.h"
 #include "muster/parallel/sharded/flat_layout.h"
@@ -80,29 +80,6 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
     }
   }
   return buckets;
-}
-
-// LibTorch's net->parameters() has a weight that two layers share once for each, and Python's has
-// it once.
-ShardGroups with_each_once(ShardGroups groups, int rank) {
-  std::unordered_set<const c10::TensorImpl*> in_groups;
-  for (OptimizerParamGroup& group : groups) {
-    std::unordered_set<const c10::TensorImpl*> in_group;
-    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
-      return !in_group.insert(parameter.unsafeGetTensorImpl()).second;
-    });
-    for (const at::Tensor& parameter : group.params()) {
-      if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)
-        continue;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("sharded optimizer: expected each parameter in one group, got one of shape [",
-                      join(parameter.sizes(), ", "),
-                      "] in two (rank ",
-                      rank,
-                      "); take it out of one"));
-    }
-  }
-  return groups;
 }
 
 std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
@@ -574,7 +551,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
                                    {"bucket_mb", cat(options.bucket_mb)},
                                    {"groups", cat(groups.size())},
                                    {"learning rate", rates_of(groups, *defaults_)}};
-  groups = with_each_once(std::move(groups), group.job_rank());
+  optim::keep_each_once("sharded optimizer", groups, cat(" (rank ", group.job_rank(), ")"));
   const std::vector<at::Tensor> all = shard_all_parameters(groups);
   agree_on_parameters("sharded optimizer", all, wrong, terms, group);
   if (options.replicate_group)

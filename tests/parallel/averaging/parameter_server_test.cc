@@ -158,6 +158,32 @@ TEST(ParameterServer, LeavesParametersWithoutGradientsAsTheyAre) {
   }
 }
 
+// LibTorch's net->parameters() has a weight that two layers share twice.
+TEST(ParameterServer, StepsOnceOnASharedWeight) {
+  for (const int64_t staleness : {0, 4}) {
+    const ParameterServerOptions options{.staleness = staleness};
+    run_ranks(2, [&](ProcessGroup& group) {
+      const at::Tensor shared = torch::ones({2}).requires_grad_();
+      const at::Tensor other = torch::ones({3}).requires_grad_();
+      const std::vector<at::Tensor> parameters{shared, other, shared};
+      if (keeps_parameters(group, options)) {
+        ParameterServer server(parameters, group, make_decaying_sgd, options);
+        EXPECT_EQ(server.optimizer().param_groups()[0].params().size(), 2U);
+        server.serve();
+        EXPECT_TRUE(shared.eq(0.25).all().item<bool>());  // 1 - 0.5 * (1 + 0.5)
+        EXPECT_TRUE(other.eq(0.25).all().item<bool>());
+        return;
+      }
+      ParameterClient client(parameters, group, options);
+      client.pull();
+      shared.mutable_grad() = torch::ones({2});
+      other.mutable_grad() = torch::ones({3});
+      client.push();
+      client.finish();
+    });
+  }
+}
+
 TEST(ParameterServer, AnOptimizerThatNeedsAClosureIsRefused) {
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
     const std::vector<at::Tensor> parameters{torch::ones({2})};

@@ -348,6 +348,27 @@ TEST(SharedWeights, AFullyShardedModelHasOneWeightOfEach) {
   });
 }
 
+TEST(SharedWeights, GroupsOfAFullyShardedModelHaveOneOfEach) {
+  at::set_num_threads(1);
+  auto alone = std::make_shared<TwiceImpl>();
+  SGD plain(distinct_parameters(*alone), kMomentum);
+  train_twice(plain, 0, 1, [&](const torch::Tensor& x) { return alone->forward(x); });
+  run_ranks(2, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    auto net = std::make_shared<TwiceImpl>();
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    const std::vector<torch::optim::OptimizerParamGroup> groups{{net->parameters()}};
+    SGD optimizer(sharded.parameters(groups), kMomentum);
+    train_twice(optimizer, group.rank(), 2, [&](const torch::Tensor& x) { return model(x); });
+    EXPECT_THAT(failure_text([&] { sharded.parameters({groups[0], groups[0]}); }),
+                HasSubstr("fully sharded: expected each parameter in one group, got one of shape "
+                          "[4, 4] in two (rank "));
+    const auto whole = sharded.whole_parameters();
+    EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6);
+  });
+}
+
 // Parts have one dimension, as biases have, so no weight would decay.
 TEST(GroupsOfParts, AreAnError) {
   const auto options = torch::optim::AdamWOptions(1e-3).weight_decay(0.1);

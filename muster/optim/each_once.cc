@@ -1,0 +1,40 @@
+// Parameters are told apart by the address of their tensor, not by the memory that it has.
+#include "muster/optim/each_once.h"
+
+#include <unordered_set>
+
+#include "muster/base/error.h"
+#include "muster/base/mapped.h"
+#include "muster/base/strings.h"
+
+namespace muster::optim {
+
+std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  return filtered(tensors, [&](const at::Tensor& tensor) {
+    return seen.insert(tensor.unsafeGetTensorImpl()).second;
+  });
+}
+
+// Two groups may have two rates, so that nobody can say which step is meant.
+void keep_each_once(const std::string& owner,
+                    std::vector<torch::optim::OptimizerParamGroup>& groups,
+                    const std::string& where) {
+  std::unordered_set<const c10::TensorImpl*> in_groups;
+  for (torch::optim::OptimizerParamGroup& group : groups) {
+    group.params() = each_once(group.params());
+    for (const at::Tensor& parameter : group.params()) {
+      if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)
+        continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat(owner,
+                      ": expected each parameter in one group, got one of shape [",
+                      join(parameter.sizes(), ", "),
+                      "] in two",
+                      where,
+                      "; take it out of one"));
+    }
+  }
+}
+
+}  // namespace muster::optim
