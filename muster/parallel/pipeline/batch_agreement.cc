@@ -29,6 +29,7 @@ int64_t joined_bits(const std::vector<Row>& rows, int64_t Row::* bits) {
 
 struct BatchAgreement::Row {
   bool has_problem = false;
+  bool trains = true;
   bool reduces = false;
   bool has_other_tied = false;
   bool has_layer_parts = false;
@@ -78,7 +79,8 @@ std::string BatchAgreement::problem_of(const at::Tensor& batch,
 
 AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known) {
   std::string problem;
-  Row mine{.reduces = batch.reduces,
+  Row mine{.trains = batch.trains,
+           .reduces = batch.reduces,
            .has_other_tied = batch.has_other_tied,
            .has_layer_parts = batch.has_layer_parts,
            .tied_trained = batch.tied_trained,
@@ -100,6 +102,7 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
   const auto rows = all_gather_rows(group_, mine);
   if (std::ranges::any_of(rows, &Row::has_problem))
     refuse_on_all_stages(group_, problem);
+  check_same_call(rows, batch.step);
   check_same_reduce(rows, batch.step);
   check_as_many(rows);
   if (compares)
@@ -108,6 +111,24 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
       .has_other_tied = std::ranges::any_of(rows, &Row::has_other_tied),
       .has_layer_parts = std::ranges::any_of(rows, &Row::has_layer_parts),
       .tied_apart = joined_bits(rows, &Row::tied_trained) & joined_bits(rows, &Row::tied_frozen)};
+}
+
+// A stage would train on what another evaluates: the messages look alike.
+void BatchAgreement::check_same_call(const std::vector<Row>& rows, int64_t step) const {
+  const int64_t training = std::ranges::count(rows, true, &Row::trains);
+  if (training == 0 || training == group_.size())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected every rank in evaluate, or every one in step, got ",
+                  training,
+                  " of ",
+                  group_.size(),
+                  " in step ",
+                  step,
+                  " (rank ",
+                  group_.job_rank(),
+                  "); evaluate is collective: to evaluate on some ranks only, load what "
+                  "gather_parameters() returns on all into a whole model there"));
 }
 
 // Every rank has the same rows, so all throw or none.

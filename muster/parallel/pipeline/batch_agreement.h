@@ -20,6 +20,7 @@ namespace muster {
 struct PipelineBatch {
   at::Tensor input, target;
   int64_t step = 0;
+  bool trains = true;            // in step(); else in evaluate()
   bool reduces = false;          // the gradients over the replicas, at the step's end
   bool has_other_tied = false;   // a tied weight has other memory, as after torch::load
   bool has_layer_parts = false;  // this rank's stages have parts of divided layers
@@ -45,7 +46,7 @@ class BatchAgreement {
       : group_(std::move(group)), schedule_(schedule) {}
 
   // Collective: yes. Blocking: yes. Throws: invalid_argument, on every rank, if the batch is none
-  // of this pipeline on one of them, or some ranks reduce and others do not.
+  // of this pipeline on one of them, or some ranks train or reduce and others do not.
   AgreedBatch agree(const PipelineBatch& batch, BatchForms& known);
 
  private:
@@ -58,6 +59,7 @@ class BatchAgreement {
                          const char* name,
                          int64_t step,
                          std::optional<TensorForm>& known) const;
+  void check_same_call(const std::vector<Row>& rows, int64_t step) const;
   void check_same_reduce(const std::vector<Row>& rows, int64_t step) const;
   void check_as_many(const std::vector<Row>& rows) const;
   void warn_of_other_batches(const std::vector<Row>& rows, int64_t step);

@@ -460,6 +460,7 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
       agreement.agree({.input = input,
                        .target = target,
                        .step = steps,
+                       .trains = trains,
                        .reduces = given.reduce,
                        .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory),
                        .has_layer_parts = steps == 0 && std::ranges::any_of(parameters_of(stages),
@@ -507,7 +508,18 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
   const PipelineStats training_stats = state.stats;
   const std::unique_ptr<void, std::function<void(void*)>> back(
       &state, [&](void*) { state.stats = training_stats; });
-  return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
+  try {
+    return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_failed && error.code() != ErrorCode::timeout)
+      throw;
+    throw Error(error.code(),
+                cat("pipeline: expected every rank in evaluate (rank ",
+                    state.group.job_rank(),
+                    "); evaluate is collective: to evaluate on some ranks only, load what "
+                    "gather_parameters() returns on all into a whole model there: ",
+                    error.message()));
+  }
 }
 
 // All ranks call it together, in one order, also those that do not have the weight.

@@ -293,8 +293,27 @@ void FullyShardedUnit::arrange_forward() {
   if (set->last_forward != nullptr)
     set->last_forward->next_forward = this;
   set->last_forward = this;
-  gather();
+  gather_in_forward();
   prefetch(next_forward);
+}
+
+// The other ranks may have run their last step, and left, or do something else.
+void FullyShardedUnit::gather_in_forward() {
+  try {
+    gather();
+  } catch (const Error& error) {
+    const bool are_elsewhere = error.code() == ErrorCode::invalid_argument;
+    const bool are_away =
+        error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout;
+    if (!are_elsewhere && !are_away)
+      throw;
+    throw Error(error.code(),
+                cat("fully sharded: expected every rank in this forward (rank ",
+                    group.job_rank(),
+                    "); forward is collective: to evaluate on some ranks only, call the bare "
+                    "module there while whole_parameters() lives on all: ",
+                    error.message()));
+  }
 }
 
 // What is frozen later gets no gradient any more. For the other way there is neither a hook nor a

@@ -101,6 +101,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void release_memory();
   void guard_memory(bool guarded);
   void gather();
+  void gather_in_forward();
   void start_gather();
   void release();
   void prefetch(FullyShardedUnit* next);
