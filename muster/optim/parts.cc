@@ -100,13 +100,17 @@ bool is_layer_part(const at::Tensor& parameter) {
   return marks().layer_parts.has(parameter);
 }
 
+std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter) {
+  return marks().layer_parts.ranks_of(parameter);
+}
+
 // Rank 0's part would replace the others', and with it the layer.
 void refuse_other_parts(const std::string& owner,
                         const std::vector<at::Tensor>& parameters,
                         const std::vector<int>& ranks,
                         int rank) {
   for (const at::Tensor& parameter : parameters) {
-    for (const int other : marks().layer_parts.ranks_of(parameter)) {
+    for (const int other : ranks_of_layer_parts(parameter)) {
       if (other == rank || !contains(ranks, other))
         continue;
       throw Error(ErrorCode::invalid_argument,

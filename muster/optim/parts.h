@@ -24,6 +24,8 @@ bool has_divided_gradient(const at::Tensor& parameter);
 // `ranks` of the job have the other parts, and this one.
 void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks);
 bool is_layer_part(const at::Tensor& parameter);
+// The ranks of the job that have the layer's parts; none for a parameter that is whole.
+std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter);
 // Throws: invalid_argument, in the name of `owner`, where `ranks`, which are about to get the same
 // parameters, have other parts of one layer. `rank` is this one.
 void refuse_other_parts(const std::string& owner,

@@ -21,6 +21,8 @@
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
 #include "muster/parallel/tensor/vocabulary_parallel.h"
@@ -391,6 +393,35 @@ TEST(Combined, AFileOfOneUndividedLayerIsAnErrorToo) {
     auto tokens = parallel_embedding(embedding, group);
     of_file(tokens, embedding);
     tokens(torch::arange(6));
+  });
+}
+
+// The norm over the ranks of dp would be that of one part, and another on each rank of tp.
+TEST(Combined, ANormOfShardedPartsOfDividedLayersIsRefused) {
+  run_ranks(4, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    Mesh mesh(group, {{"dp", 2}, {"tp", 2}});
+    auto zero2_net = blocks(0, kBlocks, mesh.group("tp"));
+    auto net = blocks(0, kBlocks, mesh.group("tp"));
+    ShardedOptimizer<torch::optim::SGD> zero2(
+        zero2_net->parameters(), 0.1, mesh.group("dp"), {.gradients = true});
+    FullySharded sharded(mesh.group("dp"));
+    auto model = sharded.wrap(net);
+    const auto x = own(batch_of_step(0, "x"), mesh);
+    zero2_net->forward(x).square().mean().backward();
+    model(x).square().mean().backward();
+    const int first = group.rank() / 2 * 2;
+    const auto refused = [&](const auto& clip) {
+      std::string said;
+      try {
+        clip();
+      } catch (const Error& error) {
+        said = error.what();
+      }
+      EXPECT_THAT(said, HasSubstr(cat("divided over ranks ", first, ", ", first + 1, " too")));
+    };
+    refused([&] { zero2.clip_grad_norm(1.0); });
+    refused([&] { sharded.clip_grad_norm(1.0); });
   });
 }
 

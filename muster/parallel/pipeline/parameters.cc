@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 
 namespace muster {
@@ -58,6 +59,27 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device 
       sum +=
           at::linalg_vector_norm(gradient_values_of(parameter), 2, {}, false, at::kDouble).square();
   return sum;
+}
+
+// Without the other ranks' parts each rank would clip by another norm, also what all of them have.
+void require_ranks_of_parts(const std::vector<at::Tensor>& divided,
+                            const std::optional<ProcessGroup>& divided_over,
+                            const ProcessGroup& group) {
+  const std::vector<int> given = divided_over ? divided_over->job_ranks() : std::vector<int>();
+  for (const at::Tensor& parameter : divided) {
+    const std::vector<int> ranks = optim::ranks_of_layer_parts(parameter);
+    if (ranks.empty() || ranks == given)
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("clip_grad_norm: expected the group over which the stages' layers are divided, "
+                    "that of ranks ",
+                    join(ranks, ", "),
+                    ", got ",
+                    divided_over ? cat("that of ranks ", join(given, ", ")) : "none",
+                    " (rank ",
+                    group.job_rank(),
+                    "); pass it as the second argument, such as mesh.group(\"tp\")"));
+  }
 }
 
 // Names that two stages of this rank have for parameters which are neither the same nor tied.
@@ -190,6 +212,7 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   at::Tensor replicated = divided.clone();
   for (const PipelineStage& stage : stages) {
     const ParallelParameters parameters = parallel_parameters(*stage.module);
+    require_ranks_of_parts(parameters.divided, divided_over, group);
     append_all(all, without_seen(stage.module->parameters(), seen));
     divided += sum_of_squares(without_seen(parameters.divided, counted), group.device());
     replicated += sum_of_squares(without_seen(parameters.replicated, counted), group.device());

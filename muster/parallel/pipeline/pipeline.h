@@ -130,7 +130,8 @@ class Pipeline {
   // `divided_over` is the group over which these stages' layers are divided (tensor_parallel.h),
   // mesh.group("tp"); all its parts count. Call it after step(), which has averaged and summed the
   // gradients. Returns the norm before clipping, the same on every rank. Collective: over the
-  // pipeline's ranks and `divided_over`. Throws: invalid_argument for a negative max_norm.
+  // pipeline's ranks and `divided_over`. Throws: invalid_argument for a negative max_norm;
+  // failed_precondition for divided layers without the group of their parts, or with another.
   at::Tensor clip_grad_norm(double max_norm, const std::optional<ProcessGroup>& divided_over = {});
 
   // The parameters of all stages, on every rank, by the names that the stages give them; divided

@@ -152,6 +152,7 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
 // All ranks call it together. Gradients that the program has cleared must not count.
 at::Tensor FullySharded::clip_grad_norm(double max_norm) {
   for (const auto& unit : set_->units) {
+    require_whole_layers(unit->parameters, set_->group);
     unit->clear_parts();
     unit->guard_parts();
   }

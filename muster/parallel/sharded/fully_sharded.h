@@ -121,7 +121,8 @@ class FullySharded {
       const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
   // Clips by the norm of all ranks' gradients. Returns the norm before clipping. Collective: yes.
-  // Throws: c10::Error for gradients of no_sync() that no backward has reduced.
+  // Throws: c10::Error for gradients of no_sync() that no backward has reduced; failed_precondition
+  // for layers that are divided over another group besides.
   at::Tensor clip_grad_norm(double max_norm);
 
   // While the guard lives, backwards reduce nothing: whole gradients add up, in the type of the

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -195,6 +196,21 @@ at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGrou
   }
   group.all_reduce(squares);
   return squares.sqrt();
+}
+
+// The ranks of a divided layer would clip what they have alike by different norms.
+void require_whole_layers(const std::vector<at::Tensor>& parameters, const ProcessGroup& group) {
+  const auto divided = std::ranges::find_if(parameters, optim::is_layer_part);
+  if (divided == parameters.end())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("clip_grad_norm: expected layers that are divided over this group alone, got one "
+                  "that is divided over ranks ",
+                  join(optim::ranks_of_layer_parts(*divided), ", "),
+                  " too, whose parts have no norm together (rank ",
+                  group.job_rank(),
+                  "); clip by value, muster::clip_grad_value of the optimizer's parameters, or use "
+                  "DistributedDataParallel and parallel_grad_norm"));
 }
 
 // All ranks call it together, and get the norm from before the clipping.

@@ -77,6 +77,9 @@ void add_to_pieces(const at::Tensor& part,
 // The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of
 // the group. Collective: yes.
 at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group);
+// Throws: failed_precondition for parameters of layers that are divided besides, over another
+// group, whose ranks the norm would leave out.
+void require_whole_layers(const std::vector<at::Tensor>& parameters, const ProcessGroup& group);
 // Multiplies the gradients by min(1, max_norm / (norm + 1e-6)). Returns the norm before clipping.
 // Collective: yes.
 at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,

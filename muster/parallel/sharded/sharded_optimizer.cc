@@ -625,6 +625,7 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
                     state.group.job_rank(),
                     "); use muster::clip_grad_norm on the model's parameters"));
   }
+  require_whole_layers(concatenated(state.buckets, &ShardBucket::parameters), state.group);
   state.clear_parts();
   return clip_sharded_grads(state.tensors(), max_norm, state.group);
 }

@@ -64,7 +64,8 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
   // For ZeRO-2: clips by the norm over all ranks' parts. (ZeRO-1 has whole gradients: use
-  // muster::clip_grad_norm.) Returns the norm before clipping. Collective: yes.
+  // muster::clip_grad_norm.) Returns the norm before clipping. Collective: yes. Throws:
+  // failed_precondition for layers that are divided over another group besides.
   at::Tensor clip_grad_norm(double max_norm);
 
   // The optimizer that steps on this rank's part; its state is this rank's.

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
 #include "examples/02_gpt/stage.h"
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"
 #include "muster/train/clip.h"
@@ -103,6 +107,18 @@ TEST(PipelineParameters, OfStagesWithDividedLayersAreThoseOfOneProcess) {
       for (const auto& item : begun->named_parameters())
         EXPECT_TRUE(torch::equal(gathered.at(item.key()), item.value())) << item.key();
       pipeline.step(batch.x, batch.y);
+      const auto refusal_of = [&](const std::optional<ProcessGroup>& over) -> std::string {
+        try {
+          pipeline.clip_grad_norm(kMaxNorm, over);
+        } catch (const Error& error) {
+          return error.what();
+        }
+        return "";
+      };
+      const int first = group.rank() / 2 * 2;
+      const std::string expected_ranks = cat("that of ranks ", first, ", ", first + 1, ", got ");
+      EXPECT_THAT(refusal_of(std::nullopt), HasSubstr(expected_ranks + "none (rank "));
+      EXPECT_THAT(refusal_of(mesh.group("pp")), HasSubstr(expected_ranks + "that of ranks "));
       const at::Tensor norm = pipeline.clip_grad_norm(kMaxNorm, mesh.group("tp"));
       EXPECT_NEAR(norm.item<double>(), expected.norm, 1e-6 * expected.norm);
       EXPECT_NEAR(
