@@ -3,6 +3,7 @@
 #include "muster/ddp/value_sample.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +31,7 @@ at::Tensor values_in_memory(const at::Tensor& tensor) {
 
 // A sharded model frees the memory of a parameter while it is not needed.
 bool can_be_sampled(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided &&
+  return tensor.defined() && tensor.layout() == at::kStrided &&
          tensor.is_non_overlapping_and_dense() && tensor.numel() > 0 && !tensor.is_conj() &&
          !tensor.is_neg() && tensor.storage().nbytes() >= tensor.nbytes();
 }
@@ -38,12 +39,16 @@ bool can_be_sampled(const at::Tensor& tensor) {
 }  // namespace
 
 ValueSample sample_of(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach();
-  if (!can_be_sampled(plain))
+  return tensor.is_cpu() ? awaited_sample_of(tensor) : ValueSample();
+}
+
+ValueSample awaited_sample_of(const at::Tensor& tensor) {
+  if (!can_be_sampled(tensor))
     return {};
-  const at::Tensor values = values_in_memory(plain).to(at::kDouble).contiguous();
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = values_in_memory(tensor.detach()).to(at::kDouble).cpu().contiguous();
   const auto* const data = values.const_data_ptr<double>();
-  ValueSample sample{.size = 0, .tolerance = tolerance_of(plain.scalar_type())};
+  ValueSample sample{.size = 0, .tolerance = tolerance_of(tensor.scalar_type())};
   double squares = 0;
   for (int64_t i = 0; i < values.numel(); ++i) {
     sample.sum += data[i];

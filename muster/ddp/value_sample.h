@@ -22,5 +22,7 @@ struct ValueSample {
 // for its device, nor of one that is sparse, does not fill its memory, or has none now.
 // Blocking: no.
 ValueSample sample_of(const at::Tensor& tensor);
+// The same of a tensor on any device. Blocking: until a GPU has the values.
+ValueSample awaited_sample_of(const at::Tensor& tensor);
 
 }  // namespace muster

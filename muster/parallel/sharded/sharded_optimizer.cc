@@ -24,6 +24,7 @@
 #include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/outside_watch.h"
+#include "muster/parallel/sharded/averaged_gradients.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
@@ -173,6 +174,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   ShardedTraffic traffic;
   SameSamplesWarning same_samples{"ShardedOptimizer"};
   OutsideWatch outside{"ShardedOptimizer"};
+  AveragedGradients averaged;  // where they are whole
 };
 
 using ShardsState = ShardedOptimizerBase::State;
@@ -359,6 +361,7 @@ void ShardsState::finish_oldest() {
 
 // With whole gradients (ZeRO-1) each piece's gradient is a view of the parameter's.
 void ShardsState::lend_whole_gradients() {
+  averaged.require(concatenated(buckets, &ShardBucket::parameters), group);
   for (ShardBucket& bucket : buckets) {
     for (size_t i = 0; i < bucket.pieces.size(); ++i) {
       const FlatPiece& piece = bucket.pieces[i];

@@ -52,8 +52,9 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // Takes one step on this rank's part, then all-gathers the parameters. If one rank skips a step,
   // all must. Collective: yes. Throws: failures of peers; failed_precondition for sparse gradients,
   // for groups whose parameters are no longer those of the constructor, and for parameters of
-  // another type than then, and for gradients of no_sync(); invalid_argument if ranks have loaded
-  // other values into the parameters, or not all have.
+  // another type than then, for gradients of no_sync(), and, in the first steps, for whole
+  // gradients that differ between ranks; invalid_argument if ranks have loaded other values into
+  // the parameters, or not all have.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // Clears the model's gradients, and those already reduced.
