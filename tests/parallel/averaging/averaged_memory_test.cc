@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
 #include <sstream>
 
 #include "muster/parallel/averaging/diloco.h"
 #include "muster/parallel/averaging/gossip.h"
 #include "muster/parallel/averaging/local_sgd.h"
+#include "muster/parallel/averaging/parameter_client.h"
+#include "muster/parallel/averaging/parameter_server.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -63,6 +66,31 @@ TEST(AveragedMemory, DiLoCoMovesWhatIsThereNow) {
     load_into(parameters, 5.0 + group.rank());
     outer.step();
     expect_all_are(parameters, 5.5);
+  });
+}
+
+// A server's values are the ones that count, whatever a worker has loaded.
+TEST(AveragedMemory, AParameterServerServesWhatItHasLoaded) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto parameters = parameters_of_ones();
+    if (keeps_parameters(group, {})) {
+      ParameterServer server(parameters, group, [](const auto& shard) {
+        return std::make_unique<torch::optim::SGD>(shard, 1.0);
+      });
+      load_into(parameters, 5);
+      server.serve();
+      return expect_all_are(parameters, 3);
+    }
+    ParameterClient client(parameters, group);
+    load_into(parameters, 7);
+    client.pull();
+    expect_all_are(parameters, 5);
+    for (const at::Tensor& parameter : parameters)
+      parameter.mutable_grad() = torch::full({3}, 2.0);
+    client.push();
+    client.pull();
+    expect_all_are(parameters, 3);
+    client.finish();
   });
 }
 
