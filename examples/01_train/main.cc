@@ -13,7 +13,7 @@ void train(const Options& options, muster::Context& ctx) {
                                           : muster::read_mnist(options.mnist);
   const std::string run_dir = ctx.run_dir(options.run_dir);
 
-  ctx.seed_all(options.seed);
+  torch::manual_seed(ctx.seed(options.seed));  // DDP sends rank 0's weights to all
   Net net(data.train.features().size(2), data.train.features().size(3));
   net->to(ctx.device());
   muster::optim::SGD optimizer(muster::distinct_parameters(*net),

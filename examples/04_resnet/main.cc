@@ -111,7 +111,7 @@ void train(const Options& options, muster::Context& ctx, Net net, const Seen& se
 
 void train(const Options& options, muster::Context& ctx) {
   auto& group = ctx.process_group();
-  ctx.seed_all(options.seed);
+  torch::manual_seed(ctx.seed(options.seed));  // DDP sends rank 0's weights to all
   if (options.weights.empty())
     return train(options, ctx, ResNet(10, options.depth, options.width), {});
   if (has_vit(muster::weight_shapes(options.weights, vit_names(), group))) {

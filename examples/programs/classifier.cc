@@ -16,7 +16,7 @@ void train(muster::Context& ctx) {
   auto loader = ctx.loader(pictures, {.batch_size = 16, .workers = 1});
   auto held_out = ctx.loader(others, {.batch_size = 64}, {.shuffle = false, .pad = false});
 
-  ctx.seed_all(1);
+  torch::manual_seed(ctx.seed(1));
   Network net(std::ssize(pictures.classes()));
   net->to(ctx.device());
   muster::optim::AdamW optimizer(net->parameters(), 3e-3);

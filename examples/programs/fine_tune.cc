@@ -16,7 +16,7 @@ void train(muster::Context& ctx) {
   auto loader = ctx.loader(pictures, {.batch_size = 16, .workers = 1});
   auto held_out = ctx.loader(others, {.batch_size = 64}, {.shuffle = false, .pad = false});
 
-  ctx.seed_all(1);
+  torch::manual_seed(ctx.seed(1));
   Network net(std::ssize(pictures.classes()));
   const auto without_head = [](const std::string& name) {
     return name.starts_with("head.") ? "" : name;

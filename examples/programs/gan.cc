@@ -23,7 +23,7 @@ void train(muster::Context& ctx) {
   auto noise = ctx.loader(Noise(), {.batch_size = 32});
   muster::ZipLoaders both(real, noise);
 
-  ctx.seed_all(1);
+  torch::manual_seed(ctx.seed(1));
   nn::Sequential maker(nn::Linear(kNoise, 128), nn::ReLU(), nn::Linear(128, kPixels), nn::Tanh());
   nn::Sequential judge(nn::Linear(kPixels, 128), nn::LeakyReLU(), nn::Linear(128, 1));
   maker->to(ctx.device());

@@ -15,7 +15,7 @@ void train(muster::Context& ctx) {
     auto loader = ctx.loader(train, {.batch_size = 32});
     auto held_out = ctx.loader(test, {.batch_size = 64}, {.shuffle = false, .pad = false});
 
-    ctx.seed_all(1);
+    torch::manual_seed(ctx.seed(1));
     nn::Sequential net(nn::Linear(64, 64), nn::ReLU(), nn::Linear(64, 10));
     net->to(ctx.device());
     muster::optim::AdamW optimizer(net->parameters(), 3e-3);

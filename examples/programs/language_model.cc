@@ -29,7 +29,7 @@ void train(muster::Context& ctx) {
       "text.bin", muster::TokenType::uint16, kContext, {.random = true, .vocabulary = kVocabulary});
   auto loader = ctx.loader(text, {.batch_size = 8, .accumulate = 2});
 
-  ctx.seed_all(1);
+  torch::manual_seed(ctx.seed(1));
   LanguageModel net;
   net->to(ctx.device());
   muster::optim::AdamW optimizer(net->parameters(), 3e-3);

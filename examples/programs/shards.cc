@@ -15,7 +15,7 @@ void train(muster::Context& ctx) {
       muster::shards_of("shards/train-{000..007}.tar"), decoded, {.shuffle_buffer = 200});
   auto loader = ctx.loader(shards, {.batch_size = 16, .workers = 1});
 
-  ctx.seed_all(1);
+  torch::manual_seed(ctx.seed(1));
   Network net(10);
   net->to(ctx.device());
   muster::optim::AdamW optimizer(net->parameters(), 3e-3);
@@ -29,10 +29,13 @@ void train(muster::Context& ctx) {
   muster::DistributedDataParallel model(net, ctx.process_group());
   muster::TrainStep step(model, optimizer, {.clip_norm = 1.0, .schedule = &schedule});
   for (const auto& batch : loader.steps(kSteps)) {
-    const auto loss =
-        step(batch, [&] { return torch::cross_entropy_loss(model(batch.image), batch.label); });
+    at::Tensor logits;
+    const auto loss = step(batch, [&] {
+      logits = model(batch.image);
+      return torch::cross_entropy_loss(logits, batch.label);
+    });
     metrics.mean("loss", loss, batch.size());
-    metrics.accuracy("top1", model.module()(batch.image), batch.label);
+    metrics.accuracy("top1", logits, batch.label);
     metrics.write_every(10, loader.position().step, {{"lr", schedule.lr()}});
     if (checkpoints.save_or_stop(loader.position().step))
       return;

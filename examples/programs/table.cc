@@ -14,7 +14,7 @@ void train(muster::Context& ctx) {
   auto loader = ctx.loader(parts[0], {.batch_size = 32});
   auto held_out = ctx.loader(parts[1], {.batch_size = 64}, {.shuffle = false, .pad = false});
 
-  ctx.seed_all(1);
+  torch::manual_seed(ctx.seed(1));
   nn::Sequential net(scaler, nn::Linear(4, 64), nn::ReLU(), nn::Linear(64, 1));
   net->to(ctx.device());
   muster::optim::AdamW optimizer(net->parameters(), 3e-2);

@@ -10,7 +10,7 @@ import muster
 
 def main():
     ctx = muster.init()
-    torch.manual_seed(0)
+    torch.manual_seed(ctx.rank)  # other samples on each rank; DDP sends rank 0's weights to all
     model = DistributedDataParallel(torch.nn.Linear(8, 1).to(ctx.device))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for step in range(1, 11):

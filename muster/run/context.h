@@ -92,11 +92,14 @@ class Context {
   // launcher.
   void trace();
 
-  // A seed that differs on every rank and is the same in every run.
+  // A seed that differs on every rank and is the same in every run. For torch::manual_seed, before
+  // a model is made that DistributedDataParallel makes equal: each rank then draws dropout and
+  // noise of its own.
   uint64_t seed(uint64_t base) const { return base + rank(); }
 
   // Seeds LibTorch's generators of this rank's CPU and GPU with `seed`: the same on every rank, so
-  // that models start equal.
+  // that models start equal that no DistributedDataParallel makes equal. All ranks then draw the
+  // same noise: call torch::manual_seed(ctx.seed(…)) once the model is made.
   void seed_all(uint64_t seed) const;
 
   // A sampler over `length` samples for this job's ranks, with their shares of the global batch if

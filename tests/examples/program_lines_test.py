@@ -1,4 +1,5 @@
-"""The table of lines on the pages is what the script prints, and no program is longer than its twins."""
+"""The table of lines on the pages is what the script prints, no program is longer than its twins, and none is shorter by what it
+leaves out."""
 import os
 import pathlib
 import re
@@ -25,6 +26,12 @@ class ProgramLines(unittest.TestCase):
         for program in program_lines.PROGRAMS:
             with self.subTest(program=program):
                 self.assertIn(program_lines.sentence(program), pages)
+
+    def test_no_program_runs_its_model_a_second_time_to_save_a_line(self):
+        """A batch norm would count each sample twice, and the numbers would be those of the weights after the step."""
+        for path in program_lines.OURS.glob("*.cc"):
+            with self.subTest(program=path.stem):
+                self.assertNotIn("module()(", path.read_text(encoding="utf-8"))
 
     def test_what_counts(self):
         python = '"""What it does.\n\nMore."""\nimport x\n\n# why\ndef f():\n    """What."""\n    return "a"  # this\n'

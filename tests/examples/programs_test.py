@@ -39,6 +39,7 @@ class Programs(ProgramTest):
     def check_resumes(self, program, names, run=""):
         """As if the job had been killed after the last checkpoint but one."""
         run = run or program
+        self.check_ranks_draw_other_numbers(run)
         whole, last = self.numbers(run, names), self.steps(run)[-1]
         before = self.steps(run)[-2]
         expected = self.home / f"expected_{run}"
@@ -53,6 +54,16 @@ class Programs(ProgramTest):
     def check_same_bits(self, expected, got):
         done = self.start(MUSTER, "checkpoint", "diff", str(expected), str(got))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def check_ranks_draw_other_numbers(self, run):
+        """Two ranks with one generator's state would drop out the same places, and draw the same noise."""
+        saved = (self.home / "runs" / run / f"step-{self.steps(run)[-1]}" / "parts.safetensors").read_bytes()
+        head_bytes = int.from_bytes(saved[:8], "little")
+        kind = json.loads(saved[8:8 + head_bytes])["tensors/generators/cpu"]
+        begin, end = (8 + head_bytes + offset for offset in kind["data_offsets"])
+        self.assertEqual(kind["shape"][0], 2)
+        middle = (begin + end) // 2
+        self.assertTrue(saved[begin:middle] != saved[middle:end], f"{run}: both ranks draw the same numbers")
 
     def check_one_process(self, program, names, batch, run="", lines=5):
         """The first lines, within rounding: later ones drift apart."""
@@ -126,6 +137,7 @@ class Tables(Programs):
     def test_folds(self):
         said = self.run_program("k_folds").stdout
         self.assertGreater(float(said.split()[-3]), 0.9)
+        self.check_ranks_draw_other_numbers("k_folds/4")
         shutil.rmtree(self.home / "runs/k_folds/4")
         shutil.copytree(self.home / "runs/k_folds/3/step-100", self.home / "expected")
         shutil.rmtree(self.home / "runs/k_folds/3/step-100")
