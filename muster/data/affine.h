@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "muster/data/generators.h"
+#include "muster/data/interpolation.h"
 
 namespace muster::transform {
-
-enum class Interpolation { nearest, bilinear };
 
 struct AffineOptions {
   Interpolation interpolation = Interpolation::nearest;

@@ -5,6 +5,7 @@
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/upsample_nearest2d.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,32 +59,37 @@ void check_target(int64_t height, int64_t width) {
         "random_resized_crop", "a height and width of at least 1", cat(height, " and ", width));
 }
 
-// The values of bytes are rounded as `resize` rounds them.
+// Blended values of bytes are rounded as `resize` rounds them; the nearest need not be.
 at::Tensor resized_on_device(const at::Tensor& images,
                              const std::vector<ImagePart>& parts,
                              int64_t height,
-                             int64_t width) {
-  const auto values = images.to(at::kFloat);
+                             int64_t width,
+                             Interpolation interpolation) {
+  const bool is_nearest = interpolation == Interpolation::nearest;
+  const auto values = is_nearest ? images : images.to(at::kFloat);
   auto out = at::empty({images.size(0), images.size(1), height, width}, values.options());
   for (int64_t i = 0; i < std::ssize(parts); ++i) {
     const auto& [top, left, part_height, part_width] = parts[i];
     auto place = out.narrow(0, i, 1);
-    at::_upsample_bilinear2d_aa_out(
-        place,
-        values.narrow(0, i, 1).narrow(2, top, part_height).narrow(3, left, part_width),
-        {height, width},
-        /*align_corners=*/false);
+    const auto part =
+        values.narrow(0, i, 1).narrow(2, top, part_height).narrow(3, left, part_width);
+    if (is_nearest)
+      at::upsample_nearest2d_out(place, part, {height, width});
+    else
+      at::_upsample_bilinear2d_aa_out(place, part, {height, width}, /*align_corners=*/false);
   }
-  return is_bytes(images) ? out.round_().to(at::kByte) : out;
+  return out.scalar_type() == images.scalar_type() ? out : out.round_().to(at::kByte);
 }
 
 at::Tensor resized_here(const at::Tensor& images,
                         const std::vector<ImagePart>& parts,
                         int64_t height,
-                        int64_t width) {
+                        int64_t width,
+                        Interpolation interpolation) {
   return at::stack(mapped_indices(std::ssize(parts), [&](int64_t i) {
     const auto& [top, left, part_height, part_width] = parts[i];
-    return resize(crop(images[i], top, left, part_height, part_width), height, width);
+    return resize(
+        crop(images[i], top, left, part_height, part_width), height, width, interpolation);
   }));
 }
 
@@ -96,7 +102,10 @@ at::Tensor random_resized_crop(const at::Tensor& image,
                                const ResizedCropOptions& options) {
   check_image("random_resized_crop", image);
   const auto part = random_part(image.size(1), image.size(2), rng, options);
-  return resize(crop(image, part.top, part.left, part.height, part.width), height, width);
+  return resize(crop(image, part.top, part.left, part.height, part.width),
+                height,
+                width,
+                options.interpolation);
 }
 
 at::Tensor random_resized_crop(const EncodedImage& image,
@@ -104,8 +113,10 @@ at::Tensor random_resized_crop(const EncodedImage& image,
                                int64_t width,
                                Generator& rng,
                                const ResizedCropOptions& options) {
-  return resize(
-      image.decode(random_part(image.height(), image.width(), rng, options)), height, width);
+  return resize(image.decode(random_part(image.height(), image.width(), rng, options)),
+                height,
+                width,
+                options.interpolation);
 }
 
 at::Tensor random_resized_crop(const at::Tensor& images,
@@ -120,8 +131,8 @@ at::Tensor random_resized_crop(const at::Tensor& images,
   std::vector<ImagePart> parts = mapped_indices(rngs.size(), [&](int64_t i) {
     return random_part(images.size(2), images.size(3), rngs[i], options);
   });
-  return images.is_cpu() ? resized_here(images, parts, height, width)
-                         : resized_on_device(images, parts, height, width);
+  const auto resized = images.is_cpu() ? resized_here : resized_on_device;
+  return resized(images, parts, height, width, options.interpolation);
 }
 
 }  // namespace muster::transform

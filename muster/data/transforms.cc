@@ -9,6 +9,7 @@
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/upsample_nearest2d.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -204,13 +205,18 @@ at::Tensor random_crop(
 }
 
 // An image that has the size already is returned as it is, and shares its memory.
-at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
+at::Tensor resize(const at::Tensor& image,
+                  int64_t height,
+                  int64_t width,
+                  Interpolation interpolation) {
   check_image("resize", image);
   check_image_size("resize", height, width);
   if (image.numel() == 0)
     refuse_transform("resize", "an image with pixels", side_text(image));
   if (image.size(1) == height && image.size(2) == width)
     return image;
+  if (interpolation == Interpolation::nearest)
+    return at::upsample_nearest2d(image.unsqueeze(0), {height, width}).squeeze(0);
   // LibTorch (2.11 to 2.15) gives wrong values, or fails, for a uint8 result of width 1, which it
   // takes for one whose colours lie beside each other.
   if (is_bytes(image) && width == 1)
@@ -220,7 +226,7 @@ at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
 }
 
 // The longer side is cut to a whole number, not rounded, as in torchvision.
-at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
+at::Tensor resize_shorter(const at::Tensor& image, int64_t side, Interpolation interpolation) {
   check_image("resize_shorter", image);
   check_image_size("resize_shorter", side, side);
   const int64_t shorter = std::max<int64_t>(std::min(image.size(1), image.size(2)), 1);
@@ -229,7 +235,7 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
       return side;
     return static_cast<int64_t>(as_double(side) * as_double(extent) / as_double(shorter));
   };
-  return resize(image, scaled(image.size(1)), scaled(image.size(2)));
+  return resize(image, scaled(image.size(1)), scaled(image.size(2)), interpolation);
 }
 
 at::Tensor flip(const at::Tensor& image) {

@@ -7,6 +7,13 @@
 //   image = transform::random_flip(image, rng);
 //   return transform::normalize(image, transform::kImageNetMean, transform::kImageNetDeviation);
 //
+// A mask is cut and flipped as its picture with a copy of the generator, which draws the same:
+//
+//   Generator same = rng;
+//   image = transform::random_resized_crop(image, 224, 224, rng);
+//   mask = transform::random_resized_crop(
+//       mask, 224, 224, same, {.interpolation = transform::Interpolation::nearest});
+//
 // Each throws invalid_argument, with the expected value, for another shape, type or size.
 #pragma once
 
@@ -19,6 +26,7 @@
 
 #include "muster/data/generator.h"
 #include "muster/data/generators.h"
+#include "muster/data/interpolation.h"
 
 namespace muster {
 class EncodedImage;  // readers/encoded_image.h
@@ -43,16 +51,22 @@ at::Tensor random_crop(
 at::Tensor random_crop(
     const at::Tensor& images, int64_t height, int64_t width, Generators& rngs, int64_t padding = 0);
 
-// Bilinear; antialiased when it shrinks. Source: torch.nn.functional.interpolate(antialias=True),
-// bit for bit.
-at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width);
+// Bilinear is antialiased when it shrinks. Source: torch.nn.functional.interpolate(antialias=True),
+// or of nearest (mode="nearest"), bit for bit.
+at::Tensor resize(const at::Tensor& image,
+                  int64_t height,
+                  int64_t width,
+                  Interpolation interpolation = Interpolation::bilinear);
 // Resizes the shorter side to `side`, the other in proportion. Source:
 // torchvision.transforms.Resize(side).
-at::Tensor resize_shorter(const at::Tensor& image, int64_t side);
+at::Tensor resize_shorter(const at::Tensor& image,
+                          int64_t side,
+                          Interpolation interpolation = Interpolation::bilinear);
 
 struct ResizedCropOptions {
   std::pair<double, double> scale = {0.08, 1.0};         // of the image's area
   std::pair<double, double> ratio = {3.0 / 4, 4.0 / 3};  // width to height
+  Interpolation interpolation = Interpolation::bilinear;
 };
 // Crops at random size, position and shape, then resizes. Source:
 // torchvision.transforms.RandomResizedCrop.

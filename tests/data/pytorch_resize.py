@@ -1,4 +1,4 @@
-"""Prints, for some sizes, a number made of all values of a picture resized by torch.nn.functional.interpolate."""
+"""Prints, for some sizes, a number made of all values of a picture resized by torch.nn.functional.interpolate, blended and not."""
 
 import torch
 
@@ -11,7 +11,8 @@ def picture(height, width):
 for height, width, to_height, to_width in (400, 500, 224, 224), (50, 40, 64, 100), (33, 47, 33, 10):
     image = picture(height, width)
     for values in image, image.float() / 255:
-        resized = torch.nn.functional.interpolate(values[None], (to_height, to_width), mode="bilinear", antialias=True)[0]
-        # Floats as the bits that they are.
-        bits = resized.contiguous() if resized.dtype == torch.uint8 else resized.contiguous().view(torch.int32)
-        print(int((bits.long().flatten() * torch.arange(1, bits.numel() + 1) % 1000003).sum()))
+        for how in {"mode": "bilinear", "antialias": True}, {"mode": "nearest"}:
+            resized = torch.nn.functional.interpolate(values[None], (to_height, to_width), **how)[0]
+            # Floats as the bits that they are.
+            bits = resized.contiguous() if resized.dtype == torch.uint8 else resized.contiguous().view(torch.int32)
+            print(int((bits.long().flatten() * torch.arange(1, bits.numel() + 1) % 1000003).sum()))

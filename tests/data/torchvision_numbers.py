@@ -33,9 +33,13 @@ def affine_options(values):
             "center": [x, y] if has_center else None, "fill": fill_of(fill)}
 
 
-def resized_crop(image, height, width, *bounds):
+def resized_crop(image, height, width, *bounds, interpolation=InterpolationMode.BILINEAR):
     """bounds of scale and of ratio that leave one part alone"""
-    return v2.RandomResizedCrop((int(height), int(width)), bounds[:2], bounds[2:])(image)
+    return v2.RandomResizedCrop((int(height), int(width)), bounds[:2], bounds[2:], interpolation)(image)
+
+
+def nearest_crop(image, *sizes):
+    return resized_crop(image, *sizes, interpolation=InterpolationMode.NEAREST)
 
 
 CALLS = {
@@ -54,6 +58,7 @@ CALLS = {
     "erase": lambda image, top, left, height, width, *v: F.erase(
         image, int(top), int(left), int(height), int(width), torch.tensor(v)[:, None, None]),
     "random_resized_crop": resized_crop,
+    "random_resized_crop_nearest": nearest_crop,
     "rotate": lambda image, angle, *options: F.rotate(image, angle, **affine_options(options)),
     "affine": lambda image, angle, x, y, scale, shear_x, shear_y, *options: F.affine(
         image, angle, [x, y], scale, [shear_x, shear_y], **affine_options(options)),
@@ -82,6 +87,7 @@ def arguments(unit):
     for size in (7, 9), (30, 20):  # no draw fits, so that the part is in the middle
         for bounds in (1, 1, 0.2, 0.25), (1, 1, 4, 5), (4, 4, 0.5, 2):
             yield "random_resized_crop", (*size, *bounds)
+            yield "random_resized_crop_nearest", (*size, *bounds)
     for fill in (), (0,), (0.3 * unit,):
         for interpolation in 0, 1:
             for angle in 0, 90, 180, 270, -30, 45.5, 123.4, 359:

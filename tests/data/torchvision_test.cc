@@ -50,8 +50,11 @@ at::Tensor moved(const at::Tensor& image, const Arguments& a) {
 }
 
 // With bounds that leave one part alone, whatever is drawn.
-at::Tensor cropped(const at::Tensor& images, const Arguments& a) {
-  const transform::ResizedCropOptions bounds{.scale = {a[2], a[3]}, .ratio = {a[4], a[5]}};
+at::Tensor cropped(const at::Tensor& images,
+                   const Arguments& a,
+                   transform::Interpolation interpolation) {
+  const transform::ResizedCropOptions bounds{
+      .scale = {a[2], a[3]}, .ratio = {a[4], a[5]}, .interpolation = interpolation};
   if (images.dim() == 4) {
     Generators rngs(0, 0, std::vector<int64_t>(images.size(0)));
     return transform::random_resized_crop(images, whole(a[0]), whole(a[1]), rngs, bounds);
@@ -83,7 +86,10 @@ const std::map<std::string, Call>& calls() {
        }},
       {"erase", erased},
       {"rotate", [](auto& x, auto& a) { return t::rotate(x, a[0], affine_options(a, 1)); }},
-      {"random_resized_crop", cropped},
+      {"random_resized_crop",
+       [](auto& x, auto& a) { return cropped(x, a, t::Interpolation::bilinear); }},
+      {"random_resized_crop_nearest",
+       [](auto& x, auto& a) { return cropped(x, a, t::Interpolation::nearest); }},
       {"affine", moved}};
   return all;
 }

@@ -14,6 +14,7 @@ namespace {
 using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using transform::Interpolation;
 
 // As pytorch_resize.py makes it.
 at::Tensor bytes_picture(int64_t height, int64_t width) {
@@ -46,11 +47,16 @@ TEST(Transforms, ResizesAsPyTorch) {
        {std::array<int64_t, 4>{400, 500, 224, 224}, {50, 40, 64, 100}, {33, 47, 33, 10}}) {
     const auto image = bytes_picture(height, width);
     for (const auto& values : {image, image.to(torch::kFloat) / 255}) {
-      ours += std::to_string(sum_of_bits(transform::resize(values, to_height, to_width))) + "\n";
       const bool is_bytes = values.scalar_type() == torch::kByte;
-      interleaved_ones += std::to_string(sum_of_bits(transform::resize(
-                              is_bytes ? interleaved(values) : values, to_height, to_width))) +
-                          "\n";
+      const auto other_form = is_bytes ? interleaved(values) : values;
+      for (const auto how : {Interpolation::bilinear, Interpolation::nearest}) {
+        const auto number_of = [&](const at::Tensor& form) {
+          const auto resized = transform::resize(form, to_height, to_width, how);
+          return std::to_string(sum_of_bits(resized)) + "\n";
+        };
+        ours += number_of(values);
+        interleaved_ones += number_of(other_form);
+      }
     }
   }
   EXPECT_EQ(ours, *printed);
@@ -145,6 +151,52 @@ TEST(Transforms, CutsPartsOfRandomSize) {
       torch::equal(transform::random_resized_crop(
                        image, 60, 80, rng, {.scale = {1, 1}, .ratio = {80.0 / 60, 80.0 / 60}}),
                    image));
+}
+
+// Every pixel of the mask is the class of what the picture shows there.
+TEST(Transforms, AMaskIsCutAndFlippedAsItsPicture) {
+  constexpr int64_t kHeight = 60, kWidth = 80, kBlock = 20, kBorder = 3;
+  const auto y = torch::arange(kHeight).view({1, -1, 1}).expand({1, kHeight, kWidth});
+  const auto x = torch::arange(kWidth).view({1, 1, -1}).expand({1, kHeight, kWidth});
+  const auto picture = torch::cat({x, y}).to(torch::kFloat);
+  const auto class_at = [](const at::Tensor& row, const at::Tensor& column) {
+    return row.floor_divide(kBlock) * 10 + column.floor_divide(kBlock);
+  };
+  const auto mask = class_at(y, x).to(torch::kByte);
+  for (int i = 0; i < 50; ++i) {
+    Generator rng(0, 0, i);
+    Generator same = rng;
+    auto part = transform::random_resized_crop(picture, 32, 24, rng);
+    auto classes = transform::random_resized_crop(
+        mask, 32, 24, same, {.interpolation = Interpolation::nearest});
+    ASSERT_TRUE(torch::isin(classes, mask).all().item<bool>()) << "draw " << i;
+    part = transform::random_flip(part, rng);
+    classes = transform::random_flip(classes, same);
+    // A value that is blended is not that of the nearest pixel, so borders of blocks do not count.
+    const auto is_inside = [](const at::Tensor& place) {
+      const auto in_block = place.remainder(kBlock);
+      return in_block.gt(kBorder).logical_and(in_block.lt(kBlock - kBorder));
+    };
+    const auto inside = is_inside(part[0]).logical_and(is_inside(part[1]));
+    ASSERT_TRUE(inside.any().item<bool>()) << "draw " << i;
+    const auto wrong = class_at(part[1], part[0]).ne(classes[0]).logical_and(inside);
+    EXPECT_EQ(wrong.sum().item<int64_t>(), 0) << "draw " << i;
+  }
+}
+
+TEST(Transforms, TheNearestPixelsAreTheSameWhereverColoursLie) {
+  for (const auto& [height, width] : {std::pair{64, 48}, {9, 1}, {1, 9}, {7, 5}, {1, 1}}) {
+    const auto image = bytes_picture(height, width);
+    for (const auto& [rows, columns] : {std::pair{1, 1}, {7, 1}, {1, 5}, {64, 50}}) {
+      const auto resized = transform::resize(image, rows, columns, Interpolation::nearest);
+      EXPECT_TRUE(torch::isin(resized, image).all().item<bool>());
+      EXPECT_TRUE(torch::equal(
+          resized, transform::resize(interleaved(image), rows, columns, Interpolation::nearest)))
+          << height << "x" << width << " to " << rows << "x" << columns;
+    }
+  }
+  EXPECT_EQ(transform::resize_shorter(bytes_picture(40, 60), 20, Interpolation::nearest).sizes(),
+            (std::vector<int64_t>{3, 20, 30}));
 }
 
 TEST(Transforms, FlipsAsOftenAsAsked) {
