@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -16,8 +17,10 @@ namespace muster::evaluation {
 
 namespace {
 
-std::string row_text(const at::Tensor& tensor) {
-  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes().slice(1), ", "), "]");
+// What must be alike: the type, and the shape of a row.
+std::string row_text(const at::Tensor& tensor, bool of_one_shape) {
+  const std::string type = c10::toString(tensor.scalar_type());
+  return of_one_shape ? cat(type, " [", join(tensor.sizes().slice(1), ", "), "]") : type;
 }
 
 }  // namespace
@@ -27,14 +30,19 @@ void OrderedRows::check_like_before(const std::vector<at::Tensor>& outputs) {
     for (const at::Tensor& output : outputs)
       like_.push_back(output.narrow(0, 0, 0).clone());
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::string before = row_text(like_[i]), now = row_text(outputs[i]);
+    const std::string before = row_text(like_[i], of_one_shape_);
+    const std::string now = row_text(outputs[i], of_one_shape_);
     if (before != now) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("predict: expected rows of one type and shape in all batches, got ",
+                  cat("predict: expected rows of one type",
+                      of_one_shape_ ? " and shape" : "",
+                      " in all batches, got ",
                       before,
                       " and ",
                       now,
-                      "; pad them to one length, or predict with a batch of 1 into a list"));
+                      of_one_shape_
+                          ? "; take them piece by piece, with a function, or pad them to one length"
+                          : "; convert them to one type"));
     }
   }
 }
@@ -52,6 +60,14 @@ void OrderedRows::add(IndexedRows rows) {
   }
 }
 
+// Rows of one block have one shape.
+bool OrderedRows::Row::has_shape_of(const Row& other) const {
+  const auto is_alike = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.sizes().slice(1) == b.sizes().slice(1);
+  };
+  return block == other.block || std::ranges::equal(*block, *other.block, is_alike);
+}
+
 std::vector<OrderedRows::Row> OrderedRows::rows_that_follow(std::vector<int64_t>& indices) {
   std::vector<Row> rows;
   for (;; ++next_) {
@@ -60,6 +76,8 @@ std::vector<OrderedRows::Row> OrderedRows::rows_that_follow(std::vector<int64_t>
       return rows;
     if (found == waiting_.end())
       continue;
+    if (!rows.empty() && !found->second.has_shape_of(rows.front()))
+      return rows;
     rows.push_back(found->second);
     indices.push_back(next_);
     waiting_.erase(found);

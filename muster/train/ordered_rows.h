@@ -20,15 +20,16 @@ struct IndexedRows {
 
 class OrderedRows {
  public:
-  // `size`: of the dataset.
-  explicit OrderedRows(int64_t size) : size_(size) {}
+  // `size`: of the dataset. `of_one_shape`: all rows have the same; otherwise those that are taken
+  // together.
+  OrderedRows(int64_t size, bool of_one_shape) : size_(size), of_one_shape_(of_one_shape) {}
 
   // Throws: invalid_argument for an index that came before, and for rows of another type or shape
   // than those before.
   void add(IndexedRows rows);
   // Nothing comes for this index.
   void skip(int64_t index) { skipped_.insert(index); }
-  // The rows that are next. Empty if the next one has not come.
+  // The rows that are next, up to one of another shape. Empty if the next one has not come.
   IndexedRows take();
   // Throws: invalid_argument if rows are missing.
   void check_complete() const;
@@ -37,11 +38,14 @@ class OrderedRows {
   struct Row {
     std::shared_ptr<const std::vector<at::Tensor>> block;
     int64_t place;
+
+    bool has_shape_of(const Row& other) const;
   };
   void check_like_before(const std::vector<at::Tensor>& outputs);
   std::vector<Row> rows_that_follow(std::vector<int64_t>& indices);
 
   int64_t size_;
+  bool of_one_shape_;
   int64_t next_ = 0;
   int64_t came_ = 0;
   std::map<int64_t, Row> waiting_;

@@ -82,7 +82,7 @@ void predict_rows(ProcessGroup& group,
                   Model& model,
                   Loader& loader,
                   const Forward& forward,
-                  bool may_skip,
+                  bool in_pieces,
                   const Write& write) {
   static_assert(HasIndices<Loader>,
                 "the samples of a stream have no order: predict from a DataLoader, or gather what "
@@ -92,7 +92,7 @@ void predict_rows(ProcessGroup& group,
                               {.dataset_size = loader.dataset().size(),
                                .skipped = [&] { return loader.bad_samples(); },
                                .skipped_before = std::ssize(loader.bad_samples()),
-                               .may_skip = may_skip,
+                               .in_pieces = in_pieces,
                                .write = write});
   const auto predict_batch = [&](const auto& batch, bool counts) {
     auto output = forward(model, batch);
@@ -111,16 +111,17 @@ void predict_rows(ProcessGroup& group,
 
 // Calls `write(predictions)` on rank 0 with the outputs of `forward(model, batch)`, piece by piece
 // in the order of the dataset; `predictions` are Predictions of what `forward` returns: a tensor,
-// or a tuple or a plain struct of tensors, with a row for each sample of the batch. Rank 0 holds
-// only what waits for an earlier sample: about one batch of each rank where the loader does not
-// shuffle.
+// or a tuple or a plain struct of tensors, with a row for each sample of the batch. Rows of batches
+// may differ in their shapes, as where each batch is padded to its own length: those of a piece
+// have one. Rank 0 holds only what waits for an earlier sample: about one batch of each rank where
+// the loader does not shuffle.
 //
 // The loader must visit this rank's part and repeat no sample: ctx.loader(data, {…}, {.shuffle =
 // false, .pad = false}). Ranks may have different numbers of batches, also none. Models and `ctx`
 // are as evaluate()'s. Collective: yes. Throws: on every rank, what `forward`, `write` or the
 // loader has thrown on any (of a model that the ranks run together, what `write` has: a rank that
 // fails alone leaves the others in the model, where the job's limit ends them); invalid_argument
-// for samples that are repeated or left out, and for rows of several types or shapes.
+// for samples that are repeated or left out, and for rows of several types.
 template <class Context, class Model, class Loader, class Forward, class Write>
 void predict(
     Context& ctx, Model& model, Loader& loader, const Forward& forward, const Write& write) {
@@ -130,7 +131,7 @@ void predict(
       model,
       loader,
       forward,
-      /*may_skip=*/true,
+      /*in_pieces=*/true,
       [&](const evaluation::IndexedRows& rows) {
         write(Predictions<Output>{rows.indices, evaluation::output_of<Output>(rows.outputs)});
       });
@@ -138,7 +139,7 @@ void predict(
 
 // Returns all outputs on rank 0, on the CPU; on other ranks undefined tensors. Shapes: of the
 // outputs [samples of the dataset, …]. Throws: also invalid_argument for a sample that skip_bad
-// skips.
+// skips, and for rows of several shapes.
 template <class Context, class Model, class Loader, class Forward>
 auto predict(Context& ctx, Model& model, Loader& loader, const Forward& forward) {
   using Output = evaluation::PredictedBy<Model, Loader, Forward>;
@@ -149,7 +150,7 @@ auto predict(Context& ctx, Model& model, Loader& loader, const Forward& forward)
                            model,
                            loader,
                            forward,
-                           /*may_skip=*/false,
+                           /*in_pieces=*/false,
                            [&](const evaluation::IndexedRows& rows) {
                              for (size_t i = 0; i < rows.outputs.size(); ++i) {
                                const at::Tensor& piece = rows.outputs[i];

@@ -1,6 +1,7 @@
 // In each round a rank tells what it gives: the indices of its batch, the samples that it has
-// skipped, whether it is over, or what it has thrown. Then the outputs follow. So no rank waits for
-// another that has failed. What rank 0 throws while it writes is told in the round after.
+// skipped, whether it is over, or what it has thrown. Then the outputs follow, flat, since
+// rows of other ranks may have other shapes. So no rank waits for another that has failed.
+// What rank 0 throws while it writes is told in the round after.
 #include "muster/train/prediction_exchange.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace muster::evaluation {
 // What a rank tells in a round.
 struct PredictionExchange::Said {
   bool is_over = false;
-  size_t outputs = 0;
+  std::vector<std::vector<int64_t>> shapes = {};  // of the outputs
   std::vector<int64_t> indices = {}, skipped = {};
   ErrorCode code = ErrorCode::internal;
   std::string failure = {};
@@ -26,7 +27,7 @@ struct PredictionExchange::Said {
 
 namespace {
 
-std::string numbers_text(const std::vector<int64_t>& numbers) {
+std::string numbers_text(c10::IntArrayRef numbers) {
   std::string text = cat(numbers.size(), " ");
   for (const int64_t number : numbers)
     text += cat(number, " ");
@@ -76,7 +77,7 @@ void check_rows(const IndexedRows& mine) {
 PredictionExchange::PredictionExchange(ProcessGroup& group, PredictionExchangeOptions options)
     : group_(group),
       options_(std::move(options)),
-      rows_(options_.dataset_size),
+      rows_(options_.dataset_size, /*of_one_shape=*/!options_.in_pieces),
       skipped_told_(options_.skipped_before) {}
 
 void PredictionExchange::run(const std::function<void()>& body) {
@@ -105,20 +106,25 @@ std::string PredictionExchange::message(const IndexedRows& mine, bool is_over) {
   const std::vector<int64_t> all_skipped = options_.skipped();
   const std::vector<int64_t> skipped(all_skipped.begin() + skipped_told_, all_skipped.end());
   skipped_told_ = std::ssize(all_skipped);
-  return cat(is_over ? 1 : 0,
-             " ",
-             mine.outputs.size(),
-             " ",
-             numbers_text(mine.indices),
-             numbers_text(skipped),
-             failure_ ? failure_text(failure_) : std::string());
+  return cat(
+      is_over ? 1 : 0,
+      " ",
+      mine.outputs.size(),
+      " ",
+      sum_of<std::string>(mine.outputs,
+                          [](const at::Tensor& output) { return numbers_text(output.sizes()); }),
+      numbers_text(mine.indices),
+      numbers_text(skipped),
+      failure_ ? failure_text(failure_) : std::string());
 }
 
 PredictionExchange::Said PredictionExchange::read(const std::string& message) {
   ByteReader reader(message, "predict");
   Said said;
   said.is_over = reader.take_number(' ') == 1;
-  said.outputs = reader.take_number(' ');
+  said.shapes.resize(reader.take_number(' '));
+  for (std::vector<int64_t>& shape : said.shapes)
+    shape = take_numbers(reader);
   said.indices = take_numbers(reader);
   said.skipped = take_numbers(reader);
   if (reader.left() == 0)
@@ -147,9 +153,13 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
                                  [&](const std::string& text) { return read(text); });
   fail_if_any(all);
   are_over_ = std::ranges::all_of(all, &Said::is_over);
-  const size_t outputs = std::ranges::max(all, {}, &Said::outputs).outputs;
+  const auto count = [](const Said& said) {
+    return said.shapes.size();
+  };
+  const size_t outputs = count(std::ranges::max(all, {}, count));
   std::vector<std::vector<at::Tensor>> parts = mapped_indices(outputs, [&](size_t i) {
-    return group_.gather_varying(i < mine.outputs.size() ? mine.outputs[i] : at::Tensor(), 0);
+    const bool is_mine = i < mine.outputs.size();
+    return group_.gather_varying(is_mine ? mine.outputs[i].reshape({-1}) : at::Tensor(), 0);
   });
   is_failed_ = false;
   if (group_.rank() == 0)
@@ -161,12 +171,12 @@ void PredictionExchange::take_in(const std::vector<Said>& all,
   try {
     for (size_t rank = 0; rank < all.size(); ++rank) {
       IndexedRows rows{.indices = all[rank].indices};
-      for (const auto& part : parts)
-        rows.outputs.push_back(part[rank].cpu());
+      for (size_t i = 0; i < all[rank].shapes.size(); ++i)
+        rows.outputs.push_back(parts[i][rank].cpu().view(all[rank].shapes[i]));
       if (!rows.indices.empty())
         rows_.add(std::move(rows));
       for (const int64_t index : all[rank].skipped) {
-        if (!options_.may_skip)
+        if (!options_.in_pieces)
           throw Error(ErrorCode::invalid_argument,
                       cat("predict: expected a row for every sample, got none of sample ",
                           index,
@@ -176,8 +186,7 @@ void PredictionExchange::take_in(const std::vector<Said>& all,
         rows_.skip(index);
       }
     }
-    const IndexedRows next = rows_.take();
-    if (!next.indices.empty())
+    for (IndexedRows next = rows_.take(); !next.indices.empty(); next = rows_.take())
       options_.write(next);
   } catch (...) {
     failure_ = std::current_exception();

@@ -20,7 +20,9 @@ struct PredictionExchangeOptions {
   // The samples that this rank's loader has skipped, and those of them from before.
   std::function<std::vector<int64_t>()> skipped = {};
   int64_t skipped_before = 0;
-  bool may_skip = true;  // otherwise a skipped sample is an error
+  // Pieces may lack the samples that were skipped, and differ in the shape of their rows. Otherwise
+  // all samples are rows of one tensor.
+  bool in_pieces = true;
   // Called on rank 0 with the next rows, on the CPU.
   std::function<void(const IndexedRows&)> write = {};
 };

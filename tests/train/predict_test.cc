@@ -153,6 +153,43 @@ TEST(Predict, PiecesComeInOrderAndOneAtATime) {
   }
 }
 
+// As where each batch is padded to the longest of its own samples.
+TEST(Predict, BatchesMayHaveOtherShapes) {
+  const auto forward = [](auto&, const auto& batch) {
+    const at::Tensor x = batch.features;
+    const int64_t length = x.max().template item<int64_t>() / 10 + 1;
+    return std::tuple(x.unsqueeze(1).expand({-1, length}), torch::zeros({x.size(0), 0, length}));
+  };
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const bool shuffle : {false, true}) {
+      run_ranks(ranks, [&](ProcessGroup& group) {
+        torch::nn::Identity net;
+        const auto data =
+            std::make_shared<const TensorDataset>(torch::arange(101), torch::arange(101));
+        const SamplerOptions sampling{
+            .num_replicas = group.size(), .rank = group.rank(), .shuffle = shuffle, .pad = false};
+        DataLoader loader(
+            data, std::make_shared<DistributedSampler>(101, sampling), {.batch_size = 3});
+        std::vector<int64_t> indices;
+        predict(group, net, loader, forward, [&](const auto& piece) {
+          const auto& [numbers, empty] = piece.outputs;
+          const int64_t length = numbers.size(1);
+          indices.insert(indices.end(), piece.indices.begin(), piece.indices.end());
+          EXPECT_GE(10 * length, piece.indices.back() + 1);
+          EXPECT_TRUE(numbers.equal(
+              torch::tensor(piece.indices).unsqueeze(1).expand({numbers.size(0), length})));
+          EXPECT_EQ(empty.sizes(), (std::vector<int64_t>{numbers.size(0), 0, length}));
+        });
+        if (group.rank() != 0)
+          return;
+        ASSERT_EQ(indices.size(), 101U);
+        for (int64_t i = 0; i < 101; ++i)
+          EXPECT_EQ(indices[static_cast<size_t>(i)], i);
+      });
+    }
+  }
+}
+
 struct SomeUnreadable {
   using Example = LabelledExample;
   int64_t size() const { return 20; }
@@ -200,7 +237,8 @@ std::vector<std::string> refusals_of(int ranks, const std::function<void(Process
 void predict_numbers(ProcessGroup& group,
                      SamplerOptions sampling,
                      const std::function<at::Tensor(const at::Tensor&)>& forward,
-                     const std::function<void(const std::vector<int64_t>&)>& write = {}) {
+                     const std::function<void(const std::vector<int64_t>&)>& write = {},
+                     bool in_pieces = true) {
   torch::nn::Identity net;
   sampling.num_replicas = group.size();
   sampling.rank = group.rank();
@@ -208,15 +246,17 @@ void predict_numbers(ProcessGroup& group,
   DistributedSampler sampler(11, sampling);
   DataLoader loader(
       TensorDataset(torch::arange(11), torch::arange(11)), sampler, {.batch_size = 2});
-  predict(
-      group,
-      net,
-      loader,
-      [&](auto&, const auto& batch) { return forward(batch.features); },
-      [&](const auto& piece) {
-        if (write)
-          write(piece.indices);
-      });
+  const auto of_batch = [&](auto&, const auto& batch) {
+    return forward(batch.features);
+  };
+  if (!in_pieces) {
+    predict(group, net, loader, of_batch);
+    return;
+  }
+  predict(group, net, loader, of_batch, [&](const auto& piece) {
+    if (write)
+      write(piece.indices);
+  });
 }
 
 TEST(Predict, WhatOneRankThrowsIsThrownOnAll) {
@@ -248,12 +288,20 @@ TEST(Predict, WhatOneRankThrowsIsThrownOnAll) {
          predict_numbers(group, {.pad = false}, [](const at::Tensor& x) { return x.sum(); });
        }))
     EXPECT_THAT(said, HasSubstr("a row for each of 2 samples, got shape []"));
+  const auto of_other_shapes = [](const at::Tensor& x) {
+    return torch::zeros({x.size(0), x[0].item<int64_t>() + 1});
+  };
+  for (const int ranks : {1, 2})
+    for (const std::string& said : refusals_of(ranks, [&](ProcessGroup& group) {
+           predict_numbers(group, {.pad = false}, of_other_shapes, {}, /*in_pieces=*/false);
+         }))
+      EXPECT_THAT(said, HasSubstr("rows of one type and shape in all batches"));
   for (const std::string& said : refusals_of(1, [&](ProcessGroup& group) {
          predict_numbers(group, {.pad = false}, [](const at::Tensor& x) {
-           return torch::zeros({x.size(0), x[0].item<int64_t>() + 1});
+           return x[0].item<int64_t>() == 2 ? x.to(torch::kFloat) : x;
          });
        }))
-    EXPECT_THAT(said, HasSubstr("rows of one type and shape in all batches"));
+    EXPECT_THAT(said, HasSubstr("rows of one type in all batches, got Long and Float"));
 }
 
 }  // namespace
