@@ -310,10 +310,11 @@ struct SharedEntries {
 // Opens the files on rank 0, and gives every rank the kinds of their tensors.
 TensorEntries share_entries(std::unique_ptr<WeightSource>& source,
                             const std::string& path,
+                            const std::string& part,
                             const Peers& peers) {
   SharedEntries shared;
   peers.on_rank0([&] {
-    source = open_weights(path);
+    source = open_weights(path, part);
     shared = {.head = head_of(*source), .bytes = cat(end_of(*source))};
   });
   peers.share(shared.head);
@@ -339,22 +340,23 @@ LoadedWeights load_weights(torch::nn::Module& model,
   const at::NoGradGuard no_grad;
   check_weight_names(options.names);
   std::unique_ptr<WeightSource> source;  // on rank 0
-  const TensorEntries entries = share_entries(source, path, peers);
+  const TensorEntries entries = share_entries(source, path, options.part, peers);
+  const std::string place = options.part.empty() ? path : cat(path, ":", options.part);
   // Only rank 0 has the files, so it alone can try .make.
   const auto tensors = wanted_tensors(model, options.only);
   std::string made_bytes;
-  peers.on_rank0([&] { made_bytes = try_to_make(tensors, *source, options, path).to_bytes(); });
+  peers.on_rank0([&] { made_bytes = try_to_make(tensors, *source, options, place).to_bytes(); });
   peers.share(made_bytes);
   const MadeWeights made = MadeWeights::from_bytes(made_bytes);
   FoundWeights found;
   LoadedWeights result;
   // All ranks compare: a model that differs on one rank is refused on all.
   peers.together([&] {
-    found = find_weights(entries, options, path);
-    result = compare_with(tensors, found, made, entries, path, options.partial);
+    found = find_weights(entries, options, place);
+    result = compare_with(tensors, found, made, entries, place, options.partial);
   });
   const WeightReader reader = [&](const std::string& name) {
-    asked_for(*source, name, path);
+    asked_for(*source, name, place);
     return source->read(name);
   };
   // One tensor at a time: no rank needs memory for all of them.
@@ -365,10 +367,10 @@ LoadedWeights load_weights(torch::nn::Module& model,
     peers.on_rank0([&] {
       const bool is_made = made.made.contains(name);
       const at::Tensor saved =
-          is_made ? options.make(name, reader) : read_found(found.at(name), reader, path);
+          is_made ? options.make(name, reader) : read_found(found.at(name), reader, place);
       values.copy_(saved);
-      check_stays_finite(name, saved, values, path);
-      check_same_if_shared(filled, name, tensor, values, path);
+      check_stays_finite(name, saved, values, place);
+      check_same_if_shared(filled, name, tensor, values, place);
     });
     peers.share(values);
     tensor.copy_(values);
@@ -381,7 +383,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
 WeightShapes weight_shapes(const std::string& path, const WeightNames& names, const Peers& peers) {
   check_weight_names(names);
   std::unique_ptr<WeightSource> source;
-  const TensorEntries entries = share_entries(source, path, peers);
+  const TensorEntries entries = share_entries(source, path, /*part=*/"", peers);
   WeightShapes shapes;
   for (const auto& [name, weight] : find_weights(entries, {.names = names}, path))
     if (weight.missing.empty())

@@ -6,6 +6,8 @@
 //   }});
 //   // A backbone with a head of its own:
 //   auto loaded = muster::load_weights(*backbone, "resnet.safetensors", {.partial = true});
+//   // The averages of an Ema that was added to the checkpoints as "ema":
+//   muster::load_weights(*net, checkpoints.best()->path, {.part = "ema"});
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,6 +31,9 @@ namespace muster {
 using WeightReader = std::function<at::Tensor(const std::string& name)>;
 
 struct LoadWeightsOptions {
+  // Of a checkpoint: loads the tensors of this part, by its name in Checkpoints::add, in place of
+  // the model's weights. Of an Ema these are its averages.
+  std::string part = {};
   // Maps a name in the file to the model's; an empty result skips the tensor. Default: the same
   // name.
   std::function<std::string(const std::string& name)> name = {};

@@ -3,11 +3,14 @@
 
 #include <ATen/ops/empty.h>
 
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/tensor_source.h"
+#include "muster/checkpoint/files/view.h"
 #include "muster/checkpoint/files/weight_files.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/torch_file.h"
@@ -20,7 +23,8 @@ constexpr const char* kTorchModelFile = "pytorch_model.bin";  // as hubs have it
 
 class SafetensorsWeights : public WeightSource {
  public:
-  explicit SafetensorsWeights(const std::string& path) : path_(path), source_(weight_files(path)) {
+  SafetensorsWeights(const std::string& path, TensorSource source)
+      : path_(path), source_(std::move(source)) {
     if (const auto holes = source_.incomplete(); !holes.empty())
       throw Error(ErrorCode::invalid_argument,
                   cat("load_weights: expected all of '",
@@ -60,10 +64,12 @@ std::string torch_file_of(const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& part) {
+  if (!part.empty())
+    return std::make_unique<SafetensorsWeights>(path, part_set(view_checkpoint(path), part).open());
   if (const std::string file = torch_file_of(path); !file.empty())
     return open_torch_file(file);
-  return std::make_unique<SafetensorsWeights>(path);
+  return std::make_unique<SafetensorsWeights>(path, TensorSource(weight_files(path)));
 }
 
 }  // namespace muster

@@ -44,6 +44,7 @@ constexpr const char* kExportExamples = R"(Examples:
   muster checkpoint export checkpoints/step-460 net.safetensors
   muster checkpoint export hub/gpt2 gpt2.safetensors             all files of its index as one
   muster checkpoint export checkpoints/step-460 net.safetensors --strip module. --prefix backbone.
+  muster checkpoint export checkpoints/step-460 ema.safetensors --part ema    the averages of an Ema
 )";
 
 struct DiffFlags {
@@ -208,6 +209,7 @@ int show_differences(const DiffFlags& flags) {
 struct ExportFlags {
   std::string from;
   std::string to;
+  std::string part;
   ExportOptions options;
 };
 
@@ -230,7 +232,7 @@ void export_model(const ExportFlags& flags) {
     ReadingLine line;
     const TensorSource model = read_files([&] {
       const CheckpointView view = view_checkpoint(flags.from);
-      const TensorSet set = model_set(view);
+      const TensorSet set = flags.part.empty() ? model_set(view) : part_set(view, flags.part);
       expect_whole(view, set, line);
       return set.open();
     });
@@ -265,6 +267,11 @@ void add_checkpoint_export(CLI::App& app) {
   command->add_option("PATH", flags->from, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required();
   command->add_option("OUT", flags->to, "The file to write")->required()->type_name("FILE");
+  command
+      ->add_option("--part",
+                   flags->part,
+                   "Write the tensors of this part, such as an Ema, in place of the model's")
+      ->type_name("NAME");
   command
       ->add_option("--strip",
                    flags->options.strip,

@@ -32,11 +32,15 @@ def floats(*values):
     return "F32", [len(values)], struct.pack(f"<{len(values)}f", *values)
 
 
-def checkpoint(folder, step, tensors, **changes):
+def checkpoint(folder, step, tensors, parts=None, **changes):
     folder.mkdir(parents=True)
-    content = safetensors(tensors)
-    (folder / "model.safetensors").write_bytes(content)
-    files = [{"name": "model.safetensors", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
+    files = []
+    for name, content in ("model.safetensors", tensors), ("parts.safetensors", parts):
+        if content is None:
+            continue
+        content = safetensors(content)
+        (folder / name).write_bytes(content)
+        files.append({"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
     manifest = {"schema": "muster.checkpoint/1", "step": step, "epoch": 1, "batch": 2, "epoch_samples": 3, "samples_seen": 4,
                 "world_size": 2, "files": files, "user": {"who": STEER}, "optimizer": {"kind": "AdamW"}} | changes
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
@@ -223,6 +227,20 @@ class Checkpoint(unittest.TestCase):
         path = self.folder / "step-1/model.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"?")
         self.assertIn("other content", self.muster("export", "step-1", "two.safetensors", code=1))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["out.safetensors", "step-1"])
+
+    def test_export_of_a_part_writes_its_tensors(self):
+        parts = {"numbers/ema/": floats(1), "numbers/ema/updates": floats(3), "tensors/ema/a": floats(5, 6), "tensors/ema2/a": floats(7)}
+        checkpoint(self.folder / "step-1", 1, {"a": floats(1, 2)}, parts | {"tensors/" + STEER + "/a": floats(7)})
+        self.muster("export", "step-1", "out.safetensors", "--part", "ema")
+        self.assertEqual((self.folder / "out.safetensors").read_bytes(), safetensors({"a": floats(5, 6)}))
+        text = self.muster("export", "step-1", "two.safetensors", "--part", "em", code=1)
+        self.assertIn("expected a part with tensors in 'step-1/parts.safetensors' (", text)
+        self.assertIn("ema, ema2), got 'em'", text)
+        self.assertIn("which has parts", self.muster("export", "out.safetensors", "two.safetensors", "--part", "ema", code=1))
+        path = self.folder / "step-1/parts.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        self.assertIn("other content", self.muster("export", "step-1", "two.safetensors", "--part", "ema", code=1))
         self.assertEqual(sorted(os.listdir(self.folder)), ["out.safetensors", "step-1"])
 
     def test_wrong_usage_is_two(self):

@@ -14,8 +14,10 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/list.h"
+#include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/training/checkpoints.h"
 #include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/train/ema.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 
@@ -90,6 +92,50 @@ TEST(BestCheckpoint, IsNeverRemoved) {
       EXPECT_THAT(best_in(folder.path()), ElementsAre(2));
     }
   }
+}
+
+// What a program measures inside of Ema::swap() is the averages' value.
+TEST(BestCheckpoint, OfAnAverageIsLoadedAsSuch) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    Ema ema(*net, 0.5);
+    Checkpoints checkpoints(group, {.folder = folder.path(), .best = kTop1});
+    checkpoints.add("net", net).add("averages", ema);
+    for (const double weight : {2.0, 8.0}) {
+      {
+        const torch::NoGradGuard no_grad;
+        net->weight.fill_(weight);
+      }
+      ema.update();
+    }
+    double value = 0;
+    {
+      const auto swapped = ema.swap();
+      value = net->weight.item<double>();
+    }
+    ASSERT_TRUE(checkpoints.save_if_best(2, value));
+
+    torch::nn::Linear best(torch::nn::LinearOptions(1, 1).bias(false));
+    const std::string path = checkpoints.best()->path;
+    EXPECT_THAT(load_weights(*best, path, {.part = "averages"}, group).loaded,
+                ElementsAre("weight"));
+    EXPECT_EQ(best->weight.item<double>(), 5);
+    load_weights(*best, path, {}, group);
+    EXPECT_EQ(best->weight.item<double>(), 8);
+    EXPECT_THAT(
+        test::message_of([&] { load_weights(*best, path, {.part = "ema"}, group); }),
+        HasSubstr("parts.safetensors' (averages, generators), got 'ema'; name one of them"));
+    EXPECT_THAT(test::message_of([&] {
+                  load_weights(*best, path + "/model.safetensors", {.part = "averages"}, group);
+                }),
+                HasSubstr("expected a checkpoint's folder, which has parts, got"));
+    EXPECT_THAT(test::message_of([&] {
+                  load_weights(*torch::nn::Linear(1, 1), path, {.part = "averages"}, group);
+                }),
+                HasSubstr("step-2:averages', got none for 1 tensor, 'bias' first"));
+    EXPECT_EQ(best->weight.item<double>(), 8);
+  });
 }
 
 TEST(BestCheckpoint, AllRanksTakeRankZerosValueAndNoneThatIsNotFinite) {

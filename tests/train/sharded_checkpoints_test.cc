@@ -256,6 +256,23 @@ void pass_on_averages(ProcessGroup& group,
   checkpoints.save(step);
 }
 
+// Of the eight checkpoints, divided in several ways, whose model is that of `weights`. A program
+// without an Ema loads the averages.
+void expect_averages_in_each(const std::string& folder, const torch::nn::Module& weights) {
+  UpDown first = up_down(9);
+  load_weights(*first, folder + "/step-1", {.part = "ema"});
+  EXPECT_FALSE(first->up->weight.equal(weights.named_parameters()["up.weight"]));
+  EXPECT_EQ(first->seen[0].item<double>(), 7);
+  for (int step = 2; step <= 8; ++step) {
+    UpDown loaded = up_down(9);
+    const std::string path = folder + "/step-" + std::to_string(step);
+    EXPECT_EQ(load_weights(*loaded, path, {.part = "ema"}).loaded.size(), 5U);
+    for (size_t i = 0; i < loaded->parameters().size(); ++i)
+      EXPECT_TRUE(loaded->parameters()[i].equal(first->parameters()[i])) << path;
+    EXPECT_TRUE(loaded->seen.equal(first->seen)) << path;
+  }
+}
+
 TEST(ShardedCheckpoints, AveragesGoOnHoweverTheModelIsDivided) {
   const test::TempFolder folder;
   const auto plain = [&](ProcessGroup& group, int64_t step) {
@@ -304,6 +321,7 @@ TEST(ShardedCheckpoints, AveragesGoOnHoweverTheModelIsDivided) {
   EXPECT_FALSE(std::filesystem::exists(folder / "step-8/parts-00000-of-00001.safetensors"));
   UpDown net = up_down(9);
   load_weights(*net, folder / "step-2");  // the averages are no weights of the model
+  expect_averages_in_each(folder.path(), *net);
 }
 
 TEST(ShardedCheckpoints, AnEmaIsOfTheParts) {

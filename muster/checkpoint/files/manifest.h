@@ -65,6 +65,7 @@ constexpr const char* kManifestFile = "manifest.json";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optim.safetensors";
 constexpr const char* kPartsFile = "parts.safetensors";
+constexpr const char* kPartTensors = "tensors/";  // then the part's name, a '/', and the tensor's
 
 // Throws: invalid_argument if a user text is not UTF-8.
 std::string format_manifest(const Manifest& manifest);

@@ -170,6 +170,14 @@ void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, S
   stored.pieces.push_back(std::move(piece));
 }
 
+void TensorSource::keep_under(const std::string& prefix) {
+  std::map<std::string, StoredTensor> kept;
+  for (auto& [name, tensor] : tensors_)
+    if (name.starts_with(prefix))
+      kept.emplace(name.substr(prefix.size()), std::move(tensor));
+  tensors_ = std::move(kept);
+}
+
 // Pieces do not overlap, so a tensor is whole if their elements add up.
 std::vector<std::string> TensorSource::incomplete() const {
   std::vector<std::string> names;

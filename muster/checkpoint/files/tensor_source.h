@@ -52,6 +52,9 @@ class TensorSource {
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
 
+  // Forgets the tensors whose names do not begin with `prefix`, and takes it off the others' names.
+  void keep_under(const std::string& prefix);
+
   // The metadata of all files, without the entries about pieces.
   const Metadata& metadata() const { return metadata_; }
 

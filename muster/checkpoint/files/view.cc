@@ -44,9 +44,39 @@ std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry
   return text;
 }
 
+// The parts that have tensors, for a person who asked for another.
+std::string parts_with_tensors(const TensorSource& source) {
+  std::vector<std::string> parts;
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (!name.starts_with(kPartTensors))
+      continue;
+    const std::string rest = name.substr(std::string_view(kPartTensors).size());
+    const std::string part = rest.substr(0, rest.find('/'));
+    if (parts.empty() || parts.back() != part)
+      parts.push_back(part);
+  }
+  return join_first(parts, ", ", 16);
+}
+
+// Throws: invalid_argument if the part has no tensors.
+void keep_part(TensorSource& source, const std::string& part, const std::string& file) {
+  const std::string parts = parts_with_tensors(source);
+  source.keep_under(cat(kPartTensors, part, "/"));
+  if (!source.tensors().empty())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected a part with tensors in '",
+                  printable(file),
+                  "' (",
+                  shown_text(parts),
+                  "), got '",
+                  shown_text(part),
+                  "'; name one of them"));
+}
+
 // Returns "net" for "tensors/net/description", as muster::Checkpoints saves several optimizers.
 std::string optimizer_part(const std::string& tensor) {
-  constexpr std::string_view kBefore = "tensors/", kAfter = "/description";
+  constexpr std::string_view kBefore = kPartTensors, kAfter = "/description";
   if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter))
     return "";
   if (tensor.size() <= kBefore.size() + kAfter.size())
@@ -140,6 +170,8 @@ TensorSource TensorSet::open() const {
                     kWeightIndexFile,
                     " names, in its files, got no such tensor; see `muster checkpoint verify`"));
   }
+  if (!part.empty())
+    keep_part(source, part, files.at(0).path);
   return source;
 }
 
@@ -181,6 +213,18 @@ TensorSet chosen_set(const CheckpointView& view, const std::string& name) {
 
 TensorSet model_set(const CheckpointView& view) {
   return view.has_manifest ? chosen_set(view, kModelFile) : tensor_sets(view).at(0);
+}
+
+TensorSet part_set(const CheckpointView& view, const std::string& part) {
+  if (view.has_manifest) {
+    TensorSet set = chosen_set(view, kPartsFile);
+    set.part = part;
+    return set;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected a checkpoint's folder, which has parts, got '",
+                  shown_text(view.path),
+                  "'; do without the part's name, or name the checkpoint"));
 }
 
 // Several optimizers have no file of their own: their descriptions are tensors among the parts.

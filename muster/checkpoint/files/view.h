@@ -42,8 +42,11 @@ struct TensorSet {
   std::string name;  // "model.safetensors", however many files
   std::vector<ViewedFile> files;
   std::vector<std::string> promised = {};  // tensors that must be among them
+  std::string part = {};                   // the part whose tensors alone are meant; empty: all
 
-  // Throws: as TensorSource's constructor; invalid_argument when a promised tensor is missing.
+  // The tensors of a part have their own names. Throws: as TensorSource's constructor;
+  // invalid_argument when a promised tensor is missing, and for a part without tensors, naming
+  // those that have some.
   TensorSource open() const;
 };
 
@@ -56,6 +59,10 @@ TensorSet chosen_set(const CheckpointView& view, const std::string& name);
 
 // The model's tensors. Throws: invalid_argument when there are none.
 TensorSet model_set(const CheckpointView& view);
+
+// The tensors of one of the parts that Checkpoints::add has saved, such as an Ema's averages:
+// "ema". Throws: invalid_argument for files that are no checkpoint's.
+TensorSet part_set(const CheckpointView& view, const std::string& part);
 
 // "AdamW"; of several optimizers "net: AdamW, head: SGD"; empty: none was saved.
 std::string optimizer_kinds(const CheckpointView& view);

@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
 
 namespace {
 
-constexpr const char* kTensors = "tensors/";
 constexpr std::string_view kNumbers = "numbers/";
 constexpr const char* kTexts = "texts/";
 constexpr const char* kThere = "";                   // the number that every part has
@@ -47,7 +47,7 @@ std::string text_prefix(const std::string& part) {
 }  // namespace
 
 std::string tensor_prefix(const std::string& part) {
-  return cat(kTensors, part, "/");
+  return cat(kPartTensors, part, "/");
 }
 
 void put_part(NamedTensors& into, const std::string& part, const SavedState& state) {
