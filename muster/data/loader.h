@@ -178,6 +178,8 @@ class DataLoader {
   // repeated. Throws: as DistributedSampler::set_epoch.
   const DataPosition& position() const { return state_->core.position(); }
   void restore(const DataPosition& position) { state_->core.restore(position); }
+  // Whether the batch handed out last is not the last of its step.
+  bool is_within_step() const { return state_->core.is_within_step(); }
 
   // Sets how many samples of each global batch every rank takes; the global batches stay the same.
   // Takes effect at the next begin(), or within steps() at the next step. All ranks must pass the

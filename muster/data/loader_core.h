@@ -113,6 +113,8 @@ class LoaderCore {
   // Whether the step that ended is the last with the old shares; the current epoch must then be
   // restarted.
   bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
+  // Whether the batch that was handed out last is not the last of its step.
+  bool is_within_step() const { return !step_ended_; }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
   // Where every step has `accumulate` batches, over the ends of epochs. The batch is the next one
   // of `step`.

@@ -17,6 +17,7 @@
 #include <ranges>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
@@ -506,9 +507,29 @@ std::optional<MetricValues> Metrics::write_every(int64_t n,
   if (n < 1)
     refuse_metric(
         cat("expected to write every step or less often, got every ", n, "; pass 1 or more"));
-  if (step % n != 0)
-    return std::nullopt;
-  return write(step, extra);
+  std::optional<MetricValues> values;
+  if (step % n == 0) {
+    values = write(step, extra);
+    warn_of_second_line(step, *values);
+  }
+  asked_step_ = step;
+  return values;
+}
+
+// The line of a step that is not over has the numbers of some of its batches only. A program may
+// write the numbers of a step at several places: their names differ.
+void Metrics::warn_of_second_line(int64_t step, const MetricValues& values) {
+  std::vector<std::string> names =
+      mapped(values, [](const auto& item) { return std::string(item.first); });
+  const bool is_second = asked_step_ == step && !names.empty() && names == written_names_;
+  written_names_ = std::move(names);
+  if (!is_second || std::exchange(has_warned_of_second_line_, true) || group_.rank() != 0)
+    return;
+  log(LogLevel::warn,
+      cat("metrics: expected write_every once a step, got step ",
+          step,
+          " again, so that it has two lines; call it after the step's last batch: "
+          "if (!batch.last) continue;"));
 }
 
 // TensorBoard hides what is later; the lines of the other file are moved.

@@ -100,7 +100,8 @@ class Metrics {
   // on every rank, if their names differ; and for an extra number whose name is "step", a metric's,
   // or that of a share of the time.
   MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
-  // Writes at every n-th step; otherwise returns nothing.
+  // Writes at every n-th step; otherwise returns nothing. Called again for that step, as for each
+  // batch of a step of several, it writes a second line, and rank 0 warns once.
   std::optional<MetricValues> write_every(int64_t n,
                                           int64_t step,
                                           const MetricValues::Pairs& extra = {});
@@ -152,6 +153,7 @@ class Metrics {
   void clear();
   void append(int64_t step, MetricValues::Pairs line);
   void make_room(int64_t step);
+  void warn_of_second_line(int64_t step, const MetricValues& values);
   void check_extra(const MetricValues::Pairs& extra) const;
   MetricValues::Pairs time_shares(const std::vector<std::string>& messages) const;
   static const char* name_of(Kind kind);
@@ -168,6 +170,10 @@ class Metrics {
   std::vector<std::string> order_;
   StepTimes times_;
   size_t lost_ = 0;  // lines since the last that could be written
+  // Of the last write_every: its step, and what it wrote last.
+  std::optional<int64_t> asked_step_;
+  std::vector<std::string> written_names_;
+  bool has_warned_of_second_line_ = false;
 };
 
 }  // namespace muster

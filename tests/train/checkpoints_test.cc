@@ -447,6 +447,32 @@ TEST(Checkpoints, OtherRanksAreToldOfAnotherGlobalBatch) {
   EXPECT_THAT(said_of_the_global_batch(4, 2, kept), Not(HasSubstr("global batch")));
 }
 
+// A program that forgets `if (!batch.last) continue;`.
+TEST(Checkpoints, ASaveWithinAStepIsSaidOnce) {
+  const auto said = [](int64_t accumulate, bool only_after_last) {
+    const test::TempFolder folder;
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](ProcessGroup& group) {
+      torch::nn::Linear net(3, 1);
+      DataLoader loader(TensorDataset(torch::zeros({48, 3}), torch::zeros(48)),
+                        {.batch_size = 4, .accumulate = accumulate, .check_weight = false});
+      Checkpoints checkpoints(group, {.folder = folder.path(), .every = 2});
+      checkpoints.add("model", net).add("data", loader);
+      for (const auto& batch : loader.steps(6))
+        if (batch.last || !only_after_last)
+          checkpoints.save_or_stop(loader.position().step);
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string warning = "got a save within the one after step 2, whose first batches";
+  const std::string forgotten = said(2, false);
+  ASSERT_THAT(forgotten, HasSubstr(warning));
+  EXPECT_EQ(forgotten.find("a save within", forgotten.find(warning) + warning.size()),
+            std::string::npos);
+  EXPECT_THAT(said(2, true), Not(HasSubstr("a save within")));
+  EXPECT_THAT(said(1, false), Not(HasSubstr("a save within")));
+}
+
 TEST(Checkpoints, StreamsWithDifferentWorkersAreNotSaved) {
   const test::TempFolder folder;
   const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {

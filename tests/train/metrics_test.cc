@@ -74,6 +74,34 @@ TEST(TrainMetrics, RanksWithDifferentNumbersOfSamplesCountByTheirSamples) {
             "\"norm_least\":-2,\"top1\":0.8333333333333334}\n");
 }
 
+// A program that forgets `if (!batch.last) continue;`. Folds that begin their steps anew, and a
+// step whose numbers are written at two places, have lines of one step too.
+TEST(TrainMetrics, ASecondLineOfAStepIsSaidOnce) {
+  const auto said = [](const std::vector<int64_t>& steps, bool other_names) {
+    const std::string folder = folder_for_metrics();
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](ProcessGroup& group) {
+      Metrics metrics(group, {.folder = folder});
+      for (const int64_t step : steps) {
+        metrics.mean("loss", 1, 1);
+        metrics.write_every(2, step);
+        if (!other_names)
+          continue;
+        metrics.mean("penalty", 1, 1);
+        metrics.write_every(2, step);
+      }
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string warning = "expected write_every once a step, got step 2 again";
+  const std::string forgotten = said({0, 1, 1, 2, 2, 3, 3, 4, 4}, false);
+  ASSERT_THAT(forgotten, HasSubstr(warning));
+  EXPECT_EQ(forgotten.find("once a step", forgotten.find(warning) + warning.size()),
+            std::string::npos);
+  EXPECT_THAT(said({1, 2, 1, 2, 1, 2}, false), Not(HasSubstr("once a step")));
+  EXPECT_THAT(said({1, 2, 3, 4}, true), Not(HasSubstr("once a step")));
+}
+
 TEST(TrainMetrics, AccuracyOfTheFirstK) {
   run_ranks(1, [](ProcessGroup& group) {
     Metrics metrics(group, {});

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <chrono>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
@@ -356,8 +357,23 @@ std::string Checkpoints::save(int64_t step) {
   return save_from(step, best_.get());
 }
 
+// What the first batches of a step change, buffers and random numbers, is saved then, and they come
+// again.
+void Checkpoints::warn_within_step(int64_t step) {
+  const bool is_news = training_->is_within_step() && !std::exchange(has_warned_within_step_, true);
+  if (!is_news || group().rank() != 0)
+    return;
+  log(LogLevel::warn,
+      cat("checkpoints: expected to save after the last batch of a step, got a save within the one "
+          "after step ",
+          step,
+          ", whose first batches come again after a resume; call it after the last: "
+          "if (!batch.last) continue;"));
+}
+
 // No gradient is recorded for what is copied.
 std::string Checkpoints::write(int64_t step) {
+  warn_within_step(step);
   last_step_ = step;
   take_folder();
   if (steps_between_kept() > 0)

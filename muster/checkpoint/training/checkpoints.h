@@ -219,9 +219,11 @@ class Checkpoints {
   // Saves at every `every`-th step, and when `every_time` has passed since the last save; returns
   // an empty path at other steps.
   std::string save_when_due(int64_t step);
-  // Call it after every step. It saves like save_when_due(). If the job is asked to stop (by
-  // SIGTERM, SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on all ranks after the
-  // same step: then return from the training. Collective: yes. Throws: as save().
+  // Call it after every step, not after each batch of a step of several: rank 0 warns of a save
+  // within a step of the first DataLoader that was added. It saves like save_when_due(). If the job
+  // is asked to stop (by SIGTERM, SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on
+  // all ranks after the same step: then return from the training. Collective: yes. Throws: as
+  // save().
   bool save_or_stop(int64_t step);
 
   class StepIterator {
@@ -296,6 +298,7 @@ class Checkpoints {
   std::string save_from(int64_t step, const BestMetric* before);
   void finish_write();
   std::string write(int64_t step);
+  void warn_within_step(int64_t step);
   bool is_due(int64_t step);
   int64_t steps_between_kept() const;
   void keep(int64_t step);
@@ -312,6 +315,7 @@ class Checkpoints {
   std::shared_ptr<const FolderLock>
       folder_lock_;  // on rank 0; outlives what the stores still write
   bool has_folder_ = false;
+  bool has_warned_within_step_ = false;
   std::unique_ptr<TrainingStore> whole_store_, sharded_store_;
   std::unique_ptr<TrainingBranch> branch_;
   std::unique_ptr<BestMetric> best_;  // null without CheckpointsOptions::best

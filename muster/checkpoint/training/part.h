@@ -92,6 +92,12 @@ class GlobalBatchOf {
   GlobalBatch now_;
 };
 
+// A loader that knows whether more batches of a step are to come.
+template <class Part>
+concept HasStepsOfBatches = requires(const Part& part) {
+  { part.is_within_step() } -> std::convertible_to<bool>;
+};
+
 // A StreamLoader: every rank has its own position.
 template <class Part>
 concept HasStreamPosition = requires(Part& part, const std::vector<StreamPosition>& of_ranks) {
@@ -160,6 +166,7 @@ class TrainingPart {
   virtual std::optional<LearningRates> learning_rates() { return std::nullopt; }
   // The place of the training in the data after `step` steps, for the manifest. A loader knows it.
   virtual std::optional<TrainingPosition> position_after(int64_t /*step*/) { return std::nullopt; }
+  virtual bool is_within_step() const { return false; }
 
  private:
   std::string name_;
@@ -232,6 +239,11 @@ class PartOf<Object> : public TrainingPart {
   }
   std::optional<TrainingPosition> position_after(int64_t step) override {
     return training_position(step, object_.position());
+  }
+  bool is_within_step() const override {
+    if constexpr (HasStepsOfBatches<Object>)
+      return object_.is_within_step();
+    return false;
   }
 
  private:

@@ -152,6 +152,14 @@ TrainingPosition Training::position_after(int64_t step) {
   return {.step = step};
 }
 
+bool Training::is_within_step() const {
+  const auto is_loader = [](const auto& part) {
+    return part->place() == PartPlace::of_data;
+  };
+  const auto first = std::ranges::find_if(parts_, is_loader);
+  return first != parts_.end() && (*first)->is_within_step();
+}
+
 void Training::check_named_parts() const {
   const auto check_added = [&](const char* option, const std::vector<std::string>& names) {
     for (const std::string& name : names)

@@ -43,6 +43,8 @@ class Training {
   NamedTensors saved_parts();
   // The position after `step` steps, as the manifest has it.
   TrainingPosition position_after(int64_t step);
+  // Whether the first loader has handed out some batches of a step, and not the last.
+  bool is_within_step() const;
 
   // Throws: invalid_argument for options that name parts which are not as they say.
   void check_named_parts() const;
