@@ -91,13 +91,14 @@ std::string with_two_digits(int64_t value) {
 }  // namespace
 
 // The limit is a little below 2^64, as a double cannot hold that number less one.
-uint64_t parse_bytes(std::string_view text) {
+uint64_t parse_bytes(std::string_view text, std::string_view what) {
   std::string_view rest = trim(text);
   const auto number = take_number(rest);
   const auto factor = factor_of(kSizeUnits, trim(rest));
   if (!number || !factor || *number * *factor >= 1.8e19) {
     throw Error(ErrorCode::invalid_argument,
-                cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '",
+                cat(what,
+                    ": expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '",
                     printable(text),
                     "'"));
   }

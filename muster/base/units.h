@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// "512", "20GiB", "1.5 MB" → bytes. Throws: invalid_argument.
-uint64_t parse_bytes(std::string_view text);
+// "512", "20GiB", "1.5 MB" → bytes. Throws: invalid_argument, which begins with `what`: the flag.
+uint64_t parse_bytes(std::string_view text, std::string_view what = "size");
 
 // "30s", "5m", "1h30m", "250ms", "2" (seconds); at most 10000 days. Throws: invalid_argument, which
 // begins with `what`: the flag or variable.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -12,8 +13,8 @@ namespace muster {
   throw Error(ErrorCode::invalid_argument, text);
 }
 
-// A value of a flag: "<flag>: expected <expected>, got '<got>'; <next>". `next` says what to do,
-// and may be left out.
+// A value of a flag: "<flag>: expected <expected>, got '<got>'; <next>". A value that would fill
+// the terminal is cut. `next` says what to do, and may be left out.
 inline Error bad_flag(const std::string& flag,
                       const std::string& expected,
                       const std::string& got,
@@ -23,7 +24,7 @@ inline Error bad_flag(const std::string& flag,
               ": expected ",
               expected,
               ", got '",
-              printable(got),
+              shown_text(got),
               "'",
               next.empty() ? "" : "; ",
               next)};

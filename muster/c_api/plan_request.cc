@@ -61,8 +61,9 @@ void read_memory(const nlohmann::json& sizes, JsonObject& object, Request& reque
   for (const nlohmann::json& size : sizes) {
     if (!size.is_number_unsigned() && !size.is_string())
       object.fail("rank_memory", "bytes as in 1024 or \"20GiB\"", size.dump());
-    request.rank_memory_bytes.push_back(size.is_string() ? parse_bytes(size.get<std::string>())
-                                                         : size.get<uint64_t>());
+    request.rank_memory_bytes.push_back(size.is_string()
+                                            ? parse_bytes(size.get<std::string>(), "rank_memory")
+                                            : size.get<uint64_t>());
   }
 }
 

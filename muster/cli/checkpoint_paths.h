@@ -6,9 +6,9 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
-#include "muster/checkpoint/files/shown_text.h"
 #include "muster/checkpoint/files/view.h"
 
 namespace muster {

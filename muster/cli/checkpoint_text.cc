@@ -11,10 +11,10 @@
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
-#include "muster/checkpoint/files/shown_text.h"
 #include "muster/draw/text_table.h"
 
 namespace muster {

@@ -119,7 +119,7 @@ std::string make_text(const DevicesOptions& options) {
 WatchOptions watch_options(const DevicesOptions& options) {
   WatchOptions watch{.count = options.count};
   if (!options.interval.empty())
-    watch.interval = parse_duration(options.interval);
+    watch.interval = parse_duration(options.interval, "devices --watch");
   if (watch.interval <= std::chrono::milliseconds(0)) {
     throw Error(
         ErrorCode::invalid_argument,

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "muster/base/patient_write.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/checkpoint/files/shown_text.h"
 
 namespace muster {
 

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "muster/base/json_words.h"
+
 namespace muster {
 namespace {
 
@@ -53,6 +55,14 @@ TEST(ParseInt, TakesWholeDecimalIntegersOnly) {
 
 TEST(LowerCase, IsOfLettersOfAsciiAlone) {
   EXPECT_EQ(lower_case("A100-SXM4 \xc3\x9c"), "a100-sxm4 \xc3\x9c");
+}
+
+TEST(JsonWords, AreThoseOfTheUser) {
+  EXPECT_EQ(json_words("[json.exception.out_of_range.403] key 'at' not found"),
+            "key 'at' not found");
+  EXPECT_EQ(json_words("[json.exception.type_error.304] cannot use at() with array"),
+            "a JSON array for an object");
+  EXPECT_EQ(json_words("cannot use a file"), "cannot use a file");
 }
 
 }  // namespace

@@ -15,10 +15,10 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/durable_file.h"
-#include "muster/checkpoint/files/shown_text.h"
 
 namespace muster {
 

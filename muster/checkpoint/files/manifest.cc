@@ -17,9 +17,9 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
-#include "muster/checkpoint/files/shown_text.h"
 
 namespace muster {
 

@@ -13,8 +13,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/files/shown_text.h"
 
 namespace muster {
 

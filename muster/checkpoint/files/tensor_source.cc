@@ -10,8 +10,8 @@
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/mapped.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/files/shown_text.h"
 
 namespace muster {
 

@@ -7,12 +7,12 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/safetensors_file.h"
-#include "muster/checkpoint/files/shown_text.h"
 #include "muster/checkpoint/files/view.h"
 #include "muster/checkpoint/files/weight_files.h"
 

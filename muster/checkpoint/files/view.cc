@@ -13,10 +13,10 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/safetensors_file.h"
-#include "muster/checkpoint/files/shown_text.h"
 #include "muster/checkpoint/files/weight_files.h"
 
 namespace muster {

@@ -125,7 +125,7 @@ std::optional<std::chrono::milliseconds> SpecValues::duration(const toml::node& 
                                                               const char* key) const {
   try {
     if (const auto text = value.value_exact<std::string>())
-      return parse_duration(*text);
+      return parse_duration(*text, key);
   } catch (const Error&) {  // told below, with its place
   }
   wrong(value, cat("a duration (\"30s\", \"250ms\", \"5m\", \"1h30m\") for ", key));

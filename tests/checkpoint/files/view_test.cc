@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 
 #include "muster/base/error.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/list.h"
 #include "muster/checkpoint/files/safetensors_file.h"
-#include "muster/checkpoint/files/shown_text.h"
 #include "muster/checkpoint/files/verify.h"
 #include "tests/checkpoint/plain_checkpoint.h"
 

@@ -1,4 +1,5 @@
-// Text from a file, for a message or a table: it can neither disturb a terminal nor fill it.
+// Text from a file or a command line, for a message or a table: it can neither disturb a terminal
+// nor fill it.
 #pragma once
 
 #include <string>
