@@ -43,6 +43,15 @@ VisibleEntry::Kind kind_of_entry(std::string_view text) {
   return VisibleEntry::Kind::index;
 }
 
+// "is read as 0" for "0 1", "0x1" and "1.0": a number with something behind it, which was surely
+// not meant so. Empty for a number alone, blanks around it or not.
+std::string misreading_of(const VisibleEntry& entry) {
+  const std::string_view text = trim(entry.text);
+  if (entry.kind != VisibleEntry::Kind::index || parse_int(text) || text.starts_with('+'))
+    return "";
+  return cat("is read as ", entry.index, ", as CUDA reads it: entries are numbers between commas");
+}
+
 // An entry of another kind than the list's is invalid; an index may begin with anything strtol
 // takes.
 VisibleEntry parse_entry(const std::string& text, VisibleEntry::Kind list_kind) {
@@ -181,6 +190,9 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view te
       break;
     }
     visible.by_index = entries[i].kind == VisibleEntry::Kind::index;
+    const std::string misread = misreading_of(entries[i]);
+    if (visible.remark.empty() && !misread.empty())
+      visible.remark = cat(entry, misread);
   }
   return visible;
 }

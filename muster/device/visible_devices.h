@@ -43,7 +43,9 @@ struct VisibleDevices {
   std::vector<size_t> gpus;     // positions in the list given, by CUDA ordinal
   std::vector<VisibleMig> mig;  // a list of MIG instances: these, and no GPU as a whole
   bool by_index = false;        // the list was of indices, not of UUIDs
-  std::string remark;  // what was cut and why, in one line; empty when every entry was valid
+  // What was cut and why, or what was read in another way than it is written, in one line; empty
+  // when every entry was valid.
+  std::string remark;
 };
 
 // The GPUs or MIG instances that CUDA_VISIBLE_DEVICES=`text` shows. Of several MIG instances CUDA

@@ -171,6 +171,14 @@ TEST(VisibleDevices, SaysWhatWasCutAndWhy) {
   EXPECT_THAT(visible_devices(machine(), "MIG-1").remark, HasSubstr("MIG"));
   EXPECT_EQ(visible_devices(machine(), "2,2").remark,
             "entry 2, '2', names a GPU twice, which hides all");
+  EXPECT_EQ(visible_devices(machine(), " 1 ,+0").remark, "");
+  for (const char* const text : {"0 1", "0x1", "0.5"}) {
+    EXPECT_EQ(visible_devices(machine(), text).gpus, std::vector<size_t>({0}));
+    EXPECT_EQ(visible_devices(machine(), text).remark,
+              cat("entry 1, '",
+                  text,
+                  "', is read as 0, as CUDA reads it: entries are numbers between commas"));
+  }
 }
 
 TEST(VisibleDevices, TellsIndicesFromUuids) {

@@ -61,7 +61,9 @@ std::string mask_note(const Host& host, const std::string& mask, const VisibleDe
         setting, visible.mig.size(), num_instances(host), "MIG instances", visible.remark);
   }
   const size_t count = in_index_order(host.gpus, Vendor::nvidia).size();
-  const std::string note = hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
+  std::string note = hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
+  if (note.empty() && !visible.remark.empty())
+    note = cat(setting, ": ", visible.remark);
   // Without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA itself would count the fastest GPU first.
   if (visible.by_index && models_differ(host.gpus))
     return text_or(note, setting) + ": its indices are read in PCI order, as nvidia-smi counts";
