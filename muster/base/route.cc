@@ -116,6 +116,19 @@ bool is_ipv6_address(const std::string& text) {
   return ::inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
 }
 
+std::string with_brackets(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || !is_ipv6_address(text.substr(0, colon)))
+    return "";
+  return cat("[", text.substr(0, colon), "]", text.substr(colon));
+}
+
+// "::1" is no such address, and "::" is none either.
+bool lacks_brackets(const std::string& text) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, text.c_str(), &address) == 1 && IN6_IS_ADDR_V4COMPAT(&address) != 0;
+}
+
 // 192.0.2.1 is no machine's address (RFC 5737), so that it asks for the default route.
 std::string outward_address() {
   try {

@@ -20,6 +20,12 @@ bool is_loopback_address(const std::string& address);
 // "fe80::1%eth0": an IPv6 address, of which the scope may be said; no brackets.
 bool is_ipv6_address(const std::string& text);
 
+// "[::1]:4" for "::1:4": the address before the last colon in brackets. Empty where that is none.
+std::string with_brackets(const std::string& text);
+
+// "::1:4", which means ::0.1.0.4: no machine has such an address (RFC 4291), so a number was meant.
+bool lacks_brackets(const std::string& text);
+
 // The address of this machine that leads to others: by the default route, else that of the first
 // interface; empty when there is none.
 std::string outward_address();

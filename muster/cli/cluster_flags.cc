@@ -117,6 +117,17 @@ HostPort meeting_point(const std::string& text) {
   return endpoint;
 }
 
+// Throws: invalid_argument for an address that means every one of the host that reads it: the host
+// with node rank 0 would tell the others to come to themselves.
+void check_leads_to_one_host(const HostPort& endpoint, const RunFlags& flags) {
+  const bool is_everywhere = is_one_of(endpoint.host, "0.0.0.0", "::", "*");
+  if (is_everywhere && flags.local_addr.empty())
+    throw bad_flag("--rdzv-endpoint",
+                   "the address of the host with node rank 0 that the others reach",
+                   text_or(flags.rdzv_endpoint, flags.master_addr),
+                   "as in 10.0.0.1:29400, the same on every host");
+}
+
 int default_port_of(const std::string& backend) {
   static constexpr std::pair<std::string_view, int> kPorts[] = {{"static", kStaticPort},
                                                                 {"c10d", kC10dPort}};
@@ -133,9 +144,12 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
     });
     options.endpoint = join(servers, ",");
   } else if (!flags.rdzv_endpoint.empty()) {
-    options.endpoint = endpoint_text(meeting_point(flags.rdzv_endpoint), default_port);
+    const HostPort endpoint = meeting_point(flags.rdzv_endpoint);
+    check_leads_to_one_host(endpoint, flags);
+    options.endpoint = endpoint_text(endpoint, default_port);
   } else if (is_static && !flags.master_addr.empty()) {
     const int port = flags.master_port.value_or(default_port);
+    check_leads_to_one_host({flags.master_addr, port}, flags);
     options.endpoint = endpoint_text({flags.master_addr, port}, default_port);
   } else {
     throw bad_flag("--rdzv-endpoint",
@@ -242,17 +256,15 @@ std::string without_scheme(const std::string& text, const std::string& flag) {
 }
 
 // Throws: invalid_argument for an IPv6 address with a port, but without brackets. "::1:29411" is no
-// address; "fe80::1:2941" is one without a port, whatever was meant.
+// address, and "::1:2941" is none that a machine has; "fe80::1:2941" is one without a port,
+// whatever was meant.
 void check_brackets(const std::string& host, const std::string& given, const std::string& flag) {
   const bool is_name = host.find(':') == std::string::npos;
-  if (is_name || is_ipv6_address(host))
+  if (is_name || (is_ipv6_address(host) && !lacks_brackets(host)))
     return;
-  const size_t colon = host.rfind(':');
-  const std::string address = host.substr(0, colon);
-  std::string example = "as in [fe80::1]:29400";
-  if (is_ipv6_address(address))
-    example = cat("as in [", address, "]", host.substr(colon));
-  throw bad_flag(flag, "an IPv6 address in brackets where a port follows", given, example);
+  const std::string example = text_or(with_brackets(host), "[fe80::1]:29400");
+  throw bad_flag(
+      flag, "an IPv6 address in brackets where a port follows", given, cat("as in ", example));
 }
 
 void check_rdzv_backend(const RunFlags& flags) {
@@ -412,6 +424,30 @@ void warn_of_unknown_conf(const RunFlags& flags) {
               "' is not a known name and has no effect (known: ",
               join(kKnown, ", "),
               ")"));
+  }
+}
+
+// These are flags of jobs on several hosts. Scripts for torchrun may pass them everywhere, so that
+// they are no error; nor are times that would be one there.
+void warn_of_flags_for_several_hosts(const RunFlags& flags) {
+  const std::pair<const char*, bool> given[] = {
+      {"--secret-file", !flags.secret_file.empty()},
+      {"--no-auth", flags.no_auth},
+      {"--local-addr", !flags.local_addr.empty()},
+      {"--max-host-failures", flags.max_host_failures != RunFlags().max_host_failures}};
+  std::vector<std::string> unused;
+  for (const auto& [flag, is_given] : given) {
+    if (is_given)
+      unused.emplace_back(flag);
+  }
+  if (!unused.empty())
+    log(LogLevel::warn,
+        cat(join(unused, ", "), ": of no effect on one host; leave out what is for several"));
+  try {
+    ClusterOptions of_nobody;
+    set_times(flags.rdzv_conf, of_nobody);
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat(error.message(), " (of no effect on one host)"));
   }
 }
 

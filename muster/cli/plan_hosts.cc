@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <future>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,27 @@ Host ask_host(const HostSpec& host,
   return found;
 }
 
+// Throws: invalid_argument for a machine that has two names in the list: its GPUs would be planned
+// twice. A GPU's UUID tells; what has none of its own tells nothing.
+void check_no_gpu_twice(const Plan& plan) {
+  std::map<std::string, const RankPlan*> ranks;
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.device.kind != DeviceAssignment::Kind::gpu ||
+        rank.device.uuid.value.starts_with(kNoUniqueId))
+      continue;
+    const RankPlan& first = *ranks.emplace(rank.device.uuid.value, &rank).first->second;
+    if (first.host_index != rank.host_index)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--hosts: expected each machine once, got ",
+                      first.host,
+                      " and ",
+                      rank.host,
+                      ", which both have ",
+                      printable(rank.device.uuid.value),
+                      "; name it once, with the ranks of both"));
+  }
+}
+
 }  // namespace
 
 // Masks of the environment hide GPUs of this host alone.
@@ -122,7 +144,9 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
       log(LogLevel::info, cat("waiting for the answer of host ", hosts[i].name));
     inventory.hosts.push_back(answers[i].get());
   }
-  show_dry_run(inventory, place(inventory, options), options);
+  const Plan plan = place(inventory, options);
+  check_no_gpu_twice(plan);
+  show_dry_run(inventory, plan, options);
   return 0;
 }
 

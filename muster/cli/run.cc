@@ -177,8 +177,11 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
       keep_to_given_gpus();
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
-    if (cluster)
+    if (cluster) {
       warn_of_unknown_conf(*flags);
+    } else {
+      warn_of_flags_for_several_hosts(*flags);
+    }
     // The plan of several programs is for one host.
     if (cluster && !more.empty()) {
       throw Error(ErrorCode::invalid_argument,

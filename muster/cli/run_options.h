@@ -102,6 +102,9 @@ struct MoreProgram {
 // they know.
 void warn_of_unknown_conf(const RunFlags& flags);
 
+// Says which flags have no effect where one host is all there is.
+void warn_of_flags_for_several_hosts(const RunFlags& flags);
+
 // Returns the hosts to start agents on; nothing if this command is one host's own. Throws:
 // invalid_argument; io.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);

@@ -26,6 +26,7 @@
 #include "muster/base/runtime_folder.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
+#include "muster/launch/port.h"
 #include "muster/store/etcd_store.h"
 #include "muster/store/socket.h"
 #include "muster/store/tcp_store.h"
@@ -86,16 +87,26 @@ Endpoint endpoint_of(const ClusterOptions& options) {
   return parse_endpoint("tcp://" + options.endpoint);
 }
 
-// Throws: unavailable, with words for the user, when the server cannot listen.
-std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, const Secret& secret) {
+// Throws: unavailable, with words for the user, when the server cannot listen. Who has the port is
+// named.
+std::unique_ptr<TcpServer> serve(const ClusterOptions& options,
+                                 const Endpoint& at,
+                                 const Secret& secret) {
   try {
-    return std::make_unique<TcpServer>(TcpServerOptions{.endpoint = std::move(at),
-                                                        .secret = secret,
-                                                        .no_auth = options.no_auth,
-                                                        .job = options.job});
+    return std::make_unique<TcpServer>(TcpServerOptions{
+        .endpoint = at, .secret = secret, .no_auth = options.no_auth, .job = options.job});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable)
       throw;
+    const std::string holder = at.port == 0 ? "" : port_holder(at.port);
+    if (!holder.empty()) {
+      throw Error(error.code(),
+                  cat("rendezvous: expected a free port of this host, which has to serve it, got ",
+                      at.port,
+                      ", which is in use by ",
+                      holder,
+                      "; end it, or give every host another port (--rdzv-endpoint)"));
+    }
     throw Error(error.code(),
                 cat("rendezvous: this host has to serve it, and cannot: ", error.message()));
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <functional>
 #include <string_view>
 #include <unordered_map>
@@ -16,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/route.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/placement/request.h"
@@ -45,13 +47,16 @@ void check_whole_address(const std::string& name, const Refuse& refuse) {
   refuse(name, cat("a name or a whole address ('", name, "' would mean ", meant, ")"));
 }
 
+// No host's name is longer, its user's before it.
+constexpr size_t kLongestName = 512;
+
 // A name becomes an argument of ssh, so it must not look like an option.
 void check_name(const std::string& name, const Refuse& refuse) {
   constexpr std::string_view kMarks = ".-_@:%";
   const bool plain = std::ranges::all_of(name, [&](unsigned char c) {
     return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
   });
-  if (name.empty() || name[0] == '-' || !plain)
+  if (name.empty() || name[0] == '-' || !plain || name.size() > kLongestName)
     refuse(name, "");
   check_whole_address(name, refuse);
 }
@@ -80,8 +85,14 @@ HostSpec parse_plain(std::string_view text, const Refuse& refuse) {
             .nproc = parse_slots(text.substr(colon + 1), refuse)};
   }
   HostSpec host{.name = std::string(text)};
-  if (colons > 1 && !is_ipv6_address(host.name))
-    refuse(host.name, "");
+  const bool is_address = is_ipv6_address(host.name) && !lacks_brackets(host.name);
+  if (colons > 1 && !is_address) {
+    const std::string meant = with_brackets(host.name);
+    refuse(host.name,
+           meant.empty()
+               ? ""
+               : cat("an IPv6 address in brackets before a number of ranks, as in ", meant));
+  }
   return host;
 }
 
@@ -100,19 +111,30 @@ std::string_view take_field(std::string_view& rest) {
   return field;
 }
 
+// Refuses fewer of them at most than there are; 0 means no limit, as for mpirun.
+void check_max_slots(const HostSpec& host, std::string_view field, const Refuse& refuse) {
+  const int64_t most = parse_int(field.substr(field.find('=') + 1)).value_or(0);
+  if (most > 0 && host.nproc.value_or(0) > most)
+    refuse(cat("slots=", *host.nproc, " ", field), "no more slots than max_slots");
+}
+
 // A host and its fields, as in "a slots=4 max_slots=8". The most that others may use is not asked.
 HostSpec parse_line(std::string_view line, const Refuse& refuse) {
   HostSpec host = parse_host_spec(take_field(line), refuse);
+  std::string_view max_slots;
   while (!line.empty()) {
     const std::string_view field = take_field(line);
     if (field.starts_with("slots=")) {
       if (host.nproc)
         refuse(cat(host.name, " with ", *host.nproc, " and ", field), "");
       host.nproc = parse_slots(field.substr(6), refuse);
-    } else if (!field.starts_with("max_slots=") && !field.starts_with("max-slots=")) {
+    } else if (field.starts_with("max_slots=") || field.starts_with("max-slots=")) {
+      max_slots = field;
+    } else {
       refuse(std::string(field), "");
     }
   }
+  check_max_slots(host, max_slots, refuse);
   return host;
 }
 
@@ -126,9 +148,9 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
                     ": expected ",
                     text_or(rule, "names with numbers of ranks as in a:4,b:8"),
                     ", got '",
-                    printable(got),
+                    shown_text(got),
                     "' in '",
-                    printable(text),
+                    shown_text(text),
                     "'"));
   };
   std::vector<HostSpec> hosts;
@@ -158,7 +180,7 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
                       ": expected ",
                       text_or(rule, "a host as in 'a slots=4' or 'a:4'"),
                       ", got '",
-                      printable(got),
+                      shown_text(got),
                       "'"));
     };
     const std::string_view rest = trim(std::string_view(line).substr(0, line.find('#')));

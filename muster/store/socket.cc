@@ -295,8 +295,7 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline) {
                        ::listen(fd.get(), SOMAXCONN) == 0;
   if (!listens) {
     const int error = errno;
-    const char* const advice =
-        is_tcp ? "; choose another port, or 0 for any free one" : "; choose another path";
+    const char* const advice = is_tcp ? "; choose another port" : "; choose another path";
     throw Error(ErrorCode::unavailable,
                 cat("store server: expected to listen on ",
                     to_string(endpoint),

@@ -52,6 +52,19 @@ TEST(HostList, WhatIsNearlyRightIsToldTheRule) {
   EXPECT_EQ(refused("2"),
             "--hosts: expected a name or a whole address ('2' would mean 0.0.0.2), got '2' in '2'");
   EXPECT_THAT(refused("b,010.0.0.1:4"), HasSubstr("('010.0.0.1' would mean 8.0.0.1)"));
+  EXPECT_EQ(refused("a,::1:4"),
+            "--hosts: expected an IPv6 address in brackets before a number of ranks, as in "
+            "[::1]:4, got '::1:4' in 'a,::1:4'");
+  EXPECT_EQ(refusal_of([] { parse_hostfile("fe80::2\n::1:4\n", "f"); }),
+            "f:2: expected an IPv6 address in brackets before a number of ranks, as in [::1]:4, "
+            "got '::1:4'");
+  EXPECT_EQ(refusal_of([] { parse_hostfile("a max_slots=1 slots=2\n", "f"); }),
+            "f:1: expected no more slots than max_slots, got 'slots=2 max_slots=1'");
+  EXPECT_EQ(parse_hostfile("a slots=2 max_slots=0\n", "f").size(), 1U);
+  const std::string of_many_words =
+      refusal_of([] { parse_hostfile(std::string(9'999, ';'), "f"); });
+  EXPECT_LT(of_many_words.size(), 400U);
+  EXPECT_LT(refused(std::string(9'999, 'x').c_str()).size(), 800U);
   EXPECT_THAT(refused("a b"), HasSubstr("expected names with numbers of ranks as in a:4,b:8"));
   EXPECT_EQ(refusal_of([] { parse_hostfile("a\nb slots=2000000\n", "f\ng"); }),
             "f?g:2: expected a number of ranks from 1 to 1000000, got '2000000'");
