@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -190,8 +191,22 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
   while (!command->get_subcommands().empty())
     command = command->get_subcommands().front();
   const CLI::Option* option = command->get_option_no_throw(name);
-  const std::string type = option != nullptr ? option->get_type_name() + ", " : "";
-  return name + ": expected " + type + "a number, got '" + text.substr(equals + 3) + "'";
+  std::string rule = "a number";
+  if (option != nullptr && !option->get_type_name().empty())
+    rule = option->get_type_name() + ", " + rule;
+  if (option != nullptr && option->get_items_expected_max() == 0)
+    rule = "true or false";  // a flag's variable
+  return name + ": expected " + rule + ", got '" + text.substr(equals + 3) + "'";
+}
+
+// Returns the message with the limit that a user can raise. A thread that cannot be made is told as
+// "Resource temporarily unavailable" alone, also where there is no room for its stack.
+std::string name_the_limit(const std::system_error& error) {
+  if (error.code() != std::errc::resource_unavailable_try_again)
+    return error.what();
+  return std::string("expected one more thread, got: ") + error.what() +
+         "; raise the limit of processes (ulimit -u, or pids.max of the control group) or of "
+         "memory (ulimit -v)";
 }
 
 // Opens descriptors 0, 1 and 2 if they are closed: the next file to be opened would otherwise
@@ -257,6 +272,8 @@ int parse_and_run(CLI::App& app,
     return end_without_reader();
   } catch (const muster::Error& error) {
     return complain(who, error.what(), muster::exit_code_of(error));
+  } catch (const std::system_error& error) {
+    return complain(who, name_the_limit(error), kOtherError);
   } catch (const std::exception& error) {
     return complain(who, muster::json_words(error.what()), kOtherError);
   }

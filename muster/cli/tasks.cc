@@ -125,9 +125,9 @@ void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
             flags.wait,
             "TIME",
             "a time such as 10m",
-            "How long to wait when only GPUs of other jobs, or hosts that were lost, are left to "
-            "wait for "
-            "[for GPUs no limit, for hosts 1m]");
+            "How long to wait when only GPUs of other jobs, hosts that were lost, or processes and "
+            "descriptors are left to wait for "
+            "[for GPUs no limit, else 1m]");
   entitle(command, "Devices");
 }
 

@@ -162,6 +162,9 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
   if (!flags.resume.empty() && !flags.run_dir.empty())
     fail_usage(
         "--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
+  if (!flags.sbatch.empty() && flags.submit.empty())
+    fail_usage(
+        "--sbatch: expected --submit slurm beside it, got none; add it, or leave --sbatch out");
   check_sweep_flags(flags);
   if (check_tasks(flags)) {
     options.spec = flags.spec;

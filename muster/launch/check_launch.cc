@@ -123,27 +123,15 @@ void check_signals(const std::vector<int>& signals) {
   }
 }
 
-bool is_variable_name(const std::string& name) {
-  const auto is_digit = [](unsigned char c) {
-    return std::isdigit(c) != 0;
-  };
-  const auto is_word = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  };
-  return !name.empty() && !is_digit(name[0]) && std::ranges::all_of(name, is_word);
-}
-
 // Only the launcher sets the ranks' own variables.
 void check_variables(const Environment& variables) {
-  // The names are those that the launcher sets, whatever their values.
-  const Environment contract = to_environment(RankEnv{});
   for (const auto& [name, value] : variables) {
     if (!is_variable_name(name)) {
       throw bad_flag("--env",
                      "NAME=VALUE with a name of letters, digits and '_'",
                      printable(cat(name, "=", value)));
     }
-    if (contract.contains(name) && name != "MUSTER_BACKEND")
+    if (is_set_for_ranks(name))
       throw bad_flag("--env", "no variable that muster sets for each rank", name, "leave it out");
   }
 }
@@ -162,6 +150,22 @@ void check_trace(const LaunchOptions& options) {
 }
 
 }  // namespace
+
+bool is_variable_name(const std::string& name) {
+  const auto is_digit = [](unsigned char c) {
+    return std::isdigit(c) != 0;
+  };
+  const auto is_word = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  };
+  return !name.empty() && !is_digit(name[0]) && std::ranges::all_of(name, is_word);
+}
+
+// The names are those that the launcher sets, whatever their values.
+bool is_set_for_ranks(const std::string& name) {
+  static const Environment contract = to_environment(RankEnv{});
+  return contract.contains(name) && name != "MUSTER_BACKEND";
+}
 
 void check_launch(const LaunchOptions& options) {
   check_given_plan(options);

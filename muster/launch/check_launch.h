@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 
 #include "muster/launch/launch.h"
 
@@ -13,6 +14,12 @@ namespace muster {
 // Everything that can be found wrong without looking at the machine is found before anything is
 // started. Throws: invalid_argument, naming the flag.
 void check_launch(const LaunchOptions& options);
+
+// "OMP_NUM_THREADS": letters, digits and '_', no digit first.
+bool is_variable_name(const std::string& name);
+
+// Whether muster itself sets the variable for each rank, so that nobody else may.
+bool is_set_for_ranks(const std::string& name);
 
 // Sets what happens when a rank fails. `max_restarts`: nothing where nobody has said it, which
 // means more with `replace`.

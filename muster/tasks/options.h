@@ -30,8 +30,8 @@ struct TasksOptions {
   // told.
   std::function<std::vector<TaskMachine>(const TasksSettings& settings)> find_machines = {};
 
-  // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost (a
-  // minute).
+  // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost,
+  // and for processes or descriptors (a minute).
   std::optional<std::chrono::milliseconds> wait = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
   std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL

@@ -26,11 +26,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often the runner looks around when nothing happens, how long a task has that is killed, and
-// how long lost hosts have to come back where the run says nothing.
+// How often the runner looks around when nothing happens, how long a task has that is killed, how
+// long lost hosts have to come back where the run says nothing, and how long there may be no
+// process or descriptor for any start.
 constexpr milliseconds kTickEvery{200};
 constexpr milliseconds kShortGrace{0};
 constexpr milliseconds kLostPatience{60'000};
+constexpr milliseconds kShortagePatience{60'000};
 constexpr size_t kMostNamed = 20;  // of the processes that a task has left behind
 
 // A task that runs.
@@ -297,6 +299,22 @@ class TaskRunner {
     }
     if (how == AttemptEnd::refused)
       result.attempts.pop_back();  // the next start is the same attempt
+    watch_shortage(starved, end.why_not);
+  }
+
+  // Tasks that end give back what others lack. When none runs, and none could begin for so long,
+  // nothing will.
+  void watch_shortage(bool starved, const std::string& why) {
+    starving_.is_there(starved);
+    const milliseconds patience = options_.wait.value_or(kShortagePatience);
+    if (ending_ || !live_.empty() || !starving_.lasts(patience))
+      return;
+    fail_run(cat("expected to start a task, got no room for any in ",
+                 format_duration(patience),
+                 " (",
+                 why,
+                 ")"),
+             "; then --resume goes on");
   }
 
   RunStanding standing_of(const LiveTask& live) const {
@@ -345,8 +363,10 @@ class TaskRunner {
   void count(const PendingEnd& end) {
     const TaskResult& result = outcome_.results[end.task];
     const std::vector<size_t> skipped = tell_schedule(end, result);
+    if (end.how == AttemptEnd::refused && !ending_)
+      view_.refused(end.task, result);
     if (end.how == AttemptEnd::refused)
-      return view_.refused(end.task, result);
+      return;
     view_.ended(end.task, result);
     if (!skipped.empty())
       skip(skipped, end.task);
@@ -514,8 +534,9 @@ class TaskRunner {
   bool ending_ = false;
   bool journal_failed_ = false;
   std::string why_ended_;
-  Standstill stuck_;    // for hosts that were lost
-  Standstill held_up_;  // by other jobs
+  Standstill stuck_;     // for hosts that were lost
+  Standstill held_up_;   // by other jobs
+  Standstill starving_;  // for processes, descriptors or memory
 };
 
 }  // namespace

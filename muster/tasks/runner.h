@@ -23,7 +23,8 @@ struct RunnerOptions {
   std::string run_id = {};
   bool allow_nan = false;  // a result that is no finite number is no failure
   bool fail_fast = false;  // the first task that fails ends the run
-  // For GPUs of other jobs (nothing: ever) and lost hosts (a minute), when nothing runs.
+  // For GPUs of other jobs (nothing: ever), for lost hosts and for processes or descriptors (a
+  // minute), when nothing runs.
   std::optional<std::chrono::milliseconds> wait = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
   double began = 0;  // on the journal's clock: what earlier runs took

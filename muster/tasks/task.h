@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/rank_env.h"
@@ -32,6 +33,16 @@ std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus);
 
 // Whether a GPU of this model meets the need.
 bool is_model(const std::string& model, const TaskNeed& need);
+
+// The variables that muster sets for each task, whatever a spec says; those of its GPUs and of its
+// ranks come to them.
+inline constexpr std::string_view kVariablesOfTask[] = {"MUSTER_MARK",
+                                                        "MUSTER_TASK",
+                                                        "MUSTER_ATTEMPT",
+                                                        "MUSTER_RUN_DIR",
+                                                        "MUSTER_TASK_DIR",
+                                                        "MUSTER_DEVICE",
+                                                        "MUSTER_LEASE_FD"};
 
 // A position in a spec file, from 1; 0: from the command line.
 struct SpecPosition {

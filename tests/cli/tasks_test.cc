@@ -2,6 +2,7 @@
 // on is tasks_resume_test.cc's part.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -326,6 +327,24 @@ TEST(Tasks, PythonFilesRunAsUnderRun) {
   EXPECT_EQ(log_of_task(folder, "t"), "ran\n");
   EXPECT_EQ(log_of_task(folder, "u"), "below\n");
   EXPECT_THAT(log_of_task(folder, "two"), AllOf(HasSubstr("[0] ran"), HasSubstr("[1] ran")));
+}
+
+// With three processes muster can be, and none of its tasks. --wait is a minute unless said.
+TEST(Tasks, ARunThatCanNeverBeginEnds) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  const ScratchFolder folder;
+  ::chmod(folder.path().c_str(), 0777);
+  const Ran ran = from_shell(
+                      "exec setpriv --reuid 12377 --regid 12377 --clear-groups prlimit --nproc=3 "
+                      "$0 tasks -q --wait 1s --cpus 4 --sweep a=1..6 -- true {a}",
+                      folder)
+                      .finish();
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("expected to start a task, got no room for any in 1.0s"),
+                    HasSubstr("raise the limit of processes (ulimit -u"),
+                    HasSubstr("--resume")));
 }
 
 }  // namespace

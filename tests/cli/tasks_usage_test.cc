@@ -230,6 +230,11 @@ TEST_F(TasksUsage, TimesThatAreNone) {
   }
 }
 
+TEST_F(TasksUsage, FlagsOfSbatchWithoutIt) {
+  expect_refused({"ok.toml", "--sbatch=--partition=gpu"},
+                 "--sbatch: expected --submit slurm beside it, got none");
+}
+
 TEST_F(TasksUsage, WaysToOtherHostsWithoutHosts) {
   for (const char* const flag : {"--ssh", "--remote-muster"})
     expect_refused({"ok.toml", flag, "x"}, cat(flag, ": expected --hosts"));

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/toml_text.h"
+#include "muster/launch/check_launch.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/spec/needs.h"
 #include "muster/tasks/spec/spec.h"
@@ -73,6 +74,7 @@ class TableReader {
     }
     read_numbers();
     read_needs();
+    check_variables();
     read_on();
     read_after();
     return std::move(made_);
@@ -206,14 +208,44 @@ class TableReader {
     const toml::table& variables = values_.table(*node, R"(a table ({ NAME = "value" }) for env)");
     for (const auto& [key, value] : variables) {
       const std::string name(key.str());
-      constexpr std::string_view kForbidden("=\0", 2);
-      if (name.empty() || name.find_first_of(kForbidden) != std::string::npos) {
-        values_.problems().add(position_of(key.source().begin),
-                               cat("expected a variable's name in env, got '", name, "'"));
+      const SpecPosition at = position_of(key.source().begin);
+      if (!is_variable_name(name)) {
+        values_.problems().add(
+            at,
+            cat("expected a variable's name in env (letters, digits and '_'), got '", name, "'"));
       }
+      variables_.emplace_back(name, at);
       const auto text = values_.scalar(value, "env");
       std::erase_if(made_.environment, [&](const auto& pair) { return pair.first == name; });
       made_.environment.emplace_back(name, text ? filled(value, *text) : TaskText());
+    }
+  }
+
+  // Returns what sets the variable in spite of the spec; empty: nothing does.
+  const char* who_sets(const std::string& name) const {
+    const auto has_gpus = [](const TaskNeed& need) {
+      return need.gpus > 0;
+    };
+    const bool is_for_gpus = name == "CUDA_VISIBLE_DEVICES";
+    if (contains(kVariablesOfTask, name))
+      return "for each task";
+    if (made_.task.ranks > 1 && is_set_for_ranks(name))
+      return "for each rank";
+    return is_for_gpus && std::ranges::all_of(made_.task.needs, has_gpus) ? "for the task's GPUs"
+                                                                          : "";
+  }
+
+  // After needs and ranks, of which the variables tell.
+  void check_variables() const {
+    for (const auto& [name, at] : variables_) {
+      const std::string_view who = who_sets(name);
+      if (!who.empty())
+        values_.problems().add(at,
+                               cat("expected no variable in env that muster sets ",
+                                   who,
+                                   ", got ",
+                                   name,
+                                   "; leave it out"));
     }
   }
 
@@ -314,7 +346,8 @@ class TableReader {
   const SpecValues& values_;
   const SpecPosition at_;
   TaskTemplate made_ = {};
-  std::vector<std::string_view> parameters_ = {};  // names in made_.each
+  std::vector<std::string_view> parameters_ = {};                     // names in made_.each
+  std::vector<std::pair<std::string, SpecPosition>> variables_ = {};  // names in env
 };
 
 // Text that is no TOML ends the reading.

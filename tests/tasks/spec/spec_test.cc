@@ -133,6 +133,17 @@ struct Wrong {
   const char* error;  // its beginning, without the file
 };
 
+// One rank's variables, and those of GPUs that a task may be without, are a spec's own.
+TEST(Spec, VariablesThatMusterLeavesAlone) {
+  const std::vector<Task> tasks = spec(R"(
+[[task]]
+name = "a"
+argv = ["x"]
+env = { RANK = 0, CUDA_VISIBLE_DEVICES = "", MUSTER_GPUS = "0", MUSTER_BACKEND = "gloo" }
+)");
+  EXPECT_EQ(tasks.at(0).environment.size(), 4U);
+}
+
 TEST(Spec, EveryWrongValueIsShownWithItsPlace) {
   const Wrong cases[] = {
       {"nedes = {}",
@@ -140,7 +151,18 @@ TEST(Spec, EveryWrongValueIsShownWithItsPlace) {
        "priority, retries, back_off, time_limit), got 'nedes'; did you mean 'needs'?"},
       {"dir = 5", "4:7: expected text for dir, got 5"},
       {"env = ['a']", "4:7: expected a table ({ NAME = \"value\" }) for env, got a list"},
-      {"env = { 'A=B' = 1 }", "4:9: expected a variable's name in env, got 'A=B'"},
+      {"env = { 'A=B' = 1 }",
+       "4:9: expected a variable's name in env (letters, digits and '_'), got 'A=B'"},
+      {"env = { 'A B' = 1 }",
+       "4:9: expected a variable's name in env (letters, digits and '_'), got 'A B'"},
+      {"env = { MUSTER_RUN_DIR = 'x' }",
+       "4:9: expected no variable in env that muster sets for each task, got MUSTER_RUN_DIR; "
+       "leave it out"},
+      {"env = { RANK = 1 }\nranks = 2",
+       "4:9: expected no variable in env that muster sets for each rank, got RANK; leave it out"},
+      {"env = { CUDA_VISIBLE_DEVICES = 0 }\nneeds = { gpus = 1 }",
+       "4:9: expected no variable in env that muster sets for the task's GPUs, got "
+       "CUDA_VISIBLE_DEVICES; leave it out"},
       {"env = { A = [1] }", "4:13: expected a text or a number for env, got a list"},
       {"env = { A = '{lr}' }",
        "4:14: expected '{{' for a brace, since no parameters are given, got '{lr}'"},
