@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -97,7 +99,10 @@ class ConfigReader {
     std::string flag = cat("--", key.str());
     std::ranges::replace(flag, '_', '-');
     const CLI::Option& option = option_of(key, flag, value);
-    const bool takes_value = option.get_items_expected_max() > 0;
+    if (!given_.insert(&option).second)
+      fail(at, cat(flag, " once"), cat("'", key.str(), "' for it again"));
+    // A flag that stands alone may have another value than its own, as --trace=operators.
+    const bool takes_value = option.get_items_expected_max() > 0 || !option.get_fnames().empty();
     const bool is_repeated = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
     if (const auto on = value.value_exact<bool>()) {
       // true and false stand for the flag alone, and only some flags may lack their value.
@@ -123,7 +128,7 @@ class ConfigReader {
       fail(at, cat("a value of ", flag), "a table");
     for (const auto& [name, value] : table) {
       args_.push_back(flag);
-      args_.push_back(cat(name.str(), "=", text_of(flag, value)));
+      args_.push_back(cat(name.str(), "=", scalar_text(flag, value)));
     }
   }
 
@@ -147,20 +152,27 @@ class ConfigReader {
     return scalar_text(flag, value);
   }
 
-  // A number keeps all of its digits. JSON has neither nan nor inf.
+  // A number keeps all of its digits. JSON has neither nan nor inf. Texts become arguments and
+  // variables, which end at a NUL.
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
-    if (const auto text = value.value_exact<std::string>())
+    if (const auto text = value.value_exact<std::string>()) {
+      if (text->find('\0') != std::string::npos)
+        fail(value.source().begin, cat("a text without NUL for ", flag), cat("'", *text, "'"));
       return *text;
+    }
     if (const auto number = value.value_exact<int64_t>())
       return cat(*number);
     if (const auto number = value.value_exact<double>())
       return std::isfinite(*number) ? nlohmann::json(*number).dump() : cat(*number);
-    fail(value.source().begin, cat("a text or a number for ", flag), "something else");
+    fail(value.source().begin,
+         cat("a text or a number for ", flag),
+         value.is_array() ? "a list" : "something else");
   }
 
   const CLI::App& command_;
   const std::string& path_;
   std::vector<std::string> args_ = {};
+  std::set<const CLI::Option*> given_ = {};
 };
 
 }  // namespace
@@ -169,9 +181,10 @@ std::vector<std::string> config_arguments(const CLI::App& command, const std::st
   return ConfigReader(command, path).read();
 }
 
-// The last --config wins, as with other flags.
+// Of several files a later one wins, as of other flags the last does, and what is typed wins over
+// all.
 void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
-  std::string path;
+  std::vector<std::string> flags;
   for (ptrdiff_t i = 0; i < std::ssize(args);) {
     const std::string arg = args[i];
     const bool apart = arg == kConfigFlag && i + 1 < std::ssize(args);
@@ -179,15 +192,12 @@ void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
       ++i;
       continue;
     }
-    path = apart ? args[i + 1] : arg.substr(arg.find('=') + 1);
+    const std::string path = apart ? args[i + 1] : arg.substr(arg.find('=') + 1);
     if (path.empty())
       throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
     args.erase(args.begin() + i, args.begin() + i + (apart ? 2 : 1));
+    std::ranges::move(config_arguments(command, path), std::back_inserter(flags));
   }
-  if (path.empty())
-    return;
-  // Flags that are typed come later, and the last one wins.
-  const std::vector<std::string> flags = config_arguments(command, path);
   args.insert(args.begin(), flags.begin(), flags.end());
 }
 

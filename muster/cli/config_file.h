@@ -23,7 +23,7 @@ namespace muster {
 // file, line and column: no TOML, no flag of this name, a value of another kind.
 std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path);
 
-// Takes --config (the last one) off `args` and puts its file's flags at their front.
+// Takes each --config off `args` and puts the files' flags at their front, in the files' order.
 void use_config_file(const CLI::App& command, std::vector<std::string>& args);
 
 }  // namespace muster

@@ -445,8 +445,8 @@ void add_config_flag(CLI::App* command) {
       ->add_option_function<std::string>(
           "--config",
           [](const std::string&) {},
-          "Read flags from this TOML file, its keys in no table but [env]; those typed here win "
-          "[none]")
+          "Read flags from this TOML file, its keys in no table but [env]; of several files a "
+          "later one wins, and those typed here over all [none]")
       ->type_name("FILE");
 }
 

@@ -24,7 +24,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
 #include "muster/base/mapped.h"
-#include "muster/base/shell.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -34,6 +34,7 @@
 #include "muster/launch/score_file.h"
 #include "muster/launch/time_limit.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/command_output.h"
 
 namespace muster {
 
@@ -47,13 +48,11 @@ int parse_count(const std::string& text, const std::string& flag, const std::str
   return static_cast<int>(*value);
 }
 
-// Returns nothing for an empty text, which is a flag that was not given.
+// Throws: invalid_argument naming the flag, also for a text without any number.
 std::vector<int> parse_ranks(const std::string& text,
                              const std::string& flag,
                              const std::string& expected) {
   std::vector<int> numbers;
-  if (text.empty())
-    return numbers;
   for (const std::string& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
     if (!value || *value < 0 || *value > kMostRanksOfHost)
@@ -74,11 +73,13 @@ std::string joined_by_commas(const std::string& text) {
   return joined;
 }
 
-// Reads --map: "3,1,0,2", or "@FILE" with such a list.
+// Reads --map: "3,1,0,2", or "@FILE" with such a list. An error in a file names the file.
 std::vector<int> parse_map(const std::string& text) {
-  const std::string list =
-      text.starts_with('@') ? joined_by_commas(read_small_file(text.substr(1))) : text;
-  return parse_ranks(list, "--map", "GPU indices by local rank as in 3,1,0,2, or @FILE");
+  const std::string expected = "GPU indices by local rank as in 3,1,0,2";
+  if (!text.starts_with('@'))
+    return parse_ranks(text, "--map", cat(expected, ", or @FILE"));
+  const std::string list = joined_by_commas(read_small_file(text.substr(1)));
+  return parse_ranks(list, cat("--map ", shown_text(text)), expected);
 }
 
 // split() makes one empty piece of an empty text.
@@ -89,16 +90,16 @@ std::vector<std::string> pieces(const std::string& text) {
 // Returns a function that asks the command for a list, as --map takes it. The command is run once
 // for the same question: the plan may be made again, and its answers must not differ.
 auto map_of_command(const std::string& command) {
-  const auto answers = std::make_shared<std::map<std::vector<std::string>, std::vector<int>>>();
+  const auto answers = std::make_shared<std::map<Environment, std::vector<int>>>();
   return [command, answers](
              const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
-    const std::vector<std::string> told = {cat("MUSTER_MAP_HOST=", host.name),
-                                           cat("MUSTER_MAP_GPUS=", join(gpus, ",")),
-                                           cat("MUSTER_MAP_RANKS=", text_of(num_ranks))};
+    const Environment told = {{"MUSTER_MAP_HOST", host.name},
+                              {"MUSTER_MAP_GPUS", join(gpus, ",")},
+                              {"MUSTER_MAP_RANKS", text_of(num_ranks)}};
     const auto [answer, is_new] = answers->try_emplace(told);
     if (is_new) {
       answer->second =
-          parse_ranks(joined_by_commas(output_of_shell(command, "--map-command", told)),
+          parse_ranks(joined_by_commas(output_of_command(command, "--map-command", told)),
                       "--map-command",
                       "a command that prints GPU indices as in 3,1,0,2");
     }
@@ -228,7 +229,9 @@ void set_request(const RunFlags& flags, Request& request) {
   set_map(flags, request);
   if (!flags.scores.empty())
     request.scores = read_scores(flags.scores);
-  request.rank_memory_bytes = mapped(pieces(flags.rank_memory), parse_bytes);
+  request.rank_memory_bytes = mapped(pieces(flags.rank_memory), [](const std::string& size) {
+    return parse_bytes(size, "--rank-memory");
+  });
   set_simulated_hosts(flags, request);
   if (!flags.mesh.empty())
     request.mesh = parse_axes(flags.mesh);
@@ -376,6 +379,34 @@ FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
   return *policy;
 }
 
+bool is_time(const std::string& text) {
+  try {
+    parse_duration(text, "");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool is_program(const std::string& name) {
+  try {
+    find_program(name, get_env("PATH").value_or(""));
+    return true;
+  } catch (const SpawnError&) {
+    return false;
+  }
+}
+
+// Throws: invalid_argument for "--wait 1s PROGRAM", where "1s" would be the program.
+void check_time_of_wait(const RunFlags& flags, const std::vector<std::string>& program) {
+  const bool is_alone = flags.wait == "forever" && program.size() > 1;
+  if (is_alone && is_time(program[0]) && !is_program(program[0]))
+    throw bad_flag("--wait",
+                   "its time behind '=', since it may stand alone",
+                   cat("--wait ", program[0]),
+                   cat("write --wait=", program[0]));
+}
+
 // "forever" is what CLI11 gives for the flag without a value.
 void set_wait(const RunFlags& flags, LaunchOptions& options) {
   if (!flags.wait.empty())
@@ -404,6 +435,7 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.svg = flags.svg;
   options.lease = !flags.no_lease;
   options.looks_at_gpus = !flags.no_gpu_check;
+  check_time_of_wait(flags, program);
   set_wait(flags, options);
   set_master(flags, several_hosts, options);
   options.inventory = flags.inventory;
@@ -424,8 +456,9 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;
-  options.local_ranks_filter =
-      parse_ranks(flags.local_ranks_filter, "--local-ranks-filter", "local ranks as in 0,1,2");
+  if (!flags.local_ranks_filter.empty())
+    options.local_ranks_filter =
+        parse_ranks(flags.local_ranks_filter, "--local-ranks-filter", "local ranks as in 0,1,2");
   options.line_prefix = text_or(flags.log_line_prefix_template,
                                 get_env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or(""));
   options.dry_run = flags.dry_run;

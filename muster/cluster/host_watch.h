@@ -9,6 +9,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/cluster/hostfile.h"
+#include "muster/supervise/command_output.h"
 #include "muster/supervise/process_set.h"
 
 namespace muster {
@@ -16,7 +17,7 @@ namespace muster {
 // The hosts that the command lists now. Blocking: until it has ended, or the patience has; then it
 // is killed. Throws: io when it fails; timeout; as parse_hostfile.
 std::vector<HostSpec> discover_hosts(const std::string& command,
-                                     std::chrono::milliseconds patience = std::chrono::minutes(1));
+                                     std::chrono::milliseconds patience = kAnswerOfCommand);
 
 class HostWatch {
  public:

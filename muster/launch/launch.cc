@@ -233,6 +233,15 @@ class LocalJob {
   std::optional<InPlaceRestarts> in_place_;
 };
 
+// Throws: SpawnError for a program that is not there, invalid_argument for such a folder: both
+// before GPUs are waited for.
+void check_what_starts(const LaunchOptions& options) {
+  if (!options.dry_run)
+    program_paths(options);
+  if (!options.dry_run || options.inventory.empty())
+    check_work_dir(options.work_dir);
+}
+
 }  // namespace
 
 // A program that cannot be found or executed has a shell's exit codes.
@@ -250,14 +259,13 @@ int launch(const LaunchOptions& given) {
   if (options.run_id.empty())
     options.run_id = make_uuid();
   check_launch(options);
+  check_what_starts(options);
   const Inventory inventory = discover(options);
   LeasedPlan leased = place_and_lease(inventory, options);
   const std::string unknown = unknown_local_ranks(leased.plan, options);
   if (!unknown.empty())
     throw Error(ErrorCode::invalid_argument, unknown);
   if (options.dry_run) {
-    if (options.inventory.empty())
-      check_work_dir(options.work_dir);
     show_dry_run(inventory, leased.plan, options);
     return 0;
   }

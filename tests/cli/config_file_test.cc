@@ -22,6 +22,7 @@ class ConfigFile : public testing::Test {
     command_.add_option("--env", texts_)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     command_.add_option("--wait", text_)->expected(0, 1);
     command_.add_flag("-q,--quiet", flag_);
+    command_.add_flag("--trace{1}", text_);
   }
 
   std::vector<std::string> arguments(const std::string& text) {
@@ -50,6 +51,8 @@ TEST_F(ConfigFile, EveryKindOfValue) {
   EXPECT_THAT(arguments("quiet = false"), testing::IsEmpty());
   EXPECT_THAT(arguments("wait = true"), ElementsAre("--wait"));
   EXPECT_THAT(arguments("wait = \"5m\""), ElementsAre("--wait=5m"));
+  EXPECT_THAT(arguments("trace = true"), ElementsAre("--trace"));
+  EXPECT_THAT(arguments("trace = \"operators\""), ElementsAre("--trace=operators"));
   EXPECT_THAT(arguments("scale = 1000000.5"), ElementsAre("--scale", "1000000.5"));
   EXPECT_THAT(arguments("scale = \"\""), ElementsAre("--scale", "")) << "and not the next flag";
   EXPECT_THAT(arguments("rank-memory = [\"40GiB\", \"20GiB\"]"),
@@ -76,6 +79,25 @@ TEST_F(ConfigFile, ErrorsNameThePlace) {
   EXPECT_THAT(error_in("scale = [[1]]"), HasSubstr("expected a text or a number for --scale"));
   EXPECT_THAT(error_in("config = \"x\""), HasSubstr("got 'config'"));
   EXPECT_THROW(config_arguments(command_, folder_.path() + "/none"), Error);
+}
+
+// No value becomes another one on its way to the flag.
+TEST_F(ConfigFile, RefusesWhatWouldBeChanged) {
+  EXPECT_THAT(error_in("scale = \"a\\u0000b\""),
+              HasSubstr("expected a text without NUL for --scale, got 'a?b' (line 1, column 9)"));
+  EXPECT_THAT(error_in("env = [\"A=x\\u0000y\"]"), HasSubstr("a text without NUL for --env"));
+  EXPECT_THAT(error_in("[env]\nI = [1, 2]"),
+              HasSubstr("expected a text or a number for --env, got a list (line 2, column 5)"));
+  EXPECT_THAT(error_in("nproc-per-node = 1\nnproc_per_node = 2"),
+              HasSubstr("expected --nproc-per-node once, got 'nproc"));
+}
+
+TEST_F(ConfigFile, OfSeveralALaterOneWins) {
+  const std::string first = folder_.write("first.toml", "scale = 1\nquiet = true");
+  const std::string second = folder_.write("second.toml", "scale = 2");
+  std::vector<std::string> args = {"--config", first, "--scale", "3", "--config=" + second};
+  use_config_file(command_, args);
+  EXPECT_THAT(args, ElementsAre("--quiet", "--scale", "1", "--scale", "2", "--scale", "3"));
 }
 
 TEST_F(ConfigFile, WhatIsTypedComesAfterwards) {

@@ -379,6 +379,41 @@ TEST_F(TwoGpus, APlanCountsThePrograms) {
   EXPECT_EQ(run({"plan", "--gpus", "1", "train.py", "--epochs", "3"}).err, "");
 }
 
+TEST_F(TwoGpus, AMaskThatIsReadInAnotherWayIsNeverQuiet) {
+  settings_.environment["CUDA_VISIBLE_DEVICES"] = "1 0";
+  const Ran ran = run(sh({"-q"}, "echo $MUSTER_DEVICE"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, cat(kSecond, "\n"));
+  EXPECT_THAT(ran.err, HasSubstr("entry 1, '1 0', is read as 1"));
+  EXPECT_THAT(run({"tasks", "-q", "--sweep", "i=1,2", "--", "echo", "{i}"}).err,
+              HasSubstr("entry 1, '1 0', is read as 1"));
+}
+
+// Both names are this machine's, whose GPUs cannot be had twice.
+TEST_F(TwoGpus, AMachineIsPlannedOnce) {
+  const Ran twice = run({"plan", "--hosts", "localhost:1,127.0.0.1:1"});
+  EXPECT_EQ(twice.code, 2) << twice.out;
+  EXPECT_THAT(
+      twice.err,
+      HasSubstr(cat("expected each machine once, got localhost and 127.0.0.1, which both have ",
+                    kFirst)));
+  EXPECT_EQ(run({"plan", "--hosts", "localhost:2"}).code, 0);
+}
+
+// While the GPU is waited for, nothing is known to be wrong any more.
+TEST_F(TwoGpus, WhatCannotStartIsNotWaitedWith) {
+  const Holder holder(folder_, settings_);
+  const Ran program = run({"run", "--gpus", "0", "--wait", "nosuchprogram"});
+  EXPECT_EQ(program.code, 127) << program.err;
+  EXPECT_THAT(program.err, HasSubstr("nosuchprogram"));
+  const Ran folder = run({"run", "--gpus", "0", "--wait", "--workdir", "nosuchfolder", "true"});
+  EXPECT_EQ(folder.code, 2) << folder.err;
+  EXPECT_THAT(folder.err, HasSubstr("--workdir: expected a folder, got 'nosuchfolder'"));
+  const Ran time = run({"run", "--gpus", "0", "--wait", "1s", "true"});
+  EXPECT_EQ(time.code, 2) << time.err;
+  EXPECT_THAT(time.err, HasSubstr("write --wait=1s"));
+}
+
 TEST_F(TwoGpus, AProcessThatDrivesSeveralGpusSeesThem) {
   const Ran ran = run(sh({"-q", "-n", "1", "--gpus", "1,0", "--gpus-per-rank", "2"},
                          "echo $LOCAL_RANK of $WORLD_SIZE $CUDA_VISIBLE_DEVICES"));

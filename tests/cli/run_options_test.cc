@@ -157,6 +157,12 @@ TEST(RunOptions, TheFormsOfAnEndpoint) {
   EXPECT_EQ(endpoint_of("[fe80::1%eth0]:7"), "[fe80::1%eth0]:7");
   EXPECT_THAT(endpoint_of("::1"), StartsWith("[::1]:"));
   EXPECT_THAT(endpoint_of("::1:29411"), HasSubstr("got '::1:29411'; as in [::1]:29411"));
+  EXPECT_THAT(endpoint_of("::1:2941"), HasSubstr("as in [::1]:2941"));
+  for (const char* const everywhere : {"0.0.0.0:7", "*:7", "[::]:7"}) {
+    EXPECT_THAT(
+        endpoint_of(everywhere),
+        HasSubstr(cat("that the others reach, got '", everywhere, "'; as in 10.0.0.1:29400")));
+  }
   EXPECT_THAT(endpoint_of("a:b:29411"), HasSubstr("as in [fe80::1]:29400"));
   EXPECT_THAT(endpoint_of("localhost:0"), HasSubstr("as in localhost:29400"));
   EXPECT_THAT(endpoint_of("localhost:"), HasSubstr("a port from 1 to 65535"));
@@ -252,6 +258,11 @@ TEST(RunOptions, PlacementFlags) {
   flags.map = "@" + folder.write("map", "2, 1\n0\n");
   EXPECT_THAT(options_of(flags).request.map, ElementsAre(2, 1, 0));
   EXPECT_THAT(refusal([](RunFlags& f) { f.map = "1,x"; }), HasSubstr("--map"));
+  EXPECT_THAT(
+      refusal([](RunFlags& f) { f.map = "@/dev/null"; }),
+      HasSubstr("--map @/dev/null: expected GPU indices by local rank as in 3,1,0,2, got ''"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.rank_memory = "1GiB,nan"; }),
+              HasSubstr("--rank-memory: expected a number with B, KB"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.surplus = "maybe"; }), HasSubstr("surplus"));
 }
 

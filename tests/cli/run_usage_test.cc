@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -286,7 +287,19 @@ TEST(Run, PortTakenIsNamed) {
   const int port = ntohs(address.sin_port);
   const Ran ran = muster({"run", "--master-port", cat(port), "true"}, folder);
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, HasSubstr(cat("got ", port, ", which is in use by process ", ::getpid())));
+  const std::string in_use = cat("got ", port, ", which is in use by process ", ::getpid());
+  EXPECT_THAT(ran.err, HasSubstr(in_use));
+  const Ran node = muster({"run",
+                           "--nnodes",
+                           "2",
+                           "--node-rank",
+                           "0",
+                           "--rdzv-endpoint",
+                           cat("127.0.0.1:", port),
+                           "true"},
+                          folder);
+  EXPECT_EQ(node.code, 1);
+  EXPECT_THAT(node.err, AllOf(HasSubstr(in_use), HasSubstr("give every host another port")));
 }
 
 // A launcher holds its port without listening there, so the system names nobody.
@@ -295,6 +308,50 @@ TEST(Run, PortOfAnotherJobIsNamedAsIts) {
   const std::string other = ProgramSettings().program + " run --master-port $MASTER_PORT true";
   const Ran ran = muster(sh({"-q", "-n", "1", "--rdzv-id", "first"}, other), folder);
   EXPECT_THAT(ran.err, testing::ContainsRegex("in use by job first of process [0-9]+ \\(sh"));
+}
+
+// Scripts for torchrun may pass them on one host too, so they are no error.
+TEST(Run, FlagsForSeveralHostsAreSaidOnOne) {
+  const ScratchFolder folder;
+  const Ran ran = muster({"run",
+                          "-q",
+                          "--secret-file",
+                          "nofile",
+                          "--local-addr",
+                          "10.0.0.1",
+                          "--rdzv-conf",
+                          "join_timeout=nan",
+                          "true"},
+                         folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("--secret-file, --local-addr: of no effect on one host"),
+                    HasSubstr("--rdzv-conf join_timeout: expected a time"),
+                    HasSubstr("'nan'")));
+  const Ran usual = muster({"run", "-q", "--rdzv-conf", "join_timeout=600", "true"}, folder);
+  EXPECT_EQ(usual.err, "");
+}
+
+// A user that may have no more processes cannot have a thread either.
+TEST(Run, AThreadThatCannotBeIsNamedWithItsLimit) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  const ScratchFolder folder;
+  ::chmod(folder.path().c_str(), 0777);
+  const Ran ran = from_shell(
+                      "exec setpriv --reuid 12378 --regid 12378 --clear-groups prlimit --nproc=1 "
+                      "$0 run -q -n 1 true",
+                      folder)
+                      .finish();
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("expected one more thread"), HasSubstr("ulimit -u")));
+}
+
+TEST(Run, TheVariableOfAFlagIsTrueOrFalse) {
+  const ScratchFolder folder;
+  const Ran ran = muster({"run", "true"}, folder, {.environment = {{"PET_STANDALONE", "nan"}}});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("expected true or false, got 'nan'"));
 }
 
 TEST(Run, HelpStartsNothing) {

@@ -74,6 +74,23 @@ TEST(Planner, NoPolicyExceedsMemory) {
               HasSubstr("for local rank 2 of host n0, got 10.0 GiB on GPU 0"));
 }
 
+// As --map with more indices than ranks. Hosts may differ, and --surplus drop leaves ranks out.
+TEST(Planner, EachNeedHasARank) {
+  Request request{.nproc_per_node = 2, .rank_memory_bytes = {kGiB, kGiB, kGiB}};
+  const Inventory inventory = machine_with_free({40, 10});
+  EXPECT_EQ(error_of(inventory, request),
+            "--rank-memory: expected one size for each local rank, or fewer (2 ranks), got 3; "
+            "leave the last ones out");
+  request.surplus = Surplus::drop;
+  EXPECT_EQ(muster::plan(inventory, request).ranks.size(), 2U);
+  Inventory two{.source = "test", .hosts = {host_with_free({40}), host_with_free({40, 40, 40})}};
+  two.hosts[1].name = "n1";
+  Request of_hosts{.hosts = {{"n0", 1}, {"n1", 3}}, .rank_memory_bytes = {1, 1, 1}};
+  EXPECT_EQ(muster::plan(two, of_hosts).ranks.size(), 4U);
+  of_hosts.rank_memory_bytes.push_back(1);
+  EXPECT_THAT(error_of(two, of_hosts), HasSubstr("(3 ranks), got 4"));
+}
+
 TEST(Planner, BatchShares) {
   EXPECT_THAT(shares(muster::plan(machine({2, 1}), {.global_batch = 64})), ElementsAre(22, 21, 21));
   EXPECT_THAT(shares(muster::plan(machine({4}), {})), ElementsAre(0, 0, 0, 0));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "muster/base/strings.h"
+#include "muster/supervise/command_output.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -214,6 +215,22 @@ TEST(SpawnChild, DiesWithTheThreadThatStartedIt) {
 TEST(SignalName, KnowsNamesAndNumbers) {
   EXPECT_EQ(signal_name(SIGTERM), "SIGTERM");
   EXPECT_EQ(signal_name(99), "signal 99");
+}
+
+// A command of the user's is asked for a list; one that hangs is killed with what it has started.
+TEST(CommandOutput, IsRefusedWhereTheCommandFailsOrHangs) {
+  EXPECT_EQ(output_of_command("echo $A $B", "--flag", {{"A", "1"}, {"B", "2"}}), "1 2\n");
+  const auto error_of = [](const std::string& command) -> std::string {
+    try {
+      return output_of_command(command, "--map-command", {}, std::chrono::milliseconds(200));
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(error_of("sleep 600; true"),
+            "--map-command: expected 'sleep 600; true' to end within 200ms, got no end; correct "
+            "the command");
+  EXPECT_EQ(error_of("exit 3"), "--map-command: expected 'exit 3' to succeed, got exit code 3");
 }
 
 }  // namespace

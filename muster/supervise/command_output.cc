@@ -1,0 +1,104 @@
+// How it works: a shell runs the command, and its end of the pipe and its own end are waited for
+// with one deadline. What a grandchild writes after that is nobody's answer.
+#include "muster/supervise/command_output.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list is longer
+
+// Blocking: until there is something to read, or the deadline. False: the deadline came first.
+bool wait_readable(int fd, const Deadline& deadline) {
+  struct pollfd poll = {.fd = fd, .events = POLLIN, .revents = 0};
+  for (;;) {
+    const int ready =
+        ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 1000)));
+    if (ready > 0)
+      return true;
+    if (deadline.passed())
+      return false;
+  }
+}
+
+// The child's output until it has ended; nothing when it takes longer.
+std::optional<std::string> answer_in_time(const Child& child,
+                                          const Fd& answers,
+                                          const Deadline& deadline) {
+  std::string answer;
+  char buffer[4096];
+  while (wait_readable(answers.get(), deadline)) {
+    const ssize_t n = ::read(answers.get(), buffer, sizeof(buffer));
+    if (n > 0 && answer.size() < kMaxAnswer)
+      answer.append(buffer, n);
+    const bool was_interrupted = n < 0 && errno == EINTR;
+    if (n > 0 || was_interrupted)
+      continue;
+    if (!wait_readable(child.pidfd.get(), deadline))
+      return std::nullopt;
+    return answer;
+  }
+  return std::nullopt;
+}
+
+// Blocking: until the process has ended. Returns waitpid's status.
+int wait_for_end(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+}  // namespace
+
+// The command is killed with its whole process group if it does not end in time.
+std::string output_of_command(const std::string& command,
+                              const std::string& flag,
+                              Environment variables,
+                              std::chrono::milliseconds patience) {
+  variables.merge(own_environment());
+  Pipe pipe = open_pipe();
+  const Child child = spawn_child({.argv = {"sh", "-c", command},
+                                   .environment = std::move(variables),
+                                   .stdout_fd = pipe.write_end.get()});
+  pipe.write_end.reset();
+  const auto answer = answer_in_time(child, pipe.read_end, Deadline(patience));
+  if (!answer)
+    ::kill(-child.pid, SIGKILL);
+  const int status = wait_for_end(child.pid);
+  if (!answer) {
+    throw Error(ErrorCode::timeout,
+                cat(flag,
+                    ": expected '",
+                    printable(command),
+                    "' to end within ",
+                    format_duration(patience),
+                    ", got no end; correct the command"));
+  }
+  if (status != 0) {
+    const std::string end = WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : "a signal";
+    throw Error(ErrorCode::io,
+                cat(flag, ": expected '", printable(command), "' to succeed, got ", end));
+  }
+  return *answer;
+}
+
+}  // namespace muster

@@ -1,0 +1,23 @@
+// What a command of the user's prints that answers a question, as `--map-command` and
+// `--host-discovery` take one: a list is asked for, and one that hangs is ended.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "muster/base/rank_env.h"
+
+namespace muster {
+
+// How long such a command may take.
+inline constexpr std::chrono::milliseconds kAnswerOfCommand = std::chrono::minutes(1);
+
+// Returns the standard output of the shell's `command`, about a mebibyte of it at most. `variables`
+// are added to its environment. Blocking: until it has ended, or the patience has; then it is
+// killed. Throws: io naming `flag` and the command when it does not end with 0; timeout.
+std::string output_of_command(const std::string& command,
+                              const std::string& flag,
+                              Environment variables = {},
+                              std::chrono::milliseconds patience = kAnswerOfCommand);
+
+}  // namespace muster
