@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kRows = 6, kRanks = 2, kMicro = 3;
+constexpr int64_t kRowsOfBatch = 6, kRanks = 2, kMicro = 3;
 constexpr int64_t kIgnored = -100;
 
 struct Labelled {
@@ -32,14 +32,14 @@ struct Labelled {
 // Every micro-batch has another number of labels, and one of them none.
 Labelled micro_batch(int64_t step, int64_t rank, int64_t micro) {
   const uint64_t seed = 100 * step + 10 * rank + micro;
-  Labelled batch{.rows = fixed_data(kRows, seed), .labels = torch::arange(kRows) % 2};
-  const int64_t kept = rank == 1 && micro == 0 ? 0 : 1 + (step + 2 * rank + micro) % kRows;
+  Labelled batch{.rows = fixed_data(kRowsOfBatch, seed), .labels = torch::arange(kRowsOfBatch) % 2};
+  const int64_t kept = rank == 1 && micro == 0 ? 0 : 1 + (step + 2 * rank + micro) % kRowsOfBatch;
   batch.labels.slice(0, kept).fill_(kIgnored);
   batch.last = micro == kMicro - 1;
   return batch;
 }
 
-SummedLoss loss_of(const at::Tensor& outputs, const at::Tensor& labels) {
+SummedLoss summed_loss_of(const at::Tensor& outputs, const at::Tensor& labels) {
   return {.sum = torch::cross_entropy_loss(outputs, labels, {}, at::Reduction::Sum, kIgnored),
           .count = (labels != kIgnored).sum()};
 }
@@ -65,11 +65,12 @@ std::vector<at::Tensor> trained_alone(int64_t steps) {
 }
 
 template <class Model>
-void train(TrainStep& step, Model& model, int64_t rank, int64_t steps) {
+void take_steps(TrainStep& step, Model& model, int64_t rank, int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) {
     for (int64_t micro = 0; micro < kMicro; ++micro) {
       const Labelled batch = micro_batch(i, rank, micro);
-      const at::Tensor loss = step(batch, [&] { return loss_of(model(batch.rows), batch.labels); });
+      const at::Tensor loss =
+          step(batch, [&] { return summed_loss_of(model(batch.rows), batch.labels); });
       EXPECT_TRUE(loss.isfinite().item<bool>()) << "also of a batch without labels";
     }
   }
@@ -89,7 +90,7 @@ TEST(SummedLoss, MicroBatchesAndRanksAreAsOneBatch) {
     DistributedDataParallel model(net, group);
     torch::optim::SGD optimizer(model.parameters(), 0.5);
     TrainStep step(model, optimizer);
-    train(step, model, group.rank(), kSteps);
+    take_steps(step, model, group.rank(), kSteps);
     expect_near(net->parameters(), expected);
   });
 }
@@ -129,7 +130,7 @@ TEST(SummedLoss, AShardedModelIsAsOneBatch) {
     auto model = sharded.wrap(net);
     torch::optim::SGD optimizer(sharded.parameters(), 0.5);
     TrainStep step(net, optimizer, {.group = group});
-    train(step, model, group.rank(), kSteps);
+    take_steps(step, model, group.rank(), kSteps);
     const auto whole = sharded.whole_parameters();
     expect_near(net->parameters(), expected);
   });
@@ -143,7 +144,7 @@ TEST(SummedLoss, ShardedGradientsAreAsOneBatch) {
     ShardedOptimizer<torch::optim::SGD> optimizer(
         net->parameters(), torch::optim::SGDOptions(0.5), group, {.gradients = true});
     TrainStep step(net, optimizer, {.group = group});
-    train(step, net, group.rank(), kSteps);
+    take_steps(step, net, group.rank(), kSteps);
     expect_near(net->parameters(), expected);
   });
 }
@@ -158,7 +159,7 @@ TEST(SummedLoss, IgnoredParametersGoByTheRanksOwnCount) {
     std::vector<at::Tensor> rows, labels;
     for (int64_t micro = 0; micro < kMicro; ++micro) {
       const Labelled batch = micro_batch(0, group.rank(), micro);
-      step(batch, [&] { return loss_of(model(batch.rows), batch.labels); });
+      step(batch, [&] { return summed_loss_of(model(batch.rows), batch.labels); });
       rows.push_back(batch.rows);
       labels.push_back(batch.labels);
     }
@@ -183,7 +184,7 @@ TEST(SummedLoss, WhatDoesNotFitIsRefused) {
     const auto mean = [&] {
       return torch::cross_entropy_loss(outputs(), batch.labels, {}, at::Reduction::Mean, kIgnored);
     };
-    step(batch, [&] { return loss_of(outputs(), batch.labels); });
+    step(batch, [&] { return summed_loss_of(outputs(), batch.labels); });
     EXPECT_THAT([&] { step(batch, mean); },
                 ::testing::ThrowsMessage<Error>(HasSubstr("losses of one kind")));
     EXPECT_THAT(
