@@ -3,8 +3,8 @@
 // A backend that matches messages by their order alone (NCCL) has one queue of sends and receives
 // for each rank and communicator. There is a communicator for messages to later ranks and one for
 // those to earlier ones. What stands in a queue waits for what stands before it, and a message
-// passes when it is the first at both of its ends. So a schedule that ends where messages have
-// tags may wait forever there.
+// passes when it is the first at both of its ends; only one that fits into a buffer may go before
+// its receive. So a schedule that ends where messages have tags may wait forever there.
 #pragma once
 
 #include <compare>
@@ -41,7 +41,7 @@ bool may_receive_ahead(const PipelineAction& action,
                        const PipelineSchedule& schedule);
 
 // Throws: invalid_argument naming where the ranks wait, for a schedule whose steps or evaluations
-// would wait forever over NCCL. check() must have passed it.
+// wait forever over NCCL if no message fits into a buffer. check() must have passed it.
 void check_over_nccl(const PipelineSchedule& schedule);
 
 }  // namespace muster
