@@ -1,3 +1,5 @@
+// A plain file is written aside and renamed, so that a reader never sees half of it. What is no
+// plain file cannot be replaced by one: it is opened and written to.
 #include "muster/base/named_file.h"
 
 #include <fcntl.h>

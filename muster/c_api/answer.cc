@@ -1,3 +1,5 @@
+// A message lies in an array of its thread, so that telling of an error needs no memory. Texts are
+// allocated by malloc(), since a C program frees them.
 #include "muster/c_api/answer.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Each member is read by a function of its own, which names it in its errors. The launcher checks
+// the request as a whole, as it checks its own flags.
 #include "muster/c_api/plan_request.h"
 
 #include <cstdint>

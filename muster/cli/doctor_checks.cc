@@ -1,3 +1,5 @@
+// The table of all checks, and what they have in common. A check that cannot look at something says
+// "skipped", and never "ok".
 #include "muster/cli/doctor_checks.h"
 
 #include <algorithm>

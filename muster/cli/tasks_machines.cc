@@ -1,3 +1,5 @@
+// A machine is a command that starts `muster tasks --serve` there. Whether ssh or srun runs it
+// makes no difference to the run.
 #include "muster/cli/tasks_machines.h"
 
 #include <cstdint>

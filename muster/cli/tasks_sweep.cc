@@ -1,3 +1,5 @@
+// A sweep is a file of tasks that nobody has written: each value of the grid becomes a task, and
+// the flags say what a file's [defaults] would.
 #include "muster/cli/tasks_sweep.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// CLI11 reads the words; what a word may be is checked here, in messages of one form.
 #include "muster/cli/value_flags.h"
 
 #include <CLI/CLI.hpp>

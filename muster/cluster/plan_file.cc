@@ -1,3 +1,5 @@
+// A file is this host's own as long as it is the one that was written: a descriptor that was kept
+// tells it from another host's of the same name.
 #include "muster/cluster/plan_file.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// What a scheduler names becomes CUDA_VISIBLE_DEVICES of this process, as if the scheduler had
+// hidden the others itself.
 #include "muster/launch/given_gpus.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Slurm tells when its job ends, as a time of the clock; the limit is counted from now, so that a
+// clock that is set later moves nothing.
 #include "muster/launch/time_limit.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Ranks are counted by device. Their memory is added up in the order of the ranks, so that the
+// first one that finds too little is the one that is named.
 #include "muster/placement/shared_gpus.h"
 
 #include <algorithm>

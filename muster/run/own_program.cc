@@ -1,3 +1,5 @@
+// A program that starts its own ranks needs the path and the arguments of itself, as the kernel has
+// them.
 #include "muster/run/own_program.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+// The order goes through the environment, where other processes of this user could write it too: it
+// is checked as any input is.
 #include "muster/run/task_order.h"
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,5 @@
+// Both sides' frames are compared before any data moves, so that messages that do not fit are an
+// error and no wrong numbers.
 #include "muster/shm/message_frame.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The handler only writes one atomic number. Programs ask for it between steps, where they can
+// save.
 #include "muster/supervise/stop_signals.h"
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// Files are written when a run has ended, each as a whole. They hold what the journal has.
 #include "muster/tasks/report/result_files.h"
 
 #include <utility>
