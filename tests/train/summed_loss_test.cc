@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kRowsOfBatch = 6, kRanks = 2, kMicro = 3;
+constexpr int64_t kRowsOfBatch = 6, kRanksOfStep = 2, kMicroOfStep = 3;
 constexpr int64_t kIgnored = -100;
 
 struct Labelled {
@@ -35,7 +35,7 @@ Labelled micro_batch(int64_t step, int64_t rank, int64_t micro) {
   Labelled batch{.rows = fixed_data(kRowsOfBatch, seed), .labels = torch::arange(kRowsOfBatch) % 2};
   const int64_t kept = rank == 1 && micro == 0 ? 0 : 1 + (step + 2 * rank + micro) % kRowsOfBatch;
   batch.labels.slice(0, kept).fill_(kIgnored);
-  batch.last = micro == kMicro - 1;
+  batch.last = micro == kMicroOfStep - 1;
   return batch;
 }
 
@@ -50,8 +50,8 @@ std::vector<at::Tensor> trained_alone(int64_t steps) {
   torch::optim::SGD optimizer(net->parameters(), 0.5);
   for (int64_t step = 0; step < steps; ++step) {
     std::vector<at::Tensor> rows, labels;
-    for (int64_t i = 0; i < kRanks * kMicro; ++i) {
-      const Labelled batch = micro_batch(step, i / kMicro, i % kMicro);
+    for (int64_t i = 0; i < kRanksOfStep * kMicroOfStep; ++i) {
+      const Labelled batch = micro_batch(step, i / kMicroOfStep, i % kMicroOfStep);
       rows.push_back(batch.rows);
       labels.push_back(batch.labels);
     }
@@ -67,7 +67,7 @@ std::vector<at::Tensor> trained_alone(int64_t steps) {
 template <class Model>
 void take_steps(TrainStep& step, Model& model, int64_t rank, int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) {
-    for (int64_t micro = 0; micro < kMicro; ++micro) {
+    for (int64_t micro = 0; micro < kMicroOfStep; ++micro) {
       const Labelled batch = micro_batch(i, rank, micro);
       const at::Tensor loss =
           step(batch, [&] { return summed_loss_of(model(batch.rows), batch.labels); });
@@ -85,7 +85,7 @@ void expect_near(const std::vector<at::Tensor>& found, const std::vector<at::Ten
 TEST(SummedLoss, MicroBatchesAndRanksAreAsOneBatch) {
   constexpr int64_t kSteps = 5;
   const auto expected = trained_alone(kSteps);
-  run_ranks(kRanks, [&](ProcessGroup& group) {
+  run_ranks(kRanksOfStep, [&](ProcessGroup& group) {
     auto net = seeded_layers();
     DistributedDataParallel model(net, group);
     torch::optim::SGD optimizer(model.parameters(), 0.5);
@@ -124,7 +124,7 @@ TEST(SummedLoss, ClassWeightsCountByTheirSum) {
 TEST(SummedLoss, AShardedModelIsAsOneBatch) {
   constexpr int64_t kSteps = 3;
   const auto expected = trained_alone(kSteps);
-  run_ranks(kRanks, [&](ProcessGroup& group) {
+  run_ranks(kRanksOfStep, [&](ProcessGroup& group) {
     auto net = seeded_layers();
     FullySharded sharded(group);
     auto model = sharded.wrap(net);
@@ -139,7 +139,7 @@ TEST(SummedLoss, AShardedModelIsAsOneBatch) {
 TEST(SummedLoss, ShardedGradientsAreAsOneBatch) {
   constexpr int64_t kSteps = 3;
   const auto expected = trained_alone(kSteps);
-  run_ranks(kRanks, [&](ProcessGroup& group) {
+  run_ranks(kRanksOfStep, [&](ProcessGroup& group) {
     auto net = seeded_layers();
     ShardedOptimizer<torch::optim::SGD> optimizer(
         net->parameters(), torch::optim::SGDOptions(0.5), group, {.gradients = true});
@@ -151,13 +151,13 @@ TEST(SummedLoss, ShardedGradientsAreAsOneBatch) {
 
 // A parameter that each rank has for itself goes by the rank's own labels.
 TEST(SummedLoss, IgnoredParametersGoByTheRanksOwnCount) {
-  run_ranks(kRanks, [](ProcessGroup& group) {
+  run_ranks(kRanksOfStep, [](ProcessGroup& group) {
     auto net = seeded_layers(), alone = seeded_layers();
     DistributedDataParallel model(net, group, {.ignored_parameters = {"fc2.weight"}});
     torch::optim::SGD optimizer(model.parameters(), 0.5);
     TrainStep step(model, optimizer);
     std::vector<at::Tensor> rows, labels;
-    for (int64_t micro = 0; micro < kMicro; ++micro) {
+    for (int64_t micro = 0; micro < kMicroOfStep; ++micro) {
       const Labelled batch = micro_batch(0, group.rank(), micro);
       step(batch, [&] { return summed_loss_of(model(batch.rows), batch.labels); });
       rows.push_back(batch.rows);
