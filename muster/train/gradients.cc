@@ -47,8 +47,11 @@ std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Te
 
 void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
-  for (const auto& lot : by_device_and_type(gradients))
-    at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));
+  for (const auto& lot : by_device_and_type(gradients)) {
+    const at::Tensor here = copied_to(lot[0].device(), factor);
+    // One kernel takes all of a lot where the factor has its type.
+    at::_foreach_mul_(lot, lot[0].scalar_type() == at::kFloat ? here.to(at::kFloat) : here);
+  }
 }
 
 // Each lot says on its own device whether it found one; the answers meet on the scale's.

@@ -212,8 +212,8 @@ void TrainStep::take_parameters() {
 }
 
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
-  check_one_kind(/*is_sum=*/false);
   return run_micro_batch(weight, last, [&]() -> MicroLoss {
+    check_one_kind(/*is_sum=*/false);
     at::Tensor loss = loss_of();
     return {.loss = loss, .shown = loss};
   });
@@ -223,14 +223,14 @@ at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tens
 at::Tensor TrainStep::run_sum(double weight,
                               bool last,
                               const std::function<SummedLoss()>& loss_of) {
-  check_one_kind(/*is_sum=*/true);
   const double part = weight == 0 ? 0 : 1;
   return run_micro_batch(part, last, [&]() -> MicroLoss {
-    SummedLoss loss = loss_of();
-    if (part == 0)
-      loss.count = loss.count * 0;
+    check_one_kind(/*is_sum=*/true);
+    SummedLoss loss = as_scalars(loss_of());
+    at::Tensor mean = mean_of(loss);
+    loss.count = loss.count * part;
     auto group = group_of_counts();
-    return {.loss = counts_.add(loss, group), .shown = mean_of(loss)};
+    return {.loss = counts_.add(loss, group), .shown = std::move(mean)};
   });
 }
 
@@ -241,7 +241,7 @@ std::optional<ProcessGroup> TrainStep::group_of_counts() const {
 }
 
 void TrainStep::check_one_kind(bool is_sum) const {
-  const bool began_otherwise = in_step_ && counts_.empty() == is_sum;
+  const bool began_otherwise = !left_.empty() && counts_.empty() == is_sum;
   if (began_otherwise) {
     throw Error(ErrorCode::failed_precondition,
                 cat("train step: expected losses of one kind in all micro-batches of a step, got a "
@@ -515,6 +515,8 @@ SavedState TrainStep::state() const {
   stop_if_left_out(late_.wait());
   SavedState state;
   state.numbers = {{"steps", as_number(steps_)}, {"skipped", as_number(skipped_)}};
+  if (counts_.unit() > 0)
+    state.numbers["loss_unit"] = counts_.unit();
   return state;
 }
 
@@ -524,6 +526,8 @@ void TrainStep::load_state(const SavedState& state) {
   skipped_ = state.whole_number("train step", "skipped");
   steps_ = steps;
   counted_before_ = 0;
+  const auto unit = state.numbers.find("loss_unit");
+  counts_.set_unit(unit == state.numbers.end() ? 0 : unit->second);
 }
 
 // A tensor's version grows with every change in place.

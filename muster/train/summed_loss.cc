@@ -1,4 +1,4 @@
-// Nothing here waits for a GPU: counts stay where the loss is.
+// Nothing that a step calls waits for a GPU: counts stay where the loss is.
 #include "muster/train/summed_loss.h"
 
 #include <ATen/Functions.h>
@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/train/device_copy.h"
 
 namespace muster {
 
@@ -41,15 +42,22 @@ double size_of(const std::optional<ProcessGroup>& group) {
 
 }  // namespace
 
+SummedLoss as_scalars(const SummedLoss& loss) {
+  check_is_one_element("sum", loss.sum);
+  check_is_one_element("count", loss.count);
+  const at::Tensor count = copied_to(loss.sum.device(), loss.count.detach());
+  return {.sum = loss.sum.reshape({}), .count = count.to(at::kDouble).reshape({})};
+}
+
 at::Tensor mean_of(const SummedLoss& loss) {
   return (loss.sum / not_zero(loss.count)).detach();
 }
 
+// A half's range is too small for the unit of many losses.
 at::Tensor LossCounts::add(const SummedLoss& loss, std::optional<ProcessGroup>& group) {
-  check_is_one_element("sum", loss.sum);
-  check_is_one_element("count", loss.count);
-  note(loss.count.detach().to(loss.sum.device(), at::kDouble).reshape({}), group);
-  return loss.sum.reshape({}) / unit_.to(loss.sum.scalar_type());
+  note(loss.count, group);
+  const at::ScalarType type = c10::promoteTypes(loss.sum.scalar_type(), at::kFloat);
+  return loss.sum.to(type) / copied_to(loss.sum.device(), unit_).to(type);
 }
 
 void LossCounts::note(const at::Tensor& count, std::optional<ProcessGroup>& group) {
@@ -59,10 +67,19 @@ void LossCounts::note(const at::Tensor& count, std::optional<ProcessGroup>& grou
   count_ = count_.defined() ? count_ + count : count;
 }
 
+double LossCounts::unit() const {
+  return unit_.defined() ? unit_.item<double>() : 0;
+}
+
+void LossCounts::set_unit(double unit) {
+  unit_ = unit > 0 ? at::full({}, unit, at::kDouble) : at::Tensor();
+}
+
 LossCounts::Factors LossCounts::factors(std::optional<ProcessGroup>& group) const {
   const at::NoGradGuard no_grad;
   const at::Tensor all = not_zero(sum_over_ranks(count_, group));
-  return {.averaged = unit_ * size_of(group) / all, .own = unit_ / not_zero(count_)};
+  const at::Tensor unit = copied_to(all.device(), unit_);
+  return {.averaged = unit * size_of(group) / all, .own = unit / not_zero(count_)};
 }
 
 }  // namespace muster

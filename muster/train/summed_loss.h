@@ -23,6 +23,10 @@ struct SummedLoss {
   at::Tensor count;  // how many losses are in it, or the sum of their weights; may be 0
 };
 
+// The same as two scalars on the device of the sum, the count in double. Throws: invalid_argument
+// for another shape.
+SummedLoss as_scalars(const SummedLoss& loss);
+
 // The batch's own mean, detached; 0 where there are none.
 at::Tensor mean_of(const SummedLoss& loss);
 
@@ -30,8 +34,9 @@ at::Tensor mean_of(const SummedLoss& loss);
 class LossCounts {
  public:
   // Returns what the micro-batch's gradients are of: the sum in units of about a batch's count, so
-  // that it is no larger than a mean in types of little range. The unit is a power of two and
-  // changes no bit. Collective: over the group, once. Throws: invalid_argument for another shape.
+  // that it is no larger than a mean in types of little range. The unit is the first batch's, a
+  // power of two, which changes no bit of a gradient. Shapes: as_scalars(). Collective: over the
+  // group, once.
   at::Tensor add(const SummedLoss& loss, std::optional<ProcessGroup>& group);
 
   // What the step's gradients are to be multiplied by, scalars on the loss's device:
@@ -45,6 +50,11 @@ class LossCounts {
 
   bool empty() const { return !count_.defined(); }
   void clear() { count_.reset(); }
+
+  // What a resumed training goes on with: hooks keep errors in this unit. 0: there is none yet.
+  // Blocking: for the GPU.
+  double unit() const;
+  void set_unit(double unit);
 
  private:
   void note(const at::Tensor& count, std::optional<ProcessGroup>& group);

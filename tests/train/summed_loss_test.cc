@@ -149,6 +149,41 @@ TEST(SummedLoss, ShardedGradientsAreAsOneBatch) {
   });
 }
 
+// A rank without samples of its own gives a batch of weight 0: others have its samples.
+TEST(SummedLoss, ABatchOfWeightZeroAddsNothing) {
+  const Labelled batch = micro_batch(3, 0, 1);
+  auto alone = seeded_layers(), net = seeded_layers();
+  torch::optim::SGD plain(alone->parameters(), 0.5), optimizer(net->parameters(), 0.5);
+  const SummedLoss whole = summed_loss_of(alone->forward(batch.rows), batch.labels);
+  const at::Tensor mean = whole.sum / whole.count;
+  mean.backward();
+  plain.step();
+  TrainStep step(net, optimizer);
+  const auto forward = [&] {
+    return summed_loss_of(net->forward(batch.rows), batch.labels);
+  };
+  step(OneBatch{.last = false}, forward);
+  const at::Tensor loss = step(OneBatch{.weight = 0}, forward);
+  EXPECT_NEAR(loss.item<double>(), mean.item<double>(), 1e-9) << "its own mean all the same";
+  expect_near(net->parameters(), alone->parameters());
+}
+
+TEST(SummedLoss, AResumedStepGoesOnInTheSameUnit) {
+  auto net = seeded_layers();
+  torch::optim::SGD optimizer(net->parameters(), 0.5);
+  TrainStep first(net, optimizer), second(net, optimizer);
+  const auto rows = fixed_data(300);
+  const auto forward = [&] {
+    const at::Tensor losses = net->forward(rows).square();
+    return SummedLoss{.sum = losses.sum(), .count = torch::tensor({losses.numel()})};
+  };
+  EXPECT_EQ(first.state().numbers.count("loss_unit"), 0);
+  first(OneBatch{}, forward);
+  EXPECT_EQ(first.state().numbers.at("loss_unit"), 512) << "of 600 losses";
+  second.load_state(first.state());
+  EXPECT_EQ(second.state().numbers.at("loss_unit"), 512);
+}
+
 // A parameter that each rank has for itself goes by the rank's own labels.
 TEST(SummedLoss, IgnoredParametersGoByTheRanksOwnCount) {
   run_ranks(kRanksOfStep, [](ProcessGroup& group) {
@@ -186,6 +221,9 @@ TEST(SummedLoss, WhatDoesNotFitIsRefused) {
     };
     step(batch, [&] { return summed_loss_of(outputs(), batch.labels); });
     EXPECT_THAT([&] { step(batch, mean); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("losses of one kind")));
+    step(batch, mean);  // the next batch begins a new step
+    EXPECT_THAT([&] { step(batch, [&] { return summed_loss_of(outputs(), batch.labels); }); },
                 ::testing::ThrowsMessage<Error>(HasSubstr("losses of one kind")));
     EXPECT_THAT(
         [&] { step(batch, [&] { return SummedLoss{.sum = outputs(), .count = batch.labels}; }); },
