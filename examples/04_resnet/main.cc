@@ -53,6 +53,7 @@ void train(const Options& options, muster::Context& ctx, Net net, const Seen& se
 
   net->to(ctx.device());
   muster::convert_sync_batch_norm(*net, ctx.process_group());
+  muster::DistributedDataParallel model(net, ctx.process_group());
   muster::optim::SGD optimizer(
       muster::distinct_parameters(*net),
       torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4).nesterov(true));
@@ -73,7 +74,6 @@ void train(const Options& options, muster::Context& ctx, Net net, const Seen& se
   checkpoints.restore();
   metrics.continue_after(checkpoints.step());
 
-  muster::DistributedDataParallel model(net, ctx.process_group());
   muster::TrainStep step(
       model,
       optimizer,
