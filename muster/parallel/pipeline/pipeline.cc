@@ -514,11 +514,10 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
     if (error.code() != ErrorCode::peer_failed && error.code() != ErrorCode::timeout)
       throw;
     throw Error(error.code(),
-                cat("pipeline: expected every rank in evaluate (rank ",
-                    state.group.job_rank(),
-                    "); evaluate is collective: to evaluate on some ranks only, load what "
-                    "gather_parameters() returns on all into a whole model there: ",
-                    error.message()));
+                cat(error.message(),
+                    " (pipeline: expected every rank in evaluate, which is collective: to evaluate "
+                    "on some ranks only, load what gather_parameters() returns on all into a whole "
+                    "model there)"));
   }
 }
 

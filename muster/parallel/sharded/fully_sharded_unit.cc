@@ -297,22 +297,22 @@ void FullyShardedUnit::arrange_forward() {
   prefetch(next_forward);
 }
 
-// The other ranks may have run their last step, and left, or do something else.
+// The other ranks may have run their last step, and left, or do something else. In training a rank
+// that is away has failed, so that only its failure is told.
 void FullyShardedUnit::gather_in_forward() {
   try {
     gather();
   } catch (const Error& error) {
     const bool are_elsewhere = error.code() == ErrorCode::invalid_argument;
-    const bool are_away =
-        error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout;
+    const bool are_away = !at::GradMode::is_enabled() && (error.code() == ErrorCode::peer_failed ||
+                                                          error.code() == ErrorCode::timeout);
     if (!are_elsewhere && !are_away)
       throw;
     throw Error(error.code(),
-                cat("fully sharded: expected every rank in this forward (rank ",
-                    group.job_rank(),
-                    "); forward is collective: to evaluate on some ranks only, call the bare "
-                    "module there while whole_parameters() lives on all: ",
-                    error.message()));
+                cat(error.message(),
+                    " (fully sharded: expected every rank in this forward, which is collective: to "
+                    "evaluate on some ranks only, call the bare module there while "
+                    "whole_parameters() lives on all)"));
   }
 }
 
