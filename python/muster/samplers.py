@@ -32,6 +32,7 @@ class _Sampler:
         self._consumed = 0
         self._begun = False          # since set_epoch
         self._told_of_rest = False
+        self._told_of_dropped = False
         self._global_batch_now = 0   # of all ranks; 0: not known
         self._global_batch_then = 0  # that of the state that was loaded, until it was compared
         self._ranks_then = 0
@@ -45,15 +46,29 @@ class _Sampler:
     def set_epoch(self, epoch: int, consumed: Optional[int] = None) -> None:
         """Sets the next epoch. With `consumed`, it goes on behind the samples that all ranks together have used; the rest is
         divided among the ranks that there are now, whatever their number was before. Without it, a loop over epochs keeps the
-        place that `load_state_dict` has just set in this epoch, and an epoch that was begun begins anew."""
+        place that `load_state_dict` has just set in this epoch, and an epoch that was begun begins anew; rank 0 warns where that
+        drops such a place."""
         epoch = _whole("epoch", epoch)
         if consumed is None:
-            consumed = self._consumed if epoch == self.epoch and not self._begun else 0
+            consumed = self._kept_place(epoch)
         consumed = _whole("consumed", consumed)
         if epoch < 0 or not 0 <= consumed <= self._samples:
             raise InvalidArgument(f"sampler: expected an epoch of 0 or more and 0 to {self._samples} consumed samples, got {epoch} and {consumed}; "
                                   "correct them")
         self.epoch, self._consumed, self._begun = epoch, consumed, False
+
+    def _kept_place(self, epoch: int) -> int:
+        """Of set_epoch without `consumed`. Whether the rest was trained on, or a batch was looked at, cannot be seen here."""
+        if epoch != self.epoch:
+            return 0
+        if not self._begun:
+            return self._consumed
+        if self._consumed > 0 and not self._told_of_dropped and self.rank == 0:
+            self._told_of_dropped = True
+            warnings.warn(f"sampler: expected set_epoch({epoch}) before the first batch behind {self._consumed} samples of that epoch, got it "
+                          "after one, so the whole epoch comes; if only a batch was looked at, load the state again before set_epoch",
+                          stacklevel=3)
+        return 0
 
     def state_dict(self, batches: int = 0, batch_size: int = 1) -> State:
         """The place after so many batches of each rank since set_epoch, for a checkpoint."""
@@ -157,7 +172,8 @@ class DistributedSampler(_Sampler):
         return self._left() // self.num_replicas + int(has_more)
 
     def begin_batches(self, batch_size: int, drop_last: bool) -> None:
-        """A DataLoader begins an epoch. In training, a rank with fewer batches than others goes on to the next one without them."""
+        """A DataLoader begins an epoch. In training, a rank with fewer batches than others goes on to the next one without them.
+        Whether this loop averages gradients, or is within model.join(), cannot be seen here."""
         import torch
         most, least = (self._samples_of(rank) // batch_size if drop_last else -(-self._samples_of(rank) // batch_size)
                        for rank in (0, self.num_replicas - 1))
@@ -165,8 +181,9 @@ class DistributedSampler(_Sampler):
             return
         self._told_of_unequal = True
         warnings.warn(f"sampler: expected as many batches on every rank in training, got {most} on some and {least} on others in epoch "
-                      f"{self.epoch}: gradients of different epochs are averaged, or ranks wait for ever; leave pad=False out, train "
-                      "within model.join(), or evaluate under torch.no_grad()", stacklevel=4)
+                      f"{self.epoch}; if this loop trains with averaged gradients, those of different epochs are averaged, or ranks wait "
+                      "for ever: leave pad=False out there, or train within model.join(); leave it where the loop is within it, or averages "
+                      "nothing; put torch.no_grad() around the loop of an evaluation", stacklevel=4)
 
     def __iter__(self) -> Iterator[int]:
         self._begin()

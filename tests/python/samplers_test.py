@@ -67,7 +67,7 @@ class Distributed(unittest.TestCase):
             return said
         for how in ({}, {"own": True}, {"weighted": True}, {"batch_size": None}):
             said, = told(**how)
-            self.assertRegex(said, r"^sampler: expected as many batches on every rank in training, got 4 on some and 3 on others in epoch 0: ")
+            self.assertRegex(said, r"^sampler: expected as many batches on every rank in training, got 4 on some and 3 on others in epoch 0; if ")
         self.assertRegex(told(batch_size=4, drop_last=True)[0], "got 1 on some and 0 on others")
         for how in ({"batch_size": 4}, {"batch_size": 2, "own": True}, {"rank": 1}, {"pad": True}, {"batch_size": 3, "drop_last": True}):
             self.assertEqual(told(**how), [], how)
@@ -101,7 +101,7 @@ class Distributed(unittest.TestCase):
             self.assertEqual(len(_samples(sampler)), 100, name)
             sampler.set_epoch(3, 60)
             self.assertEqual(len(_samples(sampler)), 40, name)
-            sampler.set_epoch(3)
+            self.assertEqual(len(_told(sampler.set_epoch, 3)), 1, name)
             self.assertEqual(len(_samples(sampler)), 100, name)
             sampler.set_epoch(3, 60)
             sampler.set_epoch(3, 0)
@@ -115,6 +115,19 @@ class Distributed(unittest.TestCase):
             self.assertEqual(_told(_samples, sampler), [], name)
             self.assertRegex(_told(_samples, sampler)[0], r"^sampler: expected set_epoch before the next epoch, got none since epoch 3 went on behind 60 ")
             self.assertEqual(_told(_samples, sampler), [], name)  # once
+
+    def test_a_place_that_a_look_at_a_batch_drops_is_told(self):
+        for name, make in SAMPLERS.items():
+            before = make()
+            before.set_epoch(3)
+            sampler = make()
+            sampler.load_state_dict(before.state_dict(batches=6, batch_size=10))
+            self.assertEqual(_told(sampler.set_epoch, 3), [], name)
+            next(iter(_loader(sampler)))
+            self.assertRegex(_told(sampler.set_epoch, 3)[0], r"^sampler: expected set_epoch\(3\) before the first batch behind 60 samples ", name)
+            self.assertEqual(_told(sampler.set_epoch, 3), [], name)
+            self.assertEqual(len(_samples(sampler)), 100, name)
+            self.assertEqual(_told(sampler.set_epoch, 3) + _told(sampler.set_epoch, 4), [], "an epoch without such a place")
 
     def test_wrong_places_are_refused(self):
         sampler = muster.DistributedSampler(10, 2, 0)
