@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
+
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -36,6 +39,23 @@ bool can_be_sampled(const at::Tensor& tensor) {
          !tensor.is_neg() && tensor.storage().nbytes() >= tensor.nbytes();
 }
 
+// Without gaps, on the tensor's device.
+at::Tensor sampled_doubles_of(const at::Tensor& tensor) {
+  return values_in_memory(tensor.detach()).to(at::kDouble).contiguous();
+}
+
+ValueSample sample_from(const at::Tensor& values, at::ScalarType type) {
+  const auto* const data = values.const_data_ptr<double>();
+  ValueSample sample{.size = 0, .tolerance = tolerance_of(type)};
+  double squares = 0;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    sample.sum += data[i];
+    squares += data[i] * data[i];
+  }
+  sample.size = std::sqrt(squares);
+  return sample;
+}
+
 }  // namespace
 
 ValueSample sample_of(const at::Tensor& tensor) {
@@ -46,16 +66,31 @@ ValueSample awaited_sample_of(const at::Tensor& tensor) {
   if (!can_be_sampled(tensor))
     return {};
   const at::NoGradGuard no_grad;
-  const at::Tensor values = values_in_memory(tensor.detach()).to(at::kDouble).cpu().contiguous();
-  const auto* const data = values.const_data_ptr<double>();
-  ValueSample sample{.size = 0, .tolerance = tolerance_of(tensor.scalar_type())};
-  double squares = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    sample.sum += data[i];
-    squares += data[i] * data[i];
+  return sample_from(sampled_doubles_of(tensor).cpu(), tensor.scalar_type());
+}
+
+// The values of all lie one behind another, on the first one's device.
+std::vector<ValueSample> awaited_samples_of(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& tensor : filtered(tensors, can_be_sampled)) {
+    const at::Tensor part = sampled_doubles_of(tensor);
+    parts.push_back(parts.empty() ? part : part.to(parts[0].device()));
   }
-  sample.size = std::sqrt(squares);
-  return sample;
+  std::vector<ValueSample> samples(tensors.size());
+  if (parts.empty())
+    return samples;
+  const at::Tensor all = at::cat(parts).cpu();
+  int64_t from = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!can_be_sampled(tensors[i]))
+      continue;
+    const int64_t values = parts[next++].numel();
+    samples[i] = sample_from(all.narrow(0, from, values), tensors[i].scalar_type());
+    from += values;
+  }
+  return samples;
 }
 
 bool ValueSample::differs_from(const ValueSample& other) const {

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 namespace muster {
 
 struct ValueSample {
@@ -24,5 +26,7 @@ struct ValueSample {
 ValueSample sample_of(const at::Tensor& tensor);
 // The same of a tensor on any device. Blocking: until a GPU has the values.
 ValueSample awaited_sample_of(const at::Tensor& tensor);
+// The same of each, with one wait for all of them.
+std::vector<ValueSample> awaited_samples_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace muster

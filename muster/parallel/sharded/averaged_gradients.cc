@@ -11,6 +11,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/value_sample.h"
 
@@ -28,8 +29,9 @@ int compared_steps(const ProcessGroup& group) {
 at::Tensor gradient_samples(const std::vector<at::Tensor>& parameters) {
   const at::Tensor samples = at::empty({1, std::ssize(parameters), 3}, at::kDouble);
   auto* to = samples.mutable_data_ptr<double>();
-  for (const at::Tensor& parameter : parameters) {
-    const ValueSample sample = awaited_sample_of(parameter.grad());
+  const auto gradients =
+      mapped(parameters, [](const at::Tensor& parameter) { return parameter.grad(); });
+  for (const ValueSample& sample : awaited_samples_of(gradients)) {
     *to++ = sample.sum;
     *to++ = sample.size;
     *to++ = std::max(sample.tolerance, kLeastTolerance);
@@ -43,6 +45,7 @@ ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t 
 }
 
 [[noreturn]] void refuse_unlike_gradients(const at::Tensor& parameter,
+                                          int first,
                                           int other,
                                           const ProcessGroup& group) {
   throw Error(
@@ -51,7 +54,7 @@ ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t 
           "others on rank ",
           group.job_rank(other),
           " than on rank ",
-          group.job_rank(0),
+          group.job_rank(first),
           " of a parameter of shape [",
           join(parameter.sizes(), ", "),
           "] (rank ",
@@ -60,24 +63,35 @@ ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t 
           "ignore it, or give the optimizer {.gradients = true}"));
 }
 
+// The first rank that has a gradient is the one that the others are compared with.
+void require_alike(const at::Tensor& parameter,
+                   const at::Tensor& samples,
+                   int64_t index,
+                   const ProcessGroup& group) {
+  int first = 0;
+  while (first < group.size() && !gradient_sample_at(samples, first, index).is_taken())
+    ++first;
+  for (int other = first + 1; other < group.size(); ++other) {
+    const ValueSample sample = gradient_sample_at(samples, other, index);
+    if (gradient_sample_at(samples, first, index).differs_from(sample))
+      refuse_unlike_gradients(parameter, first, other, group);
+  }
+}
+
 }  // namespace
 
+// A comparison that fails is not counted: a program that goes on nevertheless fails again.
 void AveragedGradients::require(const std::vector<at::Tensor>& parameters, ProcessGroup& group) {
   if (group.size() == 1 || compared_ == compared_steps(group))
     return;
-  ++compared_;
   const at::NoGradGuard no_grad;
   const at::Tensor mine = gradient_samples(parameters).to(group.device());
   const at::Tensor gathered = mine.new_empty({group.size(), mine.size(1), 3});
   group.all_gather(gathered, mine);
   const at::Tensor samples = gathered.cpu();
-  for (int64_t i = 0; i < samples.size(1); ++i) {
-    const ValueSample first = gradient_sample_at(samples, 0, i);
-    for (int rank = 1; rank < group.size(); ++rank) {
-      if (first.differs_from(gradient_sample_at(samples, rank, i)))
-        refuse_unlike_gradients(parameters[i], rank, group);
-    }
-  }
+  for (int64_t i = 0; i < samples.size(1); ++i)
+    require_alike(parameters[i], samples, i, group);
+  ++compared_;
 }
 
 }  // namespace muster

@@ -24,7 +24,7 @@ using torch::optim::SGD;
 
 constexpr int64_t kAveragedSteps = 5;
 
-// Three steps of a model on each rank's own samples; `average` comes between backward and step.
+// Some steps of a model on each rank's own samples; `average` comes between backward and step.
 template <class Forward, class Average>
 void train_on_own_samples(ProcessGroup& group,
                           torch::optim::Optimizer& optimizer,
@@ -73,6 +73,30 @@ TEST(AveragedGradients, OfABareModelAreAnErrorOnEachRank) {
               },
               {.backend = backend});
   }
+}
+
+TEST(AveragedGradients, AreRefusedAsOftenAsTheProgramGoesOn) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto net = sharded_mlp();
+    ShardedOptimizer<SGD> optimizer(net->parameters(), 0.1, group);
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    sharded_loss(net->forward(batch.x), batch.y).backward();
+    for (int64_t step = 0; step < kAveragedSteps; ++step)
+      EXPECT_THAT(failure_text([&] { optimizer.step(); }),
+                  HasSubstr("expected the same gradients on every rank"));
+  });
+}
+
+TEST(AveragedGradients, AreComparedWithTheFirstRankThatHasThem) {
+  run_ranks(3, [](ProcessGroup& group) {
+    auto net = sharded_mlp();
+    ShardedOptimizer<SGD> optimizer(net->parameters(), 0.1, group);
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    if (group.rank() > 0)
+      sharded_loss(net->forward(batch.x), batch.y).backward();
+    EXPECT_THAT(failure_text([&] { optimizer.step(); }),
+                HasSubstr("got others on rank 2 than on rank 1"));
+  });
 }
 
 TEST(AveragedGradients, OfAParameterThatTheWrapperIgnoresAreAnError) {
