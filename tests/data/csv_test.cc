@@ -119,9 +119,14 @@ TEST_F(Csv, SaysWhereAHeaderIsNotClear) {
   EXPECT_EQ(rows("2000,2001\n1,2\n"), 2);
   EXPECT_EQ(rows("1\n0\n"), 2);
   EXPECT_EQ(rows(",a,y\n0,5,1\n"), 1) << "an index, and texts over numbers";
+  EXPECT_EQ(rows(",name,city\n0,ann,york\n1,bob,rome\n"), 2) << "an index over texts";
   const auto not_clear = HasSubstr("a first line that is clearly a header or none; set .header");
-  for (const char* text :
-       {"0,1,2\n5,6,7\n", ",0,1\n0,5,6\n", "1,ann\n2,bob\n", "0\n7\n", ",0\n0,7\n"}) {
+  for (const char* text : {"0,1,2\n5,6,7\n",
+                           ",0,1\n0,5,6\n",
+                           "1,ann\n2,bob\n",
+                           "0\n7\n",
+                           ",0\n0,7\n",
+                           ",ann\n0,bob\n2,eve\n"}) {
     EXPECT_THAT(message_of([&] { rows(text); }), not_clear) << text;
     EXPECT_EQ(rows(text, true) + 1, rows(text, false)) << text;
   }

@@ -111,7 +111,9 @@ bool CsvText::find_header() const {
   constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
   if (!has_texts) {
     if (count_themselves(first_))
-      refuse(1, kExpected, "the numbers of the columns, or of a row");
+      refuse(1,
+             kExpected,
+             "what may be the numbers that pandas gives columns without names, or a row");
     return false;
   }
   // A row whose numbers are missing looks like a header over an index.
@@ -126,7 +128,21 @@ bool CsvText::find_header() const {
       if (is_text(first_[i]) && is_number(second.fields[i].value()))
         return true;
   }
+  if (!has_numbers && has_index())
+    return true;
   refuse(1, kExpected, has_numbers ? "numbers and texts" : "texts and missing values");
+}
+
+// Whether the first column has no name and counts the rows from 0, as pandas writes an index.
+bool CsvText::has_index() const {
+  std::string expected;
+  int64_t next = 0;
+  bool counts = true;
+  for_each_row([&](const Row& row) {
+    counts = counts && row.fields[0].value() == expected;
+    expected = std::to_string(next++);
+  });
+  return counts && next > 1;
 }
 
 // A number is a place from 0. A name needs a header that has it once.

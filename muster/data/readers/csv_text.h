@@ -19,8 +19,9 @@ using CsvColumn = std::variant<int64_t, std::string>;
 struct CsvFormat {
   char separator = ',';
   // Whether the first line names the columns. Unset: it does if a column is asked for by name, if
-  // all of its fields are texts, or if it has a text over a number of the second line. It does not
-  // if it has numbers alone. What is left is an error: texts beside numbers or missing values over
+  // all of its fields are texts, if it has a text over a number of the second line, or if its first
+  // field is empty over a column that counts the rows from 0, as pandas' index. It does not if it
+  // has numbers alone. What is left is an error: texts beside numbers or missing values over
   // the same, and 0,1,2… (also 0 alone) as pandas names unnamed columns.
   std::optional<bool> header = {};
   // The value of a missing field: an empty one, or what pandas takes for one (NA, NaN, null, …).
@@ -80,6 +81,7 @@ class CsvText {
   Field take_quoted(size_t* from, int64_t line) const;
   void for_each_row(const std::function<void(const Row&)>& use) const;
   bool find_header() const;
+  bool has_index() const;
   double value_of(const Row& row, int64_t column, std::optional<double> missing) const;
   double class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const;
   std::string hint_at_separator() const;
