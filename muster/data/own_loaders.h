@@ -12,6 +12,7 @@ namespace muster {
 // What a rank has read of a stream when its training loop over an epoch ends.
 struct StreamEnd {
   int64_t stream = 0;  // which of the job's, as they began
+  int64_t places = 0;  // that the program has set in it: an epoch may be read again, in part
   int64_t epoch = 0;
   int64_t batches = 0;
   int64_t ranks = 1;  // that the stream is divided over

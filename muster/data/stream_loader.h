@@ -85,7 +85,7 @@ class StreamLoader {
       return begin;
     }
     bool is_trained_on() const { return !shared->options.undivided && c10::GradMode::is_enabled(); }
-    // Once, in training.
+    // Once, in training. Its number stays: ranks may be at different places.
     void compare_with_ranks() {
       if (!is_trained_on())
         return;
@@ -96,8 +96,9 @@ class StreamLoader {
     }
     // A rank with fewer batches goes on to the next epoch while others still train on this one.
     void compare_ends(int64_t epoch) const {
-      if (is_trained_on() && !UnevenInputs::allowed())
+      if (number > 0 && is_trained_on() && !UnevenInputs::allowed())
         OwnLoaders::check_end({.stream = number,
+                               .places = places,
                                .epoch = epoch,
                                .batches = batches_of_last_epoch,
                                .ranks = shared->options.ranks});
@@ -107,7 +108,6 @@ class StreamLoader {
     void go_to(StreamPosition place) {
       position = std::move(place);
       batches_of_epoch = 0;
-      number = 0;
     }
 
     std::shared_ptr<const S> stream;
@@ -117,7 +117,8 @@ class StreamLoader {
     int64_t batches_of_epoch = 0;
     int64_t batches_of_last_epoch = 0;
     bool is_compared = false;
-    int64_t number = 0;  // among the job's streams, another after go_to(); 0: not trained on
+    int64_t number = 0;  // among the job's streams; 0: not trained on
+    int64_t places = 0;  // that the program has set, also where it was there already
   };
 
  public:
@@ -182,6 +183,7 @@ class StreamLoader {
 
   // Goes to the epoch's start; does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch) {
+    ++state_->places;
     if (epoch != state_->position.epoch)
       state_->go_to(state_->begin_of(epoch));
   }
@@ -191,11 +193,13 @@ class StreamLoader {
   const StreamPosition& position() const { return state_->position; }
   void restore(const StreamPosition& position) {
     check_stream_position(position, state_->shared->options);
+    ++state_->places;
     state_->go_to(position);
   }
   // From the positions of all ranks that saved; the numbers of ranks and workers may be others now.
   // Throws: as divided_position.
   void restore(const std::vector<StreamPosition>& of_ranks) {
+    ++state_->places;
     state_->go_to(divided_position(of_ranks, state_->shared->options));
   }
 

@@ -27,7 +27,7 @@ std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
 // Returns the batches of the first rank that has come to this end: it has the fewest where ranks
 // wait for each other in each step.
 std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
-  const std::string key = cat("stream_end/", end.stream, "/", end.epoch);
+  const std::string key = cat("stream_end/", end.stream, "/", end.places, "/", end.epoch);
   return group.store()->compareSet(key, std::string(), cat(end.batches));
 }
 
@@ -75,8 +75,9 @@ std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
               first,
               " on another rank in epoch ",
               end.epoch,
-              ": from there on ranks average gradients of different epochs; loop over steps(), of "
-              "which all ranks have as many, or train inside of DistributedDataParallel::join()"));
+              "; if this loop trains with averaged gradients, they are of different epochs now: "
+              "loop over steps(), of which all ranks have as many, or train inside of "
+              "DistributedDataParallel::join(); leave it where ranks average nothing"));
     } catch (const std::exception&) {
       said = true;  // whoever serves the store has gone
     }

@@ -212,7 +212,7 @@ TEST(OwnLoaders, StreamsOfUnequalNumbersOfBatchesAreSaid) {
       train_together(loader.steps(loader.position().step + 3), group);
   });
   EXPECT_THAT(said, HasSubstr("expected as many batches on every rank, got 12 here and 11 on "));
-  EXPECT_THAT(said, HasSubstr("on another rank in epoch 0: "));
+  EXPECT_THAT(said, HasSubstr("on another rank in epoch 0; "));
   EXPECT_EQ(said.find("stream loader:"), said.rfind("stream loader:")) << "once";
   const std::string alike = said_of_ends(2, [&](ProcessGroup& group) {
     auto loader = loader_of(group, 4);
@@ -238,6 +238,43 @@ TEST(OwnLoaders, StreamsThatAreRestoredEndAnew) {
     train_together(loader, group);
     loader.set_epoch(0);
     train_together(loader, group);
+  });
+  EXPECT_EQ(said, "");
+}
+
+// Rank 1 leaves the first epoch before its end, which brings no other stream's ends together with
+// this one's.
+TEST(OwnLoaders, StreamsThatOneRankLeavesKeepTheirNumber) {
+  const std::string said = said_of_ends(2, [&](ProcessGroup& group) {
+    const auto loader_of = [&](int64_t batch) {
+      return StreamLoader(Sevens(), {.batch_size = batch, .rank = group.rank(), .ranks = 2});
+    };
+    auto first = loader_of(1);
+    for (const auto& batch : first) {
+      (void)static_cast<double>(batch.weight);
+      if (group.rank() == 1)
+        break;
+    }
+    first.set_epoch(1);
+    train_together(first, group);
+    auto second = loader_of(4);
+    second.set_epoch(1);
+    train_together(second, group);
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST(OwnLoaders, StreamsThatBeginWithoutGradientsAreLeftAlone) {
+  const std::string said = said_of_ends(2, [&](ProcessGroup& group) {
+    for (const int64_t batch : {1, 4}) {
+      StreamLoader loader(Sevens(), {.batch_size = batch, .rank = group.rank(), .ranks = 2});
+      auto at = [&] {
+        const torch::NoGradGuard no_grad;
+        return loader.begin();
+      }();
+      while (at != loader.end())
+        ++at;
+    }
   });
   EXPECT_EQ(said, "");
 }
