@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/optim/each_once.h"
 #include "muster/optim/graph_numbers.h"
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
@@ -52,6 +53,15 @@ at::Tensor& counted_on(LeftOut& left_out, const c10::Device& device) {
 }
 
 }  // namespace
+
+// The group is compared with the others before it is one of them.
+template <class Torch>
+void Fused<Torch>::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  auto groups = this->param_groups();
+  groups.push_back(group);
+  keep_each_once("optimizer", groups);
+  Torch::add_param_group(groups.back());
+}
 
 // The closure makes the gradients that decide which step there is.
 template <class Torch>

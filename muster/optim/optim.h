@@ -6,8 +6,9 @@
 //
 // Sums are rounded as in Python's `fused=True`, which differs from torch::optim in the last bits.
 // Gradients that the kernels do not take (sparse or complex ones) have torch::optim's own step.
-// A parameter that a list names twice is in it once; in two groups it is an error of the
-// constructor, invalid_argument.
+// A parameter that a list names twice is in it once; in two groups it is an error,
+// invalid_argument, of the constructor and of add_param_group. What changes param_groups() itself,
+// or calls the base's add_param_group, is not seen.
 // Source: torch.optim.AdamW, Adam and SGD with fused=True.
 #pragma once
 
@@ -40,6 +41,8 @@ class Fused : public Torch, public DeviceStep {
  public:
   using Torch::Torch;
 
+  // Instead of torch::optim's.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   // Returns what the closure returns, as torch::optim's does. Does not wait for a GPU.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
   bool can_leave_out() override;

@@ -253,9 +253,18 @@ TEST(Optim, StepsOnceOnAWeightThatIsListedTwice) {
   expect_steps_once<torch::optim::SGD, optim::SGD>(sgd().momentum(0.9));
   const auto parameters = new_parameters();
   const AdamWGroups in_two{{parameters}, {Parameters{parameters[1]}}};
-  EXPECT_THAT(message_of_error([&] { optim::AdamW(in_two, adamw()); }),
-              HasSubstr("optimizer: expected each parameter in one group, got one of shape [17, 5] "
-                        "in two; take it out of one"));
+  const auto refused = HasSubstr(
+      "optimizer: expected each parameter in one group, got one of shape [17, 5] "
+      "in two; take it out of one");
+  EXPECT_THAT(message_of_error([&] { optim::AdamW(in_two, adamw()); }), refused);
+  optim::AdamW later(Parameters{parameters[1]}, adamw());
+  EXPECT_THAT(message_of_error(
+                  [&] { later.add_param_group(torch::optim::OptimizerParamGroup(parameters)); }),
+              refused);
+  EXPECT_EQ(later.param_groups().size(), 1U);
+  later.add_param_group(torch::optim::OptimizerParamGroup({parameters[0], parameters[0]}));
+  EXPECT_EQ(later.param_groups()[1].params().size(), 1U);
+  EXPECT_TRUE(later.param_groups()[1].has_options());
 }
 
 TEST(Optim, GroupsHaveAWeightThatIsListedTwiceOnce) {
