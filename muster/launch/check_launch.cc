@@ -149,6 +149,18 @@ void check_trace(const LaunchOptions& options) {
     check(asked->second, "--trace");
 }
 
+// The number of ranks on the host that has most of them; 0 where the devices decide that somewhere.
+int most_ranks_asked_for(const Request& request) {
+  const int unless_told = request.nproc_per_node.value_or(0);
+  if (request.hosts.empty())
+    return unless_told;
+  const auto ranks = mapped(request.hosts, [unless_told](const HostRequest& host) {
+    return host.nproc.value_or(unless_told);
+  });
+  const auto [least, most] = std::ranges::minmax(ranks);
+  return least == 0 ? 0 : most;
+}
+
 }  // namespace
 
 bool is_variable_name(const std::string& name) {
@@ -179,6 +191,21 @@ void check_launch(const LaunchOptions& options) {
   if (!options.dry_run && options.argv.empty()) {
     throw Error(ErrorCode::invalid_argument, "launch: expected a program to run, got none");
   }
+}
+
+// Without it the last sizes would be dropped without a word. Ranks that --surplus drop leaves out
+// may have been asked for.
+void check_sizes_have_ranks(const Request& request) {
+  const int most = most_ranks_asked_for(request);
+  const bool all_have = std::cmp_less_equal(request.rank_memory_bytes.size(), most);
+  if (most == 0 || all_have || request.surplus == Surplus::drop)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("--rank-memory: expected one size for each local rank, or fewer (",
+                  plural(most, "rank"),
+                  "), got ",
+                  request.rank_memory_bytes.size(),
+                  "; leave the last ones out"));
 }
 
 void set_failure_policy(FailurePolicy policy,

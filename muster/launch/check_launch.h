@@ -15,6 +15,11 @@ namespace muster {
 // started. Throws: invalid_argument, naming the flag.
 void check_launch(const LaunchOptions& options);
 
+// For the request of a user, whose hosts are all named there or are one: plans that are made anew
+// may have fewer ranks. Throws: invalid_argument where --rank-memory has more sizes than a host has
+// ranks, as far as a number of them is told.
+void check_sizes_have_ranks(const Request& request);
+
 // "OMP_NUM_THREADS": letters, digits and '_', no digit first.
 bool is_variable_name(const std::string& name);
 

@@ -259,6 +259,7 @@ int launch(const LaunchOptions& given) {
   if (options.run_id.empty())
     options.run_id = make_uuid();
   check_launch(options);
+  check_sizes_have_ranks(options.request);
   check_what_starts(options);
   const Inventory inventory = discover(options);
   LeasedPlan leased = place_and_lease(inventory, options);

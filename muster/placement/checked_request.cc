@@ -105,32 +105,6 @@ void check_gpus_per_rank(const Request& request) {
              "; leave one of them out"));
 }
 
-// The number of ranks on the host that has most of them; 0 where the devices decide that somewhere.
-int most_ranks_asked_for(const Request& request) {
-  int most = request.nproc_per_node.value_or(0);
-  for (const HostRequest& host : request.hosts) {
-    const int here = host.nproc.value_or(request.nproc_per_node.value_or(0));
-    if (here == 0)
-      return 0;
-    most = std::max(most, here);
-  }
-  return most;
-}
-
-// A need of a rank that there is not would be dropped without a word. The rank may have been there:
-// --surplus drop leaves some out.
-void check_needs_have_ranks(const Request& request) {
-  const int most = most_ranks_asked_for(request);
-  const bool all_have = std::cmp_less_equal(request.rank_memory_bytes.size(), most);
-  if (most == 0 || all_have || request.surplus == Surplus::drop)
-    return;
-  refuse(cat("--rank-memory: expected one size for each local rank, or fewer (",
-             plural(most, "rank"),
-             "), got ",
-             request.rank_memory_bytes.size(),
-             "; leave the last ones out"));
-}
-
 bool tells_number_of_ranks(const Request& request) {
   const auto has_number = [](const HostRequest& host) {
     return host.nproc.has_value();
@@ -196,7 +170,6 @@ Request checked_request(const Inventory& inventory, Request request) {
   check_scores(request.scores);
   if (!request.mesh.empty())
     set_ranks_of_mesh(inventory, request);
-  check_needs_have_ranks(request);
   if (request.policy.empty())
     request.policy = default_policy(request);
   check_policy(request);

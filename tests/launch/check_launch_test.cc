@@ -71,6 +71,32 @@ TEST(CheckLaunch, CountsTimesAndSignals) {
   }
 }
 
+// As --map with more indices than ranks. Hosts may differ, and --surplus drop leaves ranks out.
+TEST(CheckLaunch, EachSizeOfMemoryHasARank) {
+  const auto refusal = [](const Request& request) -> std::string {
+    try {
+      check_sizes_have_ranks(request);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  Request request{.nproc_per_node = 2, .rank_memory_bytes = {1, 1, 1}};
+  EXPECT_EQ(refusal(request),
+            "--rank-memory: expected one size for each local rank, or fewer (2 ranks), got 3; "
+            "leave the last ones out");
+  request.surplus = Surplus::drop;
+  EXPECT_EQ(refusal(request), "accepted");
+  Request of_hosts{.nproc_per_node = 4, .hosts = {{"a", 1}, {"b", 3}}};
+  of_hosts.rank_memory_bytes = {1, 1, 1};
+  EXPECT_EQ(refusal(of_hosts), "accepted");
+  of_hosts.rank_memory_bytes.push_back(1);
+  EXPECT_THAT(refusal(of_hosts), HasSubstr("(3 ranks), got 4")) << "-n counts for no host";
+  of_hosts.hosts.push_back({"c"});
+  EXPECT_EQ(refusal(of_hosts), "accepted");
+  EXPECT_EQ(refusal({.rank_memory_bytes = {1, 1, 1}}), "accepted") << "the devices decide";
+}
+
 TEST(CheckLaunch, VariablesOfTheRanks) {
   for (const char* name : {"", "1A", "A B"}) {
     EXPECT_THAT(refusal_of_launch([&](LaunchOptions& o) { o.extra_env = {{name, "x"}}; }),

@@ -74,21 +74,12 @@ TEST(Planner, NoPolicyExceedsMemory) {
               HasSubstr("for local rank 2 of host n0, got 10.0 GiB on GPU 0"));
 }
 
-// As --map with more indices than ranks. Hosts may differ, and --surplus drop leaves ranks out.
-TEST(Planner, EachNeedHasARank) {
-  Request request{.nproc_per_node = 2, .rank_memory_bytes = {kGiB, kGiB, kGiB}};
-  const Inventory inventory = machine_with_free({40, 10});
-  EXPECT_EQ(error_of(inventory, request),
-            "--rank-memory: expected one size for each local rank, or fewer (2 ranks), got 3; "
-            "leave the last ones out");
-  request.surplus = Surplus::drop;
-  EXPECT_EQ(muster::plan(inventory, request).ranks.size(), 2U);
-  Inventory two{.source = "test", .hosts = {host_with_free({40}), host_with_free({40, 40, 40})}};
-  two.hosts[1].name = "n1";
-  Request of_hosts{.hosts = {{"n0", 1}, {"n1", 3}}, .rank_memory_bytes = {1, 1, 1}};
-  EXPECT_EQ(muster::plan(two, of_hosts).ranks.size(), 4U);
-  of_hosts.rank_memory_bytes.push_back(1);
-  EXPECT_THAT(error_of(two, of_hosts), HasSubstr("(3 ranks), got 4"));
+// A job that goes on with fewer ranks or hosts is planned anew, by the same request.
+TEST(Planner, NeedsMayBeOfRanksThatHaveLeft) {
+  const Request request{.nproc_per_node = 2, .rank_memory_bytes = {kGiB, kGiB, kGiB}};
+  EXPECT_EQ(muster::plan(machine_with_free({40, 10}), request).ranks.size(), 2U);
+  const Request of_host{.hosts = {{"n0", 1}}, .rank_memory_bytes = {kGiB, kGiB}};
+  EXPECT_EQ(muster::plan(machine_with_free({40, 10}), of_host).ranks.size(), 1U);
 }
 
 TEST(Planner, BatchShares) {
