@@ -142,6 +142,7 @@ class Coordinator {
   void do_without(const std::string& id, const std::string& error);
   // Counts a failure of the host's ranks, or of starting them. True: it is set aside from now on.
   bool count_failure(const std::string& name, bool can_be_spared);
+  int add_failure(const std::string& name);  // how many there are of this host
   void note_new_failure(const std::string& name);
   bool is_there(const std::string& name) const;
   std::string set_aside_text(const std::string& name) const;
@@ -195,7 +196,8 @@ class Coordinator {
   std::string first_running_;  // no member before it has ranks of the round that run
   std::multimap<std::string, Newcomer> newcomers_;  // by the id of the member whose place they want
   std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
-  std::deque<std::string> failed_;          // these names: who failed first is the first
+  std::deque<std::string> failed_;          // these names, by their first failures; but those
+                                            // of a coordinator before by the alphabet
   std::set<std::string> set_aside_;         // names
   int hosts_in_round_ = 0;
   bool some_have_ended_ = false;  // hosts with ranks of the round

@@ -53,7 +53,7 @@ bool Coordinator::replace_in_place(const Report& report) {
     say_(cat("not replaced in place: ", obstacle));
     return false;
   }
-  ++failures_of_[report.exits.front().host];
+  add_failure(report.exits.front().host);
   ++restarts_;
   quick_failures_ = now_ - round_began_ < kQuickInPlace ? quick_failures_ + 1 : 0;
   Order order = round_of(hosts_);

@@ -152,10 +152,15 @@ void Coordinator::do_without(const std::string& id, const std::string& error) {
   count_failure(members_.at(id).facts.host.name, true);
 }
 
-bool Coordinator::count_failure(const std::string& name, bool can_be_spared) {
+int Coordinator::add_failure(const std::string& name) {
   const int failures = ++failures_of_[name];
   if (failures == 1)
     note_new_failure(name);
+  return failures;
+}
+
+bool Coordinator::count_failure(const std::string& name, bool can_be_spared) {
+  const int failures = add_failure(name);
   if (failures < rules_.max_host_failures || !can_be_spared)
     return false;
   set_aside_.insert(name);
@@ -166,15 +171,16 @@ bool Coordinator::count_failure(const std::string& name, bool can_be_spared) {
 // A host that has failed may be away and come back, so its failures stay. But where hosts come with
 // ever new names, those that failed first and are not there are forgotten at some number.
 void Coordinator::note_new_failure(const std::string& name) {
-  const size_t most = kAwayWithFailures + 2 * rules_.max_hosts;
-  const auto first = std::ranges::find_if_not(
-      failed_, [this](const std::string& failed) { return is_there(failed); });
-  if (failed_.size() >= most && first != failed_.end()) {
-    failures_of_.erase(*first);
-    set_aside_.erase(*first);
-    failed_.erase(first);
-  }
   failed_.push_back(name);
+  if (failed_.size() <= kAwayWithFailures + 2 * rules_.max_hosts)
+    return;
+  const auto first = std::ranges::find_if_not(
+      failed_, [&](const std::string& failed) { return failed == name || is_there(failed); });
+  if (first == failed_.end())
+    return;
+  failures_of_.erase(*first);
+  set_aside_.erase(*first);
+  failed_.erase(first);
 }
 
 bool Coordinator::is_there(const std::string& name) const {
