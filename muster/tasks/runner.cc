@@ -303,9 +303,11 @@ class TaskRunner {
   }
 
   // Tasks that end give back what others lack. When none runs, and none could begin for so long,
-  // nothing will.
+  // nothing will. But what waits for other jobs' GPUs may begin on those, and without --wait it
+  // waits as long as they are held.
   void watch_shortage(bool starved, const std::string& why) {
-    starving_.is_there(starved);
+    const bool waits_for_gpus = hosts_.any_held() && !options_.wait;
+    starving_.is_there(starved && !waits_for_gpus);
     const milliseconds patience = options_.wait.value_or(kShortagePatience);
     if (ending_ || !live_.empty() || !starving_.lasts(patience))
       return;
