@@ -215,11 +215,12 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
                   flags.rdzv_backend,
                   "NAME",
                   "How hosts meet: static, c10d or etcd [static]");
-  torchrun_option(command,
-                  "--rdzv-endpoint",
-                  flags.rdzv_endpoint,
-                  "HOST:PORT",
-                  "Address at which the hosts meet: node rank 0's, or etcd's");
+  torchrun_option(
+      command,
+      "--rdzv-endpoint",
+      flags.rdzv_endpoint,
+      "HOST:PORT",
+      "Address at which the hosts meet: node rank 0's as the others reach it, or etcd's");
   torchrun_option(command,
                   "--rdzv-id",
                   flags.rdzv_id,

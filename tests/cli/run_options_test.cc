@@ -10,6 +10,7 @@ namespace muster {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -167,6 +168,29 @@ TEST(RunOptions, TheFormsOfAnEndpoint) {
   EXPECT_THAT(endpoint_of("localhost:0"), HasSubstr("as in localhost:29400"));
   EXPECT_THAT(endpoint_of("localhost:"), HasSubstr("a port from 1 to 65535"));
   EXPECT_THAT(endpoint_of("http://localhost:2379"), HasSubstr("HOST:PORT"));
+}
+
+// Only node rank 0 of a static rendezvous serves at its --local-addr.
+TEST(RunOptions, AnEndpointEverywhereNeedsAnAddress) {
+  const auto error_of = [](int node_rank, const std::string& backend, const std::string& local) {
+    RunFlags flags;
+    flags.nnodes = "2";
+    flags.node_rank = node_rank;
+    flags.rdzv_backend = backend;
+    flags.local_addr = local;
+    (backend == "static" ? flags.master_addr : flags.rdzv_endpoint) = "0.0.0.0";
+    try {
+      return to_cluster_options(flags)->endpoint;
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(error_of(0, "static", "10.0.0.1"), "0.0.0.0:29500");
+  EXPECT_THAT(
+      error_of(0, "static", ""),
+      AllOf(StartsWith("--master-addr: "), HasSubstr("or add --local-addr on node rank 0")));
+  EXPECT_THAT(error_of(1, "static", "10.0.0.2"), StartsWith("--master-addr: "));
+  EXPECT_THAT(error_of(0, "c10d", "10.0.0.1"), StartsWith("--rdzv-endpoint: "));
 }
 
 TEST(RunOptions, AHostfileChoosesOfAnInventoryAsAListDoes) {
