@@ -87,26 +87,37 @@ Endpoint endpoint_of(const ClusterOptions& options) {
   return parse_endpoint("tcp://" + options.endpoint);
 }
 
+std::unique_ptr<TcpServer> server_at(const ClusterOptions& options,
+                                     const Endpoint& at,
+                                     const Secret& secret) {
+  return std::make_unique<TcpServer>(TcpServerOptions{
+      .endpoint = at, .secret = secret, .no_auth = options.no_auth, .job = options.job});
+}
+
+// ", which is in use by process 4711 (python3)", or empty. It looks through /proc.
+std::string holder_text(int port) {
+  const std::string holder = port == 0 ? "" : port_holder(port);
+  return holder.empty() ? "" : cat(", which is in use by ", holder);
+}
+
 // Throws: unavailable, with words for the user, when the server cannot listen. Who has the port is
 // named.
 std::unique_ptr<TcpServer> serve(const ClusterOptions& options,
                                  const Endpoint& at,
                                  const Secret& secret) {
   try {
-    return std::make_unique<TcpServer>(TcpServerOptions{
-        .endpoint = at, .secret = secret, .no_auth = options.no_auth, .job = options.job});
+    return server_at(options, at, secret);
+  } catch (const AddressInUse& error) {
+    throw Error(error.code(),
+                cat("rendezvous: expected a free port of this host, which has to serve it, got ",
+                    at.port,
+                    holder_text(at.port),
+                    " (",
+                    error.message(),
+                    "); end what has it, or give every host another port (--rdzv-endpoint)"));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable)
       throw;
-    const std::string holder = at.port == 0 ? "" : port_holder(at.port);
-    if (!holder.empty()) {
-      throw Error(error.code(),
-                  cat("rendezvous: expected a free port of this host, which has to serve it, got ",
-                      at.port,
-                      ", which is in use by ",
-                      holder,
-                      "; end it, or give every host another port (--rdzv-endpoint)"));
-    }
     throw Error(error.code(),
                 cat("rendezvous: this host has to serve it, and cannot: ", error.message()));
   }
@@ -263,7 +274,7 @@ std::unique_ptr<TcpServer> serve_unless_served(const ClusterOptions& options,
                                                const Endpoint& at,
                                                const Secret& secret) {
   try {
-    return serve(options, at, secret);
+    return server_at(options, at, secret);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable || at.port == 0)
       throw;

@@ -296,12 +296,14 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline) {
   if (!listens) {
     const int error = errno;
     const char* const advice = is_tcp ? "; choose another port" : "; choose another path";
-    throw Error(ErrorCode::unavailable,
-                cat("store server: expected to listen on ",
-                    to_string(endpoint),
-                    ", got: ",
-                    text_of(error),
-                    advice));
+    const std::string message = cat("store server: expected to listen on ",
+                                    to_string(endpoint),
+                                    ", got: ",
+                                    text_of(error),
+                                    advice);
+    if (error == EADDRINUSE)
+      throw AddressInUse(ErrorCode::unavailable, message);
+    throw Error(ErrorCode::unavailable, message);
   }
   if (is_tcp)
     endpoint.port = port_of(local_address(fd.get()));

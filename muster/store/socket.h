@@ -13,6 +13,12 @@
 
 namespace muster {
 
+// Another process has the address.
+class AddressInUse : public Error {
+ public:
+  using Error::Error;
+};
+
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
