@@ -87,6 +87,11 @@ std::vector<std::string> pieces(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
+// What a command may read. It stands in a group of its own, so a terminal would stop it.
+int input_of_command() {
+  return ::isatty(STDIN_FILENO) == 1 ? -1 : STDIN_FILENO;
+}
+
 // Returns a function that asks the command for a list, as --map takes it. The command is run once
 // for the same question: the plan may be made again, and its answers must not differ.
 auto map_of_command(const std::string& command) {
@@ -99,7 +104,8 @@ auto map_of_command(const std::string& command) {
     const auto [answer, is_new] = answers->try_emplace(told);
     if (is_new) {
       answer->second =
-          parse_ranks(joined_by_commas(output_of_command(command, "--map-command", told)),
+          parse_ranks(joined_by_commas(output_of_command(
+                          command, "--map-command", told, kAnswerOfCommand, input_of_command())),
                       "--map-command",
                       "a command that prints GPU indices as in 3,1,0,2");
     }

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <optional>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -39,24 +38,40 @@ bool wait_readable(int fd, const Deadline& deadline) {
   }
 }
 
-// The child's output until it has ended; nothing when it takes longer.
-std::optional<std::string> answer_in_time(const Child& child,
-                                          const Fd& answers,
-                                          const Deadline& deadline) {
-  std::string answer;
+struct Answer {
+  std::string text;
+  bool has_ended = false;  // the child
+};
+
+// The child's output until it has ended, has taken too long, or has said too much.
+Answer answer_in_time(const Child& child, const Fd& answers, const Deadline& deadline) {
+  Answer answer;
   char buffer[4096];
-  while (wait_readable(answers.get(), deadline)) {
+  while (!deadline.passed() && answer.text.size() <= kMaxAnswer &&
+         wait_readable(answers.get(), deadline)) {
     const ssize_t n = ::read(answers.get(), buffer, sizeof(buffer));
-    if (n > 0 && answer.size() < kMaxAnswer)
-      answer.append(buffer, n);
+    if (n > 0)
+      answer.text.append(buffer, n);
     const bool was_interrupted = n < 0 && errno == EINTR;
     if (n > 0 || was_interrupted)
       continue;
-    if (!wait_readable(child.pidfd.get(), deadline))
-      return std::nullopt;
-    return answer;
+    answer.has_ended = wait_readable(child.pidfd.get(), deadline);
+    break;
   }
-  return std::nullopt;
+  return answer;
+}
+
+// What a child was killed for.
+Error refusal_of(const Answer& answer,
+                 const std::string& command,
+                 const std::string& flag,
+                 std::chrono::milliseconds patience) {
+  const std::string start = cat(flag, ": expected '", printable(command), "' to ");
+  const std::string next = "; correct the command";
+  if (answer.text.size() > kMaxAnswer)
+    return {ErrorCode::io, cat(start, "print at most 1 MiB, got more", next)};
+  return {ErrorCode::timeout,
+          cat(start, "end within ", format_duration(patience), ", got no end", next)};
 }
 
 // Blocking: until the process has ended. Returns waitpid's status.
@@ -69,36 +84,32 @@ int wait_for_end(pid_t pid) {
 
 }  // namespace
 
-// The command is killed with its whole process group if it does not end in time.
+// The command is killed with its whole process group if it does not end in time, or prints too
+// much.
 std::string output_of_command(const std::string& command,
                               const std::string& flag,
                               Environment variables,
-                              std::chrono::milliseconds patience) {
+                              std::chrono::milliseconds patience,
+                              int stdin_fd) {
   variables.merge(own_environment());
   Pipe pipe = open_pipe();
   const Child child = spawn_child({.argv = {"sh", "-c", command},
                                    .environment = std::move(variables),
+                                   .stdin_fd = stdin_fd,
                                    .stdout_fd = pipe.write_end.get()});
   pipe.write_end.reset();
-  const auto answer = answer_in_time(child, pipe.read_end, Deadline(patience));
-  if (!answer)
+  const Answer answer = answer_in_time(child, pipe.read_end, Deadline(patience));
+  if (!answer.has_ended)
     ::kill(-child.pid, SIGKILL);
   const int status = wait_for_end(child.pid);
-  if (!answer) {
-    throw Error(ErrorCode::timeout,
-                cat(flag,
-                    ": expected '",
-                    printable(command),
-                    "' to end within ",
-                    format_duration(patience),
-                    ", got no end; correct the command"));
-  }
+  if (!answer.has_ended)
+    throw refusal_of(answer, command, flag, patience);
   if (status != 0) {
     const std::string end = WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : "a signal";
     throw Error(ErrorCode::io,
                 cat(flag, ": expected '", printable(command), "' to succeed, got ", end));
   }
-  return *answer;
+  return answer.text;
 }
 
 }  // namespace muster

@@ -12,12 +12,14 @@ namespace muster {
 // How long such a command may take.
 inline constexpr std::chrono::milliseconds kAnswerOfCommand = std::chrono::minutes(1);
 
-// Returns the standard output of the shell's `command`, about a mebibyte of it at most. `variables`
-// are added to its environment. Blocking: until it has ended, or the patience has; then it is
-// killed. Throws: io naming `flag` and the command when it does not end with 0; timeout.
+// Returns the standard output of the shell's `command`. `variables` are added to its environment.
+// It reads `stdin_fd`, or nothing where that is -1. Blocking: until it has ended, or the patience
+// has; then it is killed. Throws: io naming `flag` and the command when it does not end with 0, or
+// prints more than a mebibyte; timeout.
 std::string output_of_command(const std::string& command,
                               const std::string& flag,
                               Environment variables = {},
-                              std::chrono::milliseconds patience = kAnswerOfCommand);
+                              std::chrono::milliseconds patience = kAnswerOfCommand,
+                              int stdin_fd = -1);
 
 }  // namespace muster

@@ -217,20 +217,26 @@ TEST(SignalName, KnowsNamesAndNumbers) {
   EXPECT_EQ(signal_name(99), "signal 99");
 }
 
+std::string output_error(const std::string& command, std::chrono::milliseconds patience) {
+  try {
+    return output_of_command(command, "--map-command", {}, patience);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 // A command of the user's is asked for a list; one that hangs is killed with what it has started.
 TEST(CommandOutput, IsRefusedWhereTheCommandFailsOrHangs) {
   EXPECT_EQ(output_of_command("echo $A $B", "--flag", {{"A", "1"}, {"B", "2"}}), "1 2\n");
-  const auto error_of = [](const std::string& command) -> std::string {
-    try {
-      return output_of_command(command, "--map-command", {}, std::chrono::milliseconds(200));
-    } catch (const Error& error) {
-      return error.what();
-    }
+  const auto error_of = [](const std::string& command) {
+    return output_error(command, std::chrono::milliseconds(200));
   };
   EXPECT_EQ(error_of("sleep 600; true"),
             "--map-command: expected 'sleep 600; true' to end within 200ms, got no end; correct "
             "the command");
   EXPECT_EQ(error_of("exit 3"), "--map-command: expected 'exit 3' to succeed, got exit code 3");
+  EXPECT_THAT(error_of("while :; do echo; sleep 0.01; done"), HasSubstr("to end within 200ms"));
+  EXPECT_THAT(output_error("yes", std::chrono::hours(1)), HasSubstr("to print at most 1 MiB"));
 }
 
 }  // namespace
