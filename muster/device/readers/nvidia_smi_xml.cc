@@ -250,7 +250,7 @@ class GpuReader {
   Gpu gpu_;
 };
 
-// With `-i` nvidia-smi tells of some of the GPUs, and says how many there are.
+// nvidia-smi says how many GPUs there are also where it tells of some of them alone.
 void note_left_out_gpus(const XmlFile& file, Host& host) {
   const auto attached = parse_int(file.root().child("attached_gpus").text().get());
   if (attached && std::cmp_greater(*attached, host.gpus.size())) {
@@ -258,7 +258,7 @@ void note_left_out_gpus(const XmlFile& file, Host& host) {
                              host.gpus.size(),
                              " of ",
                              *attached,
-                             " attached GPUs; nvidia-smi -q -x without -i gives all"));
+                             " attached GPUs (nvidia-smi -i leaves others out)"));
   }
 }
 

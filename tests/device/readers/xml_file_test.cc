@@ -22,6 +22,7 @@ TEST(XmlFile, ErrorsNameTheLine) {
   EXPECT_THAT(xml_error("<a>\n<b>\n</c>\n</a>"),
               testing::StartsWith("inventory f: expected XML, got "));
   EXPECT_THAT(xml_error("<a>\n<b>\n</c>\n</a>"), HasSubstr("(line 3)"));
+  EXPECT_THAT(xml_error("<a>\n<b>\n</c>\n</a>\nend <"), HasSubstr("(line 3)")) << "it is whole";
   EXPECT_THAT(xml_error(""), HasSubstr("(line 1)"));
   EXPECT_THAT(xml_error("<a>\n\n<b"), HasSubstr("(line 3)"));
 }
