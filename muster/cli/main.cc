@@ -194,7 +194,8 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
   std::string rule = "a number";
   if (option != nullptr && !option->get_type_name().empty())
     rule = option->get_type_name() + ", " + rule;
-  if (option != nullptr && option->get_items_expected_max() == 0)
+  const bool is_flag = option != nullptr && option->get_items_expected_max() == 0;
+  if (is_flag && option->get_fnames().empty())
     rule = "true or false";  // a flag's variable
   return name + ": expected " + rule + ", got '" + text.substr(equals + 3) + "'";
 }

@@ -1,5 +1,5 @@
 // A single order costs one question, which waits for it. Each that follows without a pause lets the
-// next question ask for one more, so a question that is in vain is a short one.
+// next question ask for one more at once, up to a limit; one that finds nothing ends that.
 #include "muster/cluster/order_reader.h"
 
 #include <algorithm>

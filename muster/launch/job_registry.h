@@ -59,7 +59,7 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
 // The launcher's pidfd; invalid when it has ended.
 Fd open_job(const JobNote& job);
 
-// "job <id>, process <pid> (<program>)", in messages.
+// "job <id> of process <pid> (<program>)", in messages.
 std::string named_job(const JobNote& job);
 
 // Sends the signal to the launcher, which passes it on to its ranks. Throws: unavailable when that

@@ -62,6 +62,10 @@ TEST(JsonWords, AreThoseOfTheUser) {
             "key 'at' not found");
   EXPECT_EQ(json_words("[json.exception.type_error.304] cannot use at() with array"),
             "a JSON array for an object");
+  EXPECT_EQ(json_words("[json.exception.type_error.306] cannot use value() with null"),
+            "a JSON null for an object");
+  for (const char* text : {"cannot use push_back() with object", "cannot use at() with object"})
+    EXPECT_EQ(json_words(text), text);
   EXPECT_EQ(json_words("cannot use a file"), "cannot use a file");
 }
 
