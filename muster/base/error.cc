@@ -12,6 +12,21 @@
 
 namespace muster {
 
+namespace {
+
+// Lines of a program or a file may have colours, and the line ends of Windows.
+std::string lines_for_people(const std::string& message) {
+  std::string text;
+  for (const char c : without_colors(message)) {
+    if (c == '\n' && text.ends_with('\r'))
+      text.pop_back();
+    text += c;
+  }
+  return printable_lines(text);
+}
+
+}  // namespace
+
 const char* to_string(ErrorCode code) {
   static constexpr std::pair<ErrorCode, const char*> kNames[] = {
       {ErrorCode::invalid_argument, "invalid_argument"},
@@ -27,7 +42,7 @@ const char* to_string(ErrorCode code) {
 
 // Messages quote paths, names and texts of files, which shall not disturb a terminal.
 Error::Error(ErrorCode code, const std::string& message, std::source_location where)
-    : std::runtime_error(printable_lines(message)), code_(code), where_(where) {}
+    : std::runtime_error(lines_for_people(message)), code_(code), where_(where) {}
 
 // The compiler gives the whole path, which says where muster was built.
 std::string Error::where() const {

@@ -23,7 +23,8 @@ enum class ErrorCode {
 const char* to_string(ErrorCode code);
 
 // Message form: `<operation>: expected <rule>, got <value> (<rank/device/peer>); <next step>`.
-// Control characters of what it quotes become '?', but for line ends and tabs.
+// Colours of what it quotes are left out, and other control characters become '?', but for line
+// ends and tabs.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code,

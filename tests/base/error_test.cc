@@ -22,6 +22,10 @@ TEST(Error, WhatItQuotesDisturbsNoTerminal) {
   EXPECT_EQ(error.message(), "cannot open 'a?[2Jb': gone\n\tat line 1");
 }
 
+TEST(Error, LinesOfOthersHaveNoColoursAndOneKindOfEnd) {
+  EXPECT_EQ(Error(ErrorCode::io, "\x1b[1;31mred\x1b[0m\r\nnext\rhalf").message(), "red\nnext?half");
+}
+
 TEST(Error, EveryCodeHasItsOwnName) {
   EXPECT_STREQ(to_string(ErrorCode::invalid_argument), "invalid_argument");
   EXPECT_STREQ(to_string(ErrorCode::failed_precondition), "failed_precondition");
