@@ -134,6 +134,11 @@ inline Program from_shell(const std::string& script, const ScratchFolder& folder
   return Program({"-c", script, ProgramSettings().program}, folder, {.program = "/bin/sh"});
 }
 
+// The number of a user who has no process, another for each test's `place` and each running test.
+inline std::string user_without_processes(int place) {
+  return cat(20'000 + place * 20'000 + ::getpid() % 20'000);
+}
+
 // What a job with `--run-dir out` has left of its failure.
 inline nlohmann::json failure_of(const ScratchFolder& folder) {
   return nlohmann::json::parse(read_file(folder.path() + "/out/failure.json"));

@@ -338,10 +338,14 @@ TEST(Run, AThreadThatCannotBeIsNamedWithItsLimit) {
     GTEST_SKIP() << "another user is needed, who has no process";
   const ScratchFolder folder;
   ::chmod(folder.path().c_str(), 0777);
-  const Ran ran = from_shell(
-                      "exec setpriv --reuid 12378 --regid 12378 --clear-groups prlimit --nproc=1 "
-                      "$0 run -q -n 1 true",
-                      folder)
+  const std::string user = user_without_processes(1);
+  const Ran ran = from_shell(cat("exec setpriv --reuid ",
+                                 user,
+                                 " --regid ",
+                                 user,
+                                 " --clear-groups prlimit --nproc=1 ",
+                                 "$0 run -q -n 1 true"),
+                             folder)
                       .finish();
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, AllOf(HasSubstr("expected one more thread"), HasSubstr("ulimit -u")));

@@ -335,10 +335,14 @@ TEST(Tasks, ARunThatCanNeverBeginEnds) {
     GTEST_SKIP() << "another user is needed, who has no process";
   const ScratchFolder folder;
   ::chmod(folder.path().c_str(), 0777);
-  const Ran ran = from_shell(
-                      "exec setpriv --reuid 12377 --regid 12377 --clear-groups prlimit --nproc=3 "
-                      "$0 tasks -q --wait 1s --cpus 4 --sweep a=1..6 -- true {a}",
-                      folder)
+  const std::string user = user_without_processes(0);
+  const Ran ran = from_shell(cat("exec setpriv --reuid ",
+                                 user,
+                                 " --regid ",
+                                 user,
+                                 " --clear-groups prlimit --nproc=3 ",
+                                 "$0 tasks -q --wait 1s --cpus 4 --sweep a=1..6 -- true {a}"),
+                             folder)
                       .finish();
   EXPECT_EQ(ran.code, 1) << ran.err;
   EXPECT_THAT(ran.err,

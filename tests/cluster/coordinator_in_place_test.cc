@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include "muster/base/strings.h"
 #include "tests/cluster/coordinator_world.h"
 
 namespace muster {
@@ -196,6 +197,26 @@ TEST(CoordinatorInPlace, AJobOfWhichAllHostsStopHasStopped) {
   ASSERT_FALSE(orders.empty());
   EXPECT_EQ(orders.back().kind, Order::Kind::finish);
   EXPECT_EQ(orders.back().exit_code, 75);
+}
+
+// Failures that were made good are counted as the others are, for as many names.
+TEST(CoordinatorInPlace, HostsWithEverNewNamesAreForgotten) {
+  CoordinatorRules rules = in_place(between(1, 3));
+  rules.max_restarts = 1'000;
+  World world(std::move(rules));
+  world.join("1");
+  const auto come_fail_and_go = [&](int first, int last) {
+    for (int host = first; host <= last; ++host) {
+      const std::string name = cat(host);
+      const int round = world.join(name).back().round;
+      world.fail(name, round, failure_of(1, name, 1));
+      world.report({.kind = Report::Kind::lost, .from = "id-" + name});
+    }
+    return world.coordinator().remembered();
+  };
+  const size_t few = come_fail_and_go(1'000, 1'199);
+  EXPECT_EQ(come_fail_and_go(1'200, 1'399), few);
+  EXPECT_GE(few, 200U) << "a hundred names, and their failures";
 }
 
 }  // namespace
