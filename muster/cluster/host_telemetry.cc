@@ -18,6 +18,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -25,6 +26,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/file_age.h"
@@ -71,9 +73,19 @@ std::string sample_key(const std::string& host, const std::string& asker) {
   return cat("sample/", host, "/", asker);
 }
 
+// Under this key a host lists who has asked it for samples: an asker that is gone takes none.
+std::string askers_key(const std::string& host) {
+  return cat("sample/", host);
+}
+
 // The ranks of a host change from round to round, their places there begin at 0.
 std::string activity_key(const std::string& host, size_t place) {
   return cat("activity/", host, "/", place);
+}
+
+// Under this key a host says how many ranks it has left the activity of.
+std::string num_activities_key(const std::string& host) {
+  return cat("activity/", host);
 }
 
 // `place` is that of the files below RUN_DIR/trace, by attempt and rank: "3/1".
@@ -101,10 +113,22 @@ std::string take_word(std::string& text) {
   return word;
 }
 
+// The value as a number; 0 if there is none.
+int64_t number_in(const std::optional<std::string>& value) {
+  return parse_int(value.value_or("0")).value_or(0);
+}
+
 // Requests that nobody has taken, up to the last one.
 void remove_requests(Store& store, const std::string& host, int64_t last) {
   while (last > 0 && store.remove(log_entry_key(request_log(host), last)))
     --last;
+}
+
+// An asker may be gone when the host leaves.
+void note_asker(Store& store, const std::string& host, const std::string& asker) {
+  const std::string known = store.values({askers_key(host)})[0].value_or("");
+  if (!contains(split(known, '\n'), asker))
+    store.set(askers_key(host), cat(known, asker, "\n"));
 }
 
 bool is_in(const RankRange& ranks, int rank) {
@@ -174,6 +198,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   LateRequests late = {};
   Clock::time_point next_late = {};
   // The answering thread's.
+  std::set<std::string> askers = {};
   std::map<int, Clock::time_point> described = {};  // by rank
 
   std::mutex hosts_mutex;
@@ -374,6 +399,8 @@ void HostTelemetry::State::answer_to(std::string request) {
   const std::string asked_by = take_word(request);
   const std::string number = take_word(request);
   if (request == kSampleRequest && options.sampler) {
+    if (askers.insert(asker).second)
+      note_asker(*store, options.host, asker);
     store->set(sample_key(options.host, asker),
                cat(asked_by, " ", number, " ", options.sampler(options.ranks)));
   }
@@ -423,6 +450,8 @@ void HostTelemetry::leave(int attempt) {
 // the attempt before.
 void HostTelemetry::leave_activity(int attempt) {
   const HostTelemetryOptions& options = state_->options;
+  without_error(
+      [&] { state_->store->set(num_activities_key(options.host), cat(options.ranks.count)); });
   for (const int rank : numbers_in(options.ranks)) {
     without_error([&] {
       state_->store->set(activity_key(options.host, rank - options.ranks.first),
@@ -493,15 +522,17 @@ void HostTelemetry::collect_events(const std::string& host) {
   }
 }
 
-// The lists say what there is, or the places that follow one another.
+// The lists say what there is. Activity that could not be left is missing between others.
 void forget_host_telemetry(Store& store, const std::string& host) {
-  for (size_t place = 0; store.remove(activity_key(host, place));)
-    ++place;
+  const int64_t activities = number_in(take_value(store, num_activities_key(host)));
+  for (int64_t place = 0; place < activities; ++place)
+    store.remove(activity_key(host, place));
   for (const std::string& place :
        split(take_value(store, events_list_key(host)).value_or(""), '\n'))
     store.remove(events_key(host, place));
-  const auto asked = take_value(store, log_size_key(request_log(host)));
-  remove_requests(store, host, parse_int(asked.value_or("0")).value_or(0));
+  for (const std::string& asker : split(take_value(store, askers_key(host)).value_or(""), '\n'))
+    store.remove(sample_key(host, asker));
+  remove_requests(store, host, number_in(take_value(store, log_size_key(request_log(host)))));
 }
 
 }  // namespace muster

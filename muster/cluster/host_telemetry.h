@@ -4,7 +4,8 @@
 // files (muster/trace/hosts_folder.h) and go to the hosts' agents through the job's store:
 //
 //   the host that asks    …/hosts/asked → an entry in the log ask/ID for each host, with a number
-//   host ID               its next entry → samples its ranks → sample/ID/ASKER, with that number
+//   host ID               its next entry → samples its ranks → sample/ID/ASKER, with that number;
+//                         sample/ID lists the askers
 //   the host that asks    → …/hosts/<n>.sample
 //
 // Two threads do this. They may wait for the store, for a driver or for a file system, and the

@@ -89,6 +89,7 @@ class CoordinatorOverAStore : public testing::Test {
   // What a host has left in the store for the others, and what it was asked and has not answered.
   void leave_telemetry(const std::string& name) {
     const std::string id = "id-" + name;
+    store_->set("activity/" + id, "2");
     store_->set("activity/" + id + "/0", "0 some");
     store_->set("activity/" + id + "/1", "0 more");
     store_->set("events/" + id, "0/0\n0/1\n");

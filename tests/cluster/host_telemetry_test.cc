@@ -82,5 +82,32 @@ TEST_F(HostTelemetryTest, AnEndLeavesNoRequestBehind) {
   EXPECT_EQ(store->num_keys(), 0);
 }
 
+// The asker and the host may both be gone when the coordinator forgets the host.
+TEST_F(HostTelemetryTest, NothingOfAHostThatHasLeftStays) {
+  const auto store = std::make_shared<MemoryStore>();
+  HostTelemetryOptions options = first(both);
+  options.host = "b";
+  options.sampler = [](const RankRange&) {
+    return std::string("busy");
+  };
+  for (const char* const asker : {"a", "c"}) {
+    HostTelemetry telemetry(store, options);
+    // What is asked before it begins to answer is not for it.
+    const Deadline deadline(std::chrono::seconds(30));
+    while (!store->check({cat("sample/b/", asker)}) && !deadline.passed()) {
+      store->append("ask/b", cat(asker, " somebody 1 sample"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(store->check({cat("sample/b/", asker)}));
+    telemetry.finish();
+  }
+  store->append("ask/b", "a somebody 2 sample");
+  store->set("activity/b", "3");
+  store->set("activity/b/0", "0 some");
+  store->set("activity/b/2", "0 more");
+  forget_host_telemetry(*store, "b");
+  EXPECT_EQ(store->num_keys(), 0);
+}
+
 }  // namespace
 }  // namespace muster
