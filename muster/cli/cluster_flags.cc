@@ -119,17 +119,16 @@ HostPort meeting_point(const std::string& text) {
 
 // Throws: invalid_argument for an address that means every one of the host that reads it: the host
 // with node rank 0 would tell the others to come to themselves. There --local-addr is another word.
-void check_leads_to_one_host(const std::string& host,
-                             const char* flag,
-                             const std::string& given,
+void check_leads_to_one_host(const HostPort& endpoint,
+                             const RunFlags& flags,
                              const ClusterOptions& options) {
   const bool serves = options.backend == "static" && options.node_rank == 0;
-  const bool is_told = serves && !options.local_address.empty();
-  if (is_told || !is_one_of(host, "0.0.0.0", "::", "*"))
+  const bool is_told = serves && !flags.local_addr.empty();
+  if (is_told || !is_one_of(endpoint.host, "0.0.0.0", "::", "*"))
     return;
-  throw bad_flag(flag,
+  throw bad_flag(flags.rdzv_endpoint.empty() ? "--master-addr" : "--rdzv-endpoint",
                  "the address of the host with node rank 0 that the others reach",
-                 given,
+                 text_or(flags.rdzv_endpoint, flags.master_addr),
                  cat("as in 10.0.0.1:29400, the same on every host",
                      serves ? ", or add --local-addr on node rank 0" : ""));
 }
@@ -151,11 +150,11 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
     options.endpoint = join(servers, ",");
   } else if (!flags.rdzv_endpoint.empty()) {
     const HostPort endpoint = meeting_point(flags.rdzv_endpoint);
-    check_leads_to_one_host(endpoint.host, "--rdzv-endpoint", flags.rdzv_endpoint, options);
+    check_leads_to_one_host(endpoint, flags, options);
     options.endpoint = endpoint_text(endpoint, default_port);
   } else if (is_static && !flags.master_addr.empty()) {
     const int port = flags.master_port.value_or(default_port);
-    check_leads_to_one_host(flags.master_addr, "--master-addr", flags.master_addr, options);
+    check_leads_to_one_host({flags.master_addr, port}, flags, options);
     options.endpoint = endpoint_text({flags.master_addr, port}, default_port);
   } else {
     throw bad_flag("--rdzv-endpoint",
