@@ -306,8 +306,8 @@ class TaskRunner {
   // nothing will. But what waits for other jobs' GPUs may begin on those, and without --wait it
   // waits as long as they are held.
   void watch_shortage(bool starved, const std::string& why) {
-    const bool waits_for_gpus = hosts_.any_held() && !options_.wait;
-    starving_.is_there(starved && !waits_for_gpus);
+    const bool others_hold = hosts_.any_held() && schedule_.waits_for_gpus();
+    starving_.is_there(starved && (options_.wait || !others_hold));
     const milliseconds patience = options_.wait.value_or(kShortagePatience);
     if (ending_ || !live_.empty() || !starving_.lasts(patience))
       return;

@@ -399,6 +399,12 @@ void TaskSchedule::again(size_t task) {
 }
 
 // The first task of each kind stands for all: their needs are equal.
+bool TaskSchedule::waits_for_gpus() const {
+  return std::ranges::any_of(heads_, [&](const auto& head) {
+    return std::ranges::any_of(kinds_[head.second].wish.needs, &TaskNeed::gpus);
+  });
+}
+
 bool TaskSchedule::waits_for_memory() const {
   const auto asks_for_memory = [](const TaskNeed& need) {
     return need.memory_bytes > 0;

@@ -101,7 +101,10 @@ class TaskSchedule {
     pool_.set_memory_in_use(host, gpu, bytes);
   }
 
-  // Whether a task that is ready, but cannot start, asks for memory.
+  // Whether a task that is ready, but cannot start, asks for GPUs.
+  bool waits_for_gpus() const;
+
+  // Whether such a task asks for memory.
   bool waits_for_memory() const;
 
   // Whether such a task could have the GPU if more of its memory were free.

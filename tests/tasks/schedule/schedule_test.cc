@@ -271,11 +271,13 @@ TEST(TaskSchedule, MemoryThatOtherProgramsUseIsWaitedFor) {
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small"))
       << "nothing is reserved from it";
   EXPECT_TRUE(schedule.waits_for_memory());
+  EXPECT_TRUE(schedule.waits_for_gpus());
   EXPECT_TRUE(schedule.waits_for_memory_of(0, 1));
   schedule.set_memory_in_use(0, 0, 0);
   schedule.set_memory_in_use(0, 1, 0);
   EXPECT_THAT(started_names(tasks, schedule.start(1)), ElementsAre("large"));
   EXPECT_FALSE(schedule.waits_for_memory());
+  EXPECT_FALSE(schedule.waits_for_gpus());
 }
 
 // As on every real GPU, where the driver has some memory for itself.
