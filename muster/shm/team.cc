@@ -19,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
+#include "muster/shm/waiting.h"
 
 namespace muster::shm {
 
@@ -204,21 +205,8 @@ void Team::arrive() {
   });
 }
 
-// A rank on this processor gets it at once, and anybody else after a while. False: this rank keeps
-// it. `processor` may be old; it only decides for whom to give way.
-bool Team::give_way_to(int rank, WaitingTime& time) const {
-  const int its_processor = line(rank).processor.load(std::memory_order_relaxed);
-  if (crowded_ || its_processor == ::sched_getcpu()) {
-    ::sched_yield();
-    return true;
-  }
-  if (!time.is_over(kTimeOfItsOwn))
-    return false;
-  busy_.give_way();
-  return true;
-}
-
-// The ranks are looked at one after the other: one that has come stays there.
+// The ranks are looked at one after the other: one that has come stays there. `processor` may be
+// old; it only decides for whom to give way.
 bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   int next = 0;
   const auto have_come = [&] {
@@ -231,9 +219,13 @@ bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   if (patience.count() == 0)
     return false;
   for (WaitingTime time; !have_come();) {
-    const bool gave_way = gives_way && give_way_to(next, time);
+    const bool in_its_way =
+        line(next).processor.load(std::memory_order_relaxed) == ::sched_getcpu();
+    const bool yields = gives_way && (crowded_ || in_its_way || time.is_over(kTimeOfItsOwn));
+    if (yields)
+      ::sched_yield();
     relax();
-    if (time.is_over(patience, gave_way) || (gave_way && busy_.are_wanted()))
+    if (time.is_over(patience, yields))
       return false;
   }
   return true;

@@ -16,7 +16,6 @@
 #include "muster/shm/layout.h"
 #include "muster/shm/meet.h"
 #include "muster/shm/peer_watch.h"
-#include "muster/shm/waiting.h"
 
 namespace muster::shm {
 
@@ -110,7 +109,6 @@ class Team {
   }
   template <class Condition>
   std::vector<int> ranks_that(const Condition& condition) const;
-  bool give_way_to(int rank, WaitingTime& time) const;
   std::vector<int> missing() const;
   std::vector<int> in_state(RankState state, const std::vector<int>& ranks) const;
   void check_going_on(const Step& what, const std::vector<int>& late, const Deadline& deadline);
@@ -123,7 +121,6 @@ class Team {
   uint64_t step_ = 0;
   bool crowded_ = false;
   std::chrono::nanoseconds patience_{std::chrono::microseconds(50)};
-  mutable BusyProcessors busy_;  // what this rank has learned by waiting
   std::unique_ptr<PeerWatch> watch_;
 };
 

@@ -2,8 +2,6 @@
 // most.
 #pragma once
 
-#include <sched.h>
-
 #include <atomic>
 #include <chrono>
 
@@ -37,28 +35,6 @@ class WaitingTime {
   const Clock::time_point start_ = Clock::now();
   std::chrono::nanoseconds passed_{0};
   int looks_ = 0;
-};
-
-// Whether other programs want the processors. A rank that gives way to one of them is back after a
-// whole time slice, and has spent its own share on looking, so that it is late for its computing
-// too. One that sleeps keeps its share, and is run as soon as it is woken.
-class BusyProcessors {
- public:
-  // Gives way, and learns from how long that took.
-  void give_way() {
-    const auto begin = Clock::now();
-    ::sched_yield();
-    const auto end = Clock::now();
-    if (end - begin >= kSlice)
-      until_ = end + kRemembered;
-  }
-  // For a while after a slice was lost: then it is tried again.
-  bool are_wanted() const { return Clock::now() < until_; }
-
- private:
-  static constexpr std::chrono::microseconds kSlice{500};
-  static constexpr std::chrono::seconds kRemembered{1};
-  Clock::time_point until_{};
 };
 
 // A rank that sleeps, and has reason to expect something, looks again after this time, come what
