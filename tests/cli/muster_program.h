@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -134,9 +135,23 @@ inline Program from_shell(const std::string& script, const ScratchFolder& folder
   return Program({"-c", script, ProgramSettings().program}, folder, {.program = "/bin/sh"});
 }
 
-// The number of a user who has no process, another for each test's `place` and each running test.
-inline std::string user_without_processes(int place) {
-  return cat(20'000 + place * 20'000 + ::getpid() % 20'000);
+// muster of a user who may have `limit` processes and has none; another user for each test's
+// `place` and each running test. That user may read nothing of the tester's, so it runs a copy.
+inline Program with_few_processes(int limit,
+                                  int place,
+                                  const std::string& arguments,
+                                  const ScratchFolder& folder) {
+  const std::string user = cat(20'000 + place * 20'000 + ::getpid() % 20'000);
+  EXPECT_EQ(::chmod(folder.path().c_str(), 0777), 0);
+  return from_shell(cat("cp \"$0\" copy && exec setpriv --reuid ",
+                        user,
+                        " --regid ",
+                        user,
+                        " --clear-groups prlimit --nproc=",
+                        limit,
+                        " ./copy ",
+                        arguments),
+                    folder);
 }
 
 // What a job with `--run-dir out` has left of its failure.

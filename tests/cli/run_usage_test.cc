@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -337,16 +336,7 @@ TEST(Run, AThreadThatCannotBeIsNamedWithItsLimit) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "another user is needed, who has no process";
   const ScratchFolder folder;
-  ::chmod(folder.path().c_str(), 0777);
-  const std::string user = user_without_processes(1);
-  const Ran ran = from_shell(cat("exec setpriv --reuid ",
-                                 user,
-                                 " --regid ",
-                                 user,
-                                 " --clear-groups prlimit --nproc=1 ",
-                                 "$0 run -q -n 1 true"),
-                             folder)
-                      .finish();
+  const Ran ran = with_few_processes(1, 1, "run -q -n 1 true", folder).finish();
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, AllOf(HasSubstr("expected one more thread"), HasSubstr("ulimit -u")));
 }

@@ -2,7 +2,6 @@
 // on is tasks_resume_test.cc's part.
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -334,16 +333,9 @@ TEST(Tasks, ARunThatCanNeverBeginEnds) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "another user is needed, who has no process";
   const ScratchFolder folder;
-  ::chmod(folder.path().c_str(), 0777);
-  const std::string user = user_without_processes(0);
-  const Ran ran = from_shell(cat("exec setpriv --reuid ",
-                                 user,
-                                 " --regid ",
-                                 user,
-                                 " --clear-groups prlimit --nproc=3 ",
-                                 "$0 tasks -q --wait 1s --cpus 4 --sweep a=1..6 -- true {a}"),
-                             folder)
-                      .finish();
+  const Ran ran =
+      with_few_processes(3, 0, "tasks -q --wait 1s --cpus 4 --sweep a=1..6 -- true {a}", folder)
+          .finish();
   EXPECT_EQ(ran.code, 1) << ran.err;
   EXPECT_THAT(ran.err,
               AllOf(HasSubstr("expected to start a task, got no room for any in 1.0s"),
