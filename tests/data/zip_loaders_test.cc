@@ -14,10 +14,10 @@ using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Numbers = std::vector<int64_t>;
+using Labels = std::vector<int64_t>;
 
 struct Read {
-  Numbers first, second;
+  Labels first, second;
 };
 
 template <class Range>
@@ -142,7 +142,7 @@ TEST(ZipLoaders, TakesStreamsAndMoreThanTwo) {
       second(test::numbered(4), {.batch_size = 2});
   StreamLoader stream(Endless(), {.batch_size = 2, .drop_last = true});
   ZipLoaders all(first, second, stream);
-  Numbers streamed;
+  Labels streamed;
   const torch::NoGradGuard no_grad;
   for (const auto& [one, two, three] : all.steps(3)) {
     EXPECT_EQ(one.size() + two.size() + three.size(), 5);
@@ -226,7 +226,7 @@ TEST(ZipLoaders, AStepHasSeveralBatchesOfAllOverTheEndsOfEpochs) {
 TEST(ZipLoaders, WholeStepsTakeNewShares) {
   const torch::NoGradGuard no_grad;
   for (int64_t stop = 1; stop <= 8; ++stop) {
-    std::vector<Numbers> steps(7);
+    std::vector<Labels> steps(7);
     std::vector<double> weights(7);
     for (int rank = 0; rank < 2; ++rank) {
       const SamplerOptions options{.num_replicas = 2, .rank = rank, .shares = {2, 2}};
@@ -243,7 +243,7 @@ TEST(ZipLoaders, WholeStepsTakeNewShares) {
       }
       EXPECT_EQ(batches, 14);
     }
-    Numbers all;
+    Labels all;
     for (int64_t step = 0; step < 7; ++step) {
       EXPECT_EQ(std::ssize(steps[step]), 8) << stop;
       EXPECT_DOUBLE_EQ(weights[step], 1) << stop;
@@ -299,7 +299,7 @@ TEST(ZipLoaders, AStreamWhoseEpochsEndWithAStepReadsNoBatchMore) {
   DataLoader data(test::numbered(7, 100), {.batch_size = 1, .accumulate = 3});
   ZipLoaders both(stream, data);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
-    EXPECT_EQ(read(both).first, (Numbers{0, 1, 2, 3, 4}));
+    EXPECT_EQ(read(both).first, (Labels{0, 1, 2, 3, 4}));
     EXPECT_EQ(stream.position().epoch, epoch + 1);
     EXPECT_EQ(stream.batches_of_last_epoch(), 3);
     EXPECT_EQ(stream.stats().batches, 3 * (epoch + 1));
@@ -334,10 +334,11 @@ TEST(ZipLoaders, ResumesInTheMiddleOfAStep) {
     EXPECT_EQ(later.step(), stop / 3);
     const auto rest = read(later.steps(9));
     const auto from = stop / 3 * 3;
-    EXPECT_EQ(rest.first, Numbers(expected.first.begin() + from, expected.first.end())) << stop;
-    EXPECT_EQ(rest.second, Numbers(expected.second.begin() + from, expected.second.end())) << stop;
-    if (stop % 3 != 2)  // the batch that was left did not end a step
+    EXPECT_EQ(rest.first, Labels(expected.first.begin() + from, expected.first.end())) << stop;
+    EXPECT_EQ(rest.second, Labels(expected.second.begin() + from, expected.second.end())) << stop;
+    if (stop % 3 != 2) {  // the batch that was left did not end a step
       EXPECT_EQ(read(both.steps(9)).first, rest.first) << stop;
+    }
   }
 }
 
@@ -379,9 +380,9 @@ TEST(ZipLoaders, AStepHasSeveralBatchesOfStreams) {
   }
   StreamLoader first(Counted(), {.batch_size = 2, .accumulate = 2});  // 3 batches an epoch
   ZipLoaders epochs(first, data);
-  EXPECT_EQ(read(epochs).first, (Numbers{0, 1, 2, 3, 4, 0, 1}));
-  EXPECT_EQ(read(epochs).first, (Numbers{2, 3, 4}));  // its end is that of a step
-  EXPECT_EQ(read(epochs).first, (Numbers{0, 1, 2, 3, 4, 0, 1}));
+  EXPECT_EQ(read(epochs).first, (Labels{0, 1, 2, 3, 4, 0, 1}));
+  EXPECT_EQ(read(epochs).first, (Labels{2, 3, 4}));  // its end is that of a step
+  EXPECT_EQ(read(epochs).first, (Labels{0, 1, 2, 3, 4, 0, 1}));
 }
 
 TEST(ZipLoaders, RefusesALoaderThatIsThereTwice) {
