@@ -26,10 +26,10 @@ needed="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
   libjpeg-dev libpng-dev libarchive-dev"
 optional=""
 case $goal in
-  train) ;;
+  train) optional="mold" ;;
   test | dev | long | lint | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
-    optional="python3-markdown-it doxygen dpkg-dev e2fsprogs faketime file
+    optional="mold python3-markdown-it doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
     [ "$goal" != dev ] || optional="$optional ccache"
@@ -49,6 +49,7 @@ esac
 used_by() {
   case $1 in
     ccache) echo "what keeps the compiler's results" ;;
+    mold) echo "the fast linker" ;;
     chromium) echo "the test of the report in a browser" ;;
     python3-markdown-it) echo "the check of the documentation's links" ;;
     doxygen) echo "the check of the API reference" ;;
