@@ -276,7 +276,9 @@ void reduce(void* out, const void* const* in, int sources, size_t count) {
     if (sources == 2) {  // no detour over a block
       const T* const a = static_cast<const T*>(in[0]);
       const T* const b = static_cast<const T*>(in[1]);
+#ifndef __clang__  // clang compares the addresses at run time
 #pragma GCC ivdep
+#endif
       for (size_t i = 0; i < count; ++i)
         to[i] = Operation::of(a[i], b[i]);
       return;

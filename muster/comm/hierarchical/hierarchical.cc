@@ -251,7 +251,7 @@ class HierarchicalBackend : public OverGloo {
     return start(std::move(call),
                  options.timeout,
                  [this, op = options.reduceOp](const HostCall& call, const Deadline& deadline) {
-                   reduce_scatter(call, op, deadline);
+                   sum_and_scatter(call, op, deadline);
                  });
   }
 
@@ -343,7 +343,7 @@ class HierarchicalBackend : public OverGloo {
     return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
   }
 
-  void reduce_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
+  void sum_and_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!place_.even)
       return reduce_and_cut(call, op, deadline);
     const at::Tensor given = numbers_of(read(call));

@@ -66,7 +66,7 @@ TEST_P(GossipTest, EqualsTheSimulationOfAllWorkers) {
     }
   }
   run_ranks(ranks,
-            [&, backend = backend](ProcessGroup& group) {
+            [&](ProcessGroup& group) {
               at::set_num_threads(1);
               LocalTraining& training = mine[group.rank()];
               GossipAverage gossip(training.net->parameters(), group);
