@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <span>
 #include <sstream>
 #include <string>
@@ -210,6 +211,10 @@ std::string name_the_limit(const std::system_error& error) {
          "memory (ulimit -v)";
 }
 
+constexpr const char* kNoMemory =
+    "expected more memory, got none; raise the limit of memory (ulimit -v, or memory.max of the "
+    "control group), or ask for less";
+
 // Opens descriptors 0, 1 and 2 if they are closed: the next file to be opened would otherwise
 // become standard output.
 void ensure_standard_streams() {
@@ -275,6 +280,8 @@ int parse_and_run(CLI::App& app,
     return complain(who, error.what(), muster::exit_code_of(error));
   } catch (const std::system_error& error) {
     return complain(who, name_the_limit(error), kOtherError);
+  } catch (const std::bad_alloc&) {
+    return complain(who, kNoMemory, kOtherError);
   } catch (const std::exception& error) {
     return complain(who, muster::json_words(error.what()), kOtherError);
   }

@@ -123,6 +123,19 @@ TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {
               HasSubstr("big.toml:4:9: task a: expected needs"));
 }
 
+TEST_F(TasksUsage, NoMemoryForASpecIsToldWithTheLimit) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer needs more room for addresses";
+#endif
+  std::string numbers = "1";
+  for (int i = 0; i < 1'000'000; ++i)
+    numbers += ",1";
+  folder_.write("big.toml", "x = [" + numbers + "]");
+  const Ran ran = from_shell("ulimit -v 60000; exec \"$0\" tasks big.toml", folder_).finish();
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("got none"), HasSubstr("ulimit -v")));
+}
+
 TEST_F(TasksUsage, AFlagTakesOneValueAndLeavesTheSpec) {
   const Ran ran = tasks({"--submit",
                          "slurm",

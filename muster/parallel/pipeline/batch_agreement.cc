@@ -38,6 +38,12 @@ struct BatchAgreement::Row {
   BatchMark mark = {};
 };
 
+// What every rank answers alike, and what to do where they do not.
+struct BatchAgreement::Alike {
+  const char* rule;  // up to the number of ranks that answer yes
+  const char* next_step;
+};
+
 // Returns what is wrong with a batch on the rank that gives it, or nothing.
 std::string BatchAgreement::problem_of(const at::Tensor& batch,
                                        const char* name,
@@ -115,37 +121,42 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
 
 // A stage would train on what another evaluates: the messages look alike.
 void BatchAgreement::check_same_call(const std::vector<Row>& rows, int64_t step) const {
-  const int64_t training = std::ranges::count(rows, true, &Row::trains);
-  if (training == 0 || training == group_.size())
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected every rank in evaluate, or every one in step, got ",
-                  training,
-                  " of ",
-                  group_.size(),
-                  " in step ",
-                  step,
-                  " (rank ",
-                  group_.job_rank(),
-                  "); evaluate is collective: to evaluate on some ranks only, load what "
-                  "gather_parameters() returns on all into a whole model there"));
+  check_alike(rows,
+              &Row::trains,
+              {.rule = "every rank in evaluate, or every one in step, got ",
+               .next_step = "evaluate is collective: to evaluate on some ranks only, load what "
+                            "gather_parameters() returns on all into a whole model there"},
+              step);
+}
+
+void BatchAgreement::check_same_reduce(const std::vector<Row>& rows, int64_t step) const {
+  check_alike(rows,
+              &Row::reduces,
+              {.rule = ".reduce alike on every rank, got true on ",
+               .next_step = "give true in the last of the steps that add up, on all ranks"},
+              step);
 }
 
 // Every rank has the same rows, so all throw or none.
-void BatchAgreement::check_same_reduce(const std::vector<Row>& rows, int64_t step) const {
-  const int64_t reducing = std::ranges::count(rows, true, &Row::reduces);
-  if (reducing == 0 || reducing == group_.size())
+void BatchAgreement::check_alike(const std::vector<Row>& rows,
+                                 bool Row::* answer,
+                                 const Alike& expected,
+                                 int64_t step) const {
+  const int64_t yes = std::ranges::count(rows, true, answer);
+  if (yes == 0 || yes == group_.size())
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected .reduce alike on every rank, got true on ",
-                  reducing,
+              cat("pipeline: expected ",
+                  expected.rule,
+                  yes,
                   " of ",
                   group_.size(),
                   " in step ",
                   step,
                   " (rank ",
                   group_.job_rank(),
-                  "); give true in the last of the steps that add up, on all ranks"));
+                  "); ",
+                  expected.next_step));
 }
 
 void BatchAgreement::check_as_many(const std::vector<Row>& rows) const {

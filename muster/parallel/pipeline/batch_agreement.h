@@ -51,6 +51,7 @@ class BatchAgreement {
 
  private:
   struct Row;  // what a rank tells the others
+  struct Alike;
 
   int last() const { return schedule_.rank_of(schedule_.stages - 1); }
   bool is_first() const { return group_.rank() == 0; }
@@ -61,6 +62,10 @@ class BatchAgreement {
                          std::optional<TensorForm>& known) const;
   void check_same_call(const std::vector<Row>& rows, int64_t step) const;
   void check_same_reduce(const std::vector<Row>& rows, int64_t step) const;
+  void check_alike(const std::vector<Row>& rows,
+                   bool Row::* answer,
+                   const Alike& expected,
+                   int64_t step) const;
   void check_as_many(const std::vector<Row>& rows) const;
   void warn_of_other_batches(const std::vector<Row>& rows, int64_t step);
 
