@@ -127,6 +127,17 @@ TEST(CoordinatorInPlace, TheOthersGoOnWithoutAHostThatIsLost) {
               HasSubstr("the others keep their processes: 1 rank goes on in place of 2"));
 }
 
+TEST(CoordinatorInPlace, WhereAHostWouldHaveOtherRanksAllStartAgain) {
+  TwoHosts world(between(1, 2, 1));
+  world.nproc = 2;
+  const auto orders = world.lose("a");
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+  EXPECT_THAT(world.said(),
+              testing::Contains(HasSubstr("the others do not go on in place: the plan for these "
+                                          "hosts gives b other ranks or devices")));
+}
+
 TEST(CoordinatorInPlace, ASpareHostTakesThePlaceOfOneThatIsLost) {
   TwoHosts world(between(1, 2));
   EXPECT_THAT(world.join("c"), IsEmpty());

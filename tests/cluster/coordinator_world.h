@@ -80,7 +80,8 @@ class World {
   }
   Coordinator& coordinator() { return coordinator_; }
   const std::vector<std::string>& said() const { return said_; }
-  std::string refusal;  // the planner's; empty: it plans
+  std::string refusal;       // the planner's; empty: it plans
+  std::optional<int> nproc;  // of every host in the planner's next plans; none: each host's own
 
  private:
   Plan plan_for(const std::vector<HostFacts>& hosts) const {
@@ -90,7 +91,7 @@ class World {
     Request request;
     for (const HostFacts& host : hosts) {
       inventory.hosts.push_back(host.host);
-      request.hosts.push_back({.name = host.host.name, .nproc = host.nproc});
+      request.hosts.push_back({.name = host.host.name, .nproc = nproc.value_or(host.nproc)});
     }
     return plan(inventory, request);
   }
