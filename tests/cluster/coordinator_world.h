@@ -91,7 +91,7 @@ class World {
     Request request;
     for (const HostFacts& host : hosts) {
       inventory.hosts.push_back(host.host);
-      request.hosts.push_back({.name = host.host.name, .nproc = nproc.value_or(host.nproc)});
+      request.hosts.push_back({.name = host.host.name, .nproc = nproc ? nproc : host.nproc});
     }
     return plan(inventory, request);
   }
