@@ -36,10 +36,13 @@ class MarkedTensors {
     }
   }
 
-  bool has(const at::Tensor& tensor) {
+  bool has(const at::Tensor& tensor) { return count_of(tensor) > 0; }
+
+  int count_of(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     const auto found = marks_.find(tensor.unsafeGetTensorImpl());
-    return found != marks_.end() && !found->second.tensor.expired();
+    const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
+    return is_marked ? found->second.count : 0;
   }
 
   std::vector<int> ranks_of(const at::Tensor& tensor) {
@@ -61,7 +64,7 @@ class MarkedTensors {
 };
 
 struct AllMarks {
-  MarkedTensors flat_parts, divided_gradients, layer_parts, stage_parameters;
+  MarkedTensors flat_parts, divided_gradients, claimed_gradients, layer_parts, stage_parameters;
 };
 
 // They are never destroyed: a program may have a model or an optimizer that lives until its end.
@@ -90,6 +93,18 @@ void unmark_divided_gradients(const std::vector<at::Tensor>& parameters) {
 
 bool has_divided_gradient(const at::Tensor& parameter) {
   return marks().divided_gradients.has(parameter);
+}
+
+void claim_gradients(const std::vector<at::Tensor>& parameters) {
+  marks().claimed_gradients.mark(parameters);
+}
+
+void release_gradients(const std::vector<at::Tensor>& parameters) {
+  marks().claimed_gradients.unmark(parameters);
+}
+
+int claims_of_gradient(const at::Tensor& parameter) {
+  return marks().claimed_gradients.count_of(parameter);
 }
 
 void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks) {

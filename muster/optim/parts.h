@@ -20,6 +20,11 @@ void mark_divided_gradients(const std::vector<at::Tensor>& parameters);
 void unmark_divided_gradients(const std::vector<at::Tensor>& parameters);
 bool has_divided_gradient(const at::Tensor& parameter);
 
+// Parameters whose gradients a living optimizer takes from every backward into its own parts.
+void claim_gradients(const std::vector<at::Tensor>& parameters);
+void release_gradients(const std::vector<at::Tensor>& parameters);
+int claims_of_gradient(const at::Tensor& parameter);
+
 // Parts of divided layers (tensor parallelism), whose gradients are whole for what the rank has.
 // `ranks` of the job have the other parts, and this one.
 void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks);

@@ -41,11 +41,13 @@ struct ShardBucket {
 
   size_t group;  // of parameters
   std::vector<at::Tensor> parameters;
+  std::vector<size_t> places;  // of the parameters in their group
   FlatLayout layout;
   at::Tensor flat;
   std::vector<FlatPiece> pieces;
   std::vector<at::Tensor> tensors;  // the pieces: this rank's elements, in the flat buffer's memory
   std::vector<bool> trained;        // the parameters that were at construction
+  std::vector<at::Tensor> claimed;  // the same, themselves
   std::unique_ptr<ScatteredGradients> gradients;
   std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
 };
@@ -77,6 +79,7 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
         begins = false;
       }
       buckets.back().parameters.push_back(parameter);
+      buckets.back().places.push_back(i);
       bytes += static_cast<double>(parameter.nbytes());
     }
   }
@@ -153,6 +156,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void require_same_groups(const Groups& groups) const;
   void require_same_type(const at::Tensor& parameter, const at::Tensor& place) const;
   void require_same_trained() const;
+  void require_sole_claim() const;
   void require_averaged_gradients() const;
   bool has_local_gradient() const;
   void gather();
@@ -182,8 +186,10 @@ using ShardsState = ShardedOptimizerBase::State;
 // The model's gradients are whole again for whoever trains it next.
 ShardsState::~State() {
   for (const ShardBucket& bucket : buckets)
-    if (bucket.stand_ins)
+    if (bucket.stand_ins) {
       optim::unmark_divided_gradients(bucket.parameters);
+      optim::release_gradients(bucket.claimed);
+    }
 }
 
 // Every rank makes the same buckets, since the parameters were compared before.
@@ -263,6 +269,9 @@ void ShardsState::make_stand_ins() {
     bucket.stand_ins =
         std::make_unique<GradientStandIns>(bucket.parameters, error, [this] { begin_graph(); });
     optim::mark_divided_gradients(bucket.parameters);
+    bucket.claimed = filtered(
+        bucket.parameters, [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+    optim::claim_gradients(bucket.claimed);
   }
 }
 
@@ -284,6 +293,7 @@ void ShardsState::begin_graph() {
   const std::lock_guard lock(mutex);
   if (!graph.expired())
     return;
+  require_sole_claim();
   clear_parts();
   for (ShardBucket& bucket : buckets)
     bucket.stand_ins->lift();
@@ -513,6 +523,34 @@ void ShardsState::require_same_trained() const {
   }
 }
 
+// Each would take the gradient away from the other. That two live is no fault yet: a new one is
+// often made before the old one goes. All ranks have the same ones, and throw together.
+void ShardsState::require_sole_claim() const {
+  if (!options.gradients)
+    return;
+  for (const ShardBucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const int claims = optim::claims_of_gradient(bucket.parameters[i]);
+      if (claims < 2 || !bucket.trained[i])
+        continue;
+      throw Error(ErrorCode::failed_precondition,
+                  cat("sharded optimizer: expected one living ShardedOptimizer with .gradients for "
+                      "each parameter, got ",
+                      claims,
+                      " that share parameter ",
+                      bucket.places[i],
+                      " of group ",
+                      bucket.group,
+                      ", of shape [",
+                      join(bucket.parameters[i].sizes(), ", "),
+                      "] (rank ",
+                      group.job_rank(),
+                      "); destroy the earlier one before the next backward, or give one optimizer "
+                      "all parameters, in groups"));
+    }
+  }
+}
+
 // All ranks call it together. All gathers are started before the first is waited for.
 void ShardsState::gather() {
   std::vector<Work> works;
@@ -588,6 +626,7 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   State& state = *state_of_shards_;
   state.require_same_groups(param_groups_);
+  state.require_sole_claim();
   state.require_averaged_gradients();
   state.take_replaced();
   state.clear_parts();
