@@ -4,10 +4,13 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 #include <variant>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/renormalized.h"
 
@@ -113,21 +116,18 @@ class ListSource : public ModelSource {
   std::vector<NamedTensor> parameters_;
 };
 
-// Another source without the ignored tensors, which are known by address.
+// Another source without the ignored tensors. Those given by name are whatever has the name now: a
+// module that replaces another has new tensors under the same names.
 class PartialSource : public ModelSource {
  public:
   PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored);
-  std::vector<NamedTensor> parameters() const override { return kept(whole_->parameters()); }
-  std::vector<NamedTensor> buffers() const override { return kept(whole_->buffers()); }
-  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
-    whole_->for_each_parameter([&](const at::Tensor& tensor) {
-      if (!ignores(tensor))
-        visit(tensor);
-    });
-  }
+  std::vector<NamedTensor> parameters() const override { return followed(whole_->parameters()); }
+  std::vector<NamedTensor> buffers() const override { return followed(whole_->buffers()); }
+  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override;
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
   std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
   bool ignores(const at::Tensor& tensor) const override {
+    const std::lock_guard lock(mutex_);
     return ignored_.contains(tensor.unsafeGetTensorImpl());
   }
   bool is_training() const override { return whole_->is_training(); }
@@ -137,9 +137,19 @@ class PartialSource : public ModelSource {
     std::erase_if(items, [&](const NamedTensor& item) { return ignores(item.tensor); });
     return items;
   }
+  std::vector<NamedTensor> followed(std::vector<NamedTensor> items) const {
+    follow(items);
+    return kept(std::move(items));
+  }
+  void follow(const std::vector<NamedTensor>& items) const;
+
   ModelSourcePtr whole_;
-  std::set<const c10::TensorImpl*> ignored_;
-  std::vector<at::Tensor> alive_;  // so that no other tensor gets their addresses
+  std::vector<at::Tensor> given_;  // themselves, so that no other tensor gets their addresses
+  // The rest follows the model. Backwards ask ignores() in their own threads.
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, at::Tensor> named_;
+  mutable std::set<const c10::TensorImpl*> ignored_;     // addresses of both
+  mutable std::vector<const c10::TensorImpl*> visited_;  // parameters of the last visit
 };
 
 // Every ignored tensor must be the model's, by its name or itself.
@@ -166,9 +176,49 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
               first,
               "'"));
     }
-    ignored_.insert(found->tensor.unsafeGetTensorImpl());
-    alive_.push_back(found->tensor);
+    if (name != nullptr) {
+      named_[*name];  // follow() gives it the tensor
+    } else {
+      given_.push_back(found->tensor);
+      ignored_.insert(found->tensor.unsafeGetTensorImpl());
+    }
   }
+  follow(all);
+}
+
+// A visit has no names. They are asked for only where the model has other parameters than before,
+// since every forward visits.
+void PartialSource::for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const {
+  std::vector<at::Tensor> all;
+  whole_->for_each_parameter([&](const at::Tensor& tensor) { all.push_back(tensor); });
+  auto now = mapped(all, [](const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); });
+  if (!std::ranges::equal(now, visited_)) {
+    follow(whole_->parameters());
+    visited_.assign(now.begin(), now.end());
+  }
+  for (const at::Tensor& tensor : all)
+    if (!ignores(tensor))
+      visit(tensor);
+}
+
+// What had a name before is the model's no more, unless another name keeps it.
+void PartialSource::follow(const std::vector<NamedTensor>& items) const {
+  const std::lock_guard lock(mutex_);
+  bool has_changed = false;
+  for (const NamedTensor& item : items) {
+    const auto found = named_.find(item.name);
+    if (found == named_.end() || found->second.is_same(item.tensor))
+      continue;
+    found->second = item.tensor;
+    has_changed = true;
+  }
+  if (!has_changed)
+    return;
+  ignored_.clear();
+  for (const at::Tensor& tensor : given_)
+    ignored_.insert(tensor.unsafeGetTensorImpl());
+  for (const auto& [name, tensor] : named_)
+    ignored_.insert(tensor.unsafeGetTensorImpl());
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ struct DdpOptions {
   // Replaces the plain average of gradients (hooks.h). Sparse gradients are always averaged
   // plainly. All ranks must use the same hook.
   Hook hook = {};
-  // Parameters and buffers that each rank keeps to itself: not compared, sent or reduced.
+  // Parameters and buffers that each rank keeps to itself: not compared, sent or reduced. A name
+  // means whatever tensor the model has under it at the time.
   std::vector<IgnoredParameter> ignored_parameters = {};
   // Before every n-th reduced forward, the ranks compare the bits of their parameters. The first
   // difference is an error that names the parameter and the ranks. 0: never. Costs a pass over the

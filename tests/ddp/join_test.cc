@@ -297,6 +297,29 @@ TEST(IgnoredParameters, StayEachRanksOwn) {
   EXPECT_THAT(message_of(failures[0]), HasSubstr("'0.wieght'"));
 }
 
+// A head under the same names is as much each rank's own as the one that it replaces.
+TEST(IgnoredParameters, GivenByNameMayBeReplaced) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
+    DistributedDataParallel model(
+        net, group, {.ignored_parameters = {"1.weight", "1.bias", "1.running_mean"}});
+    model(batch_of(group.rank())).sum().backward();
+    torch::nn::BatchNorm1d head(4);
+    torch::nn::init::constant_(head->weight, 1 + group.rank());
+    torch::nn::init::constant_(head->bias, 1 + group.rank());
+    torch::nn::init::constant_(head->running_mean, 1 + group.rank());
+    net->replace_module("1", head);
+    for (int step = 0; step < 2; ++step) {
+      drop_gradients(*net);
+      model(batch_of(group.rank(), step)).square().sum().backward();
+      EXPECT_EQ(head->weight[0].item<float>(), 1 + group.rank());
+      EXPECT_FALSE(same_everywhere(group, {head->bias}));
+      EXPECT_TRUE(same_everywhere(group, {net->parameters()[0], net->parameters()[1]}));
+      EXPECT_TRUE(model.reducer().ignores(head->weight));
+    }
+  });
+}
+
 TEST(ScriptModules, AreReducedAndTheirOutputsFound) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::jit::Module script("net");
