@@ -102,11 +102,15 @@ at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
 }
 
 // It registers once, and only in programs that convert something: LibTorch's own operator has no
-// kernel there, as it is put together from others.
+// kernel there, as it is put together from others. The devices' own keys are for InferenceMode,
+// which goes past autograd.
 void listen_to_batch_norm() {
   static std::once_flag registered;
   std::call_once(registered, [] {
-    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    for (const auto key : {c10::DispatchKey::AutogradCPU,
+                           c10::DispatchKey::AutogradCUDA,
+                           c10::DispatchKey::CPU,
+                           c10::DispatchKey::CUDA}) {
       auto& library = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       library.impl("batch_norm", TORCH_FN(batch_norm_of_all_ranks));
     }

@@ -309,6 +309,23 @@ TEST(ConvertSyncBatchNorm, LeavesOthersEvalAndCopiesAlone) {
   });
 }
 
+// Statistics are collected anew by forwards in training mode, after weights were averaged.
+TEST(ConvertSyncBatchNorm, CollectsTheStatisticsOfAllRanksInInferenceMode) {
+  const auto x = torch::arange(24, torch::kFloat).reshape({8, 3}).square();
+  torch::nn::BatchNorm1d one(3);
+  const auto whole = one(x);
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::BatchNorm1d net(3);
+    convert_sync_batch_norm(*net, group);
+    const c10::InferenceMode inference;
+    const int64_t begin = 4 * group.rank();
+    const auto output = net(x.slice(0, begin, begin + 4));
+    EXPECT_TRUE(output.allclose(whole.slice(0, begin, begin + 4), 1e-4, 1e-5));
+    EXPECT_TRUE(net->running_mean.allclose(one->running_mean, 1e-5, 1e-6));
+    EXPECT_TRUE(net->running_var.allclose(one->running_var, 1e-5, 1e-6));
+  });
+}
+
 TEST(ConvertSyncBatchNorm, NamesWhatItCannotKnow) {
   run_ranks(1, [](ProcessGroup& group) {
     torch::nn::Sequential net(torch::nn::BatchNorm1d(
