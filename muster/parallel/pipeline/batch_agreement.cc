@@ -33,7 +33,7 @@ struct BatchAgreement::Row {
   bool reduces = false;
   bool has_other_tied = false;
   bool has_layer_parts = false;
-  int64_t tied_trained = 0, tied_frozen = 0;
+  int64_t tied_trained = 0, tied_frozen = 0, tied_replaced = 0, tied_kept = 0;
   int64_t inputs = -1, targets = -1;  // rows of the batch, on the rank that reads them
   BatchMark mark = {};
 };
@@ -90,7 +90,9 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
            .has_other_tied = batch.has_other_tied,
            .has_layer_parts = batch.has_layer_parts,
            .tied_trained = batch.tied_trained,
-           .tied_frozen = batch.tied_frozen};
+           .tied_frozen = batch.tied_frozen,
+           .tied_replaced = batch.tied_replaced,
+           .tied_kept = batch.tied_kept};
   if (is_first()) {
     problem = problem_of(batch.input, "an input", batch.step, known.input);
     if (problem.empty())
@@ -116,7 +118,9 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
   return {
       .has_other_tied = std::ranges::any_of(rows, &Row::has_other_tied),
       .has_layer_parts = std::ranges::any_of(rows, &Row::has_layer_parts),
-      .tied_apart = joined_bits(rows, &Row::tied_trained) & joined_bits(rows, &Row::tied_frozen)};
+      .tied_apart = joined_bits(rows, &Row::tied_trained) & joined_bits(rows, &Row::tied_frozen),
+      .tied_replaced = joined_bits(rows, &Row::tied_replaced),
+      .tied_kept = joined_bits(rows, &Row::tied_kept)};
 }
 
 // A stage would train on what another evaluates: the messages look alike.

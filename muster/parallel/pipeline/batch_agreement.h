@@ -26,6 +26,8 @@ struct PipelineBatch {
   bool has_layer_parts = false;  // this rank's stages have parts of divided layers
   int64_t tied_trained = 0;      // a bit for each tied weight that this rank has and trains
   int64_t tied_frozen = 0;       // or has frozen
+  int64_t tied_replaced = 0;     // or has another tensor for than the ranks have tied
+  int64_t tied_kept = 0;
 };
 
 // What the ranks found together.
@@ -33,6 +35,8 @@ struct AgreedBatch {
   bool has_other_tied = false;   // on some rank
   bool has_layer_parts = false;  // on some rank
   int64_t tied_apart = 0;        // a bit for each that some ranks train and others have frozen
+  int64_t tied_replaced = 0;     // on some rank
+  int64_t tied_kept = 0;         // on some rank
 };
 
 // The forms of the first batch, which all later ones must have. An evaluation has its own.

@@ -120,13 +120,16 @@ void StageAverage::finish() {
   }
 }
 
-// All ranks of the pipeline construct it together; one without the weight gives an undefined
-// tensor.
-TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group)
-    : parameter_(std::move(parameter)),
-      memory_(parameter_.defined() ? std::vector{parameter_} : std::vector<at::Tensor>{}) {
+namespace {
+
+ParameterMemory memory_of(const at::Tensor& parameter) {
+  return ParameterMemory(parameter.defined() ? std::vector{parameter} : std::vector<at::Tensor>{});
+}
+
+// Returns the ranks that have the weight. All ranks call it together, and throw alike.
+std::vector<int> agreed_holders(const at::Tensor& parameter, ProcessGroup& group) {
   const std::vector<std::string> forms =
-      group.all_gather_bytes(form_of_tied(parameter_), "a tied weight");
+      group.all_gather_bytes(form_of_tied(parameter), "a tied weight");
   std::vector<int> holders =
       filtered_indices<int>(group.size(), [&](int rank) { return !forms[rank].empty(); });
   if (holders.empty()) {
@@ -149,14 +152,61 @@ TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGro
                     group.job_rank(rank),
                     "; tie copies of one weight"));
   }
+  return holders;
+}
+
+// Modules on the way are looked up by name, since one of them may have been replaced.
+at::Tensor parameter_at(const torch::nn::Module& module, const std::string& name) {
+  const size_t dot = name.find('.');
+  if (dot == std::string::npos) {
+    const auto own = module.named_parameters(/*recurse=*/false);
+    const at::Tensor* const found = own.find(name);
+    return found != nullptr ? *found : at::Tensor();
+  }
+  const auto children = module.named_children();
+  const auto* const child = children.find(name.substr(0, dot));
+  return child != nullptr ? parameter_at(**child, name.substr(dot + 1)) : at::Tensor();
+}
+
+}  // namespace
+
+at::Tensor StagePlace::parameter_now() const {
+  return module ? parameter_at(*module, name) : at::Tensor();
+}
+
+// All ranks of the pipeline construct it together; one without the weight gives an undefined
+// tensor.
+TiedWeight::TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& group)
+    : parameter_(std::move(parameter)),
+      agreed_(parameter_),
+      place_(std::move(place)),
+      memory_(memory_of(parameter_)) {
+  const std::vector<int> holders = agreed_holders(parameter_, group);
   // Every rank sees all names in the ranks' order, so all agree on the first.
-  for (const std::string& other : group.all_gather_bytes(name, "a tied weight's name"))
+  for (const std::string& other : group.all_gather_bytes(place_.name, "a tied weight's name"))
     if (!other.empty() && std::find(names_.begin(), names_.end(), other) == names_.end())
       names_.push_back(other);
   if (holders.size() == 1)
     return;
   // Every rank of `group` takes part, though only holders get the group.
   holders_ = group.new_group(holders);
+  take_first();
+}
+
+// A stage that has no such name any more may still compute with the weight.
+void TiedWeight::look_again() {
+  const at::Tensor now = place_.parameter_now();
+  if (!now.defined() || now.is_same(parameter_))
+    return;
+  parameter_ = now;
+  memory_ = memory_of(now);
+}
+
+// What was set aside belongs to the tensor of before.
+void TiedWeight::agree_again(ProcessGroup& group) {
+  agreed_holders(parameter_, group);
+  agreed_ = parameter_;
+  before_.reset();
   take_first();
 }
 

@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <torch/nn/module.h>
+
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,12 +41,23 @@ class StageAverage {
   std::vector<Bucket> buckets_;
 };
 
+// Where a stage of this rank has a parameter; without a module it is not theirs.
+struct StagePlace {
+  std::shared_ptr<torch::nn::Module> module = {};
+  std::string name = {};
+  at::Tensor parameter_now() const;  // undefined: none has the name
+};
+
 // A weight shared by some ranks of a group.
 class TiedWeight {
  public:
-  // As Pipeline::tie. `name` is its name in this rank's stage; empty if it is not a parameter of
-  // it.
-  TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group);
+  // As Pipeline::tie.
+  TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& group);
+  void look_again();  // takes the tensor that its stage has under its name now
+  bool is_replaced() const { return !parameter_.is_same(agreed_); }
+  // Begins to tie what all its ranks have put in its place. Collective: over `group`. Throws:
+  // invalid_argument, on every rank, for copies whose shapes or types differ.
+  void agree_again(ProcessGroup& group);
   bool has_other_memory() const { return memory_.is_other(); }
   void take_first();     // the copies become the first rank's. Collective: over its ranks
   void begin_step();     // sets aside what other steps have left in grad()
@@ -55,6 +69,8 @@ class TiedWeight {
 
  private:
   at::Tensor parameter_;
+  at::Tensor agreed_;  // the parameter that the ranks have tied
+  StagePlace place_;
   std::vector<std::string> names_;  // each once
   at::Tensor before_;
   std::optional<ProcessGroup> holders_;

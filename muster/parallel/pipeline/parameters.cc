@@ -178,14 +178,14 @@ void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
 
 }  // namespace
 
-// It returns an empty text where no stage of this rank has the parameter.
-std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter) {
+// It returns an empty place where no stage of this rank has the parameter.
+StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter) {
   if (!parameter.defined())
     return {};
   for (const PipelineStage& stage : stages)
     for (const TensorPiece& piece : parallel_pieces(*stage.module))
       if (piece.tensor.is_same(parameter))
-        return piece.name;
+        return {.module = stage.module, .name = piece.name};
   return {};
 }
 

@@ -14,8 +14,8 @@
 
 namespace muster {
 
-// The parameter's name in the stages; empty if it is not theirs.
-std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
+// Where the stages have the parameter.
+StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
 
 // As Pipeline::clip_grad_norm.
 at::Tensor clip_stages(const std::vector<PipelineStage>& stages,

@@ -78,21 +78,17 @@ class StagesInEvaluation {
 
 // Which tied weights, by their numbers, `holds` says it of: a bit for each.
 int64_t bits_of(const std::deque<TiedWeight>& tied,
-                const std::function<bool(const at::Tensor&)>& holds) {
+                const std::function<bool(const TiedWeight&)>& holds) {
   constexpr size_t kBits = 62;
   int64_t bits = 0;
   for (size_t i = 0; i < std::min(tied.size(), kBits); ++i)
-    if (tied[i].parameter().defined() && holds(tied[i].parameter()))
+    if (tied[i].parameter().defined() && holds(tied[i]))
       bits |= int64_t{1} << i;
   return bits;
 }
 
-bool is_trained(const at::Tensor& weight) {
-  return weight.requires_grad();
-}
-
-bool is_frozen(const at::Tensor& weight) {
-  return !weight.requires_grad();
+bool is_trained(const TiedWeight& weight) {
+  return weight.parameter().requires_grad();
 }
 
 // The rows of a micro-batch, as a view.
@@ -134,7 +130,8 @@ struct Pipeline::State {
   void follow_parameters(bool trains);
   void follow_gradients();
   void warn_of_local_step();
-  void check_tied_alike(int64_t apart) const;
+  void check_tied_alike(int64_t apart, const char* rule, const char* got) const;
+  void follow_replaced(const AgreedBatch& agreed);
   void warn_without_replicas() const;
   at::Tensor mean_loss(const at::Tensor& sum, bool share);
 
@@ -223,21 +220,35 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
                   "); cut the model elsewhere"));
 }
 
-// A rank that sums the gradients of a tied weight would wait for one that has frozen its copy.
-// Every rank has the same bits, so all throw or none.
-void Pipeline::State::check_tied_alike(int64_t apart) const {
+// A rank that sums the gradients of a tied weight would wait for one that has frozen its copy, and
+// the sum would be of two weights where one rank has replaced its own. Every rank has the same
+// bits, so all throw or none.
+void Pipeline::State::check_tied_alike(int64_t apart, const char* rule, const char* got) const {
   if (apart == 0)
     return;
   const int which = std::countr_zero(std::bit_cast<uint64_t>(apart));
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected a tied weight that is trained on all its ranks or frozen on "
-                  "all, got '",
+              cat("pipeline: expected a tied weight that is ",
+                  rule,
+                  ", got '",
                   join(tied[which].names(), "', '"),
-                  "' frozen on some in step ",
+                  "' ",
+                  got,
+                  " on some in step ",
                   steps,
                   " (rank ",
                   group.job_rank(),
-                  "); call requires_grad_ of every copy"));
+                  "); do it to every copy"));
+}
+
+// The tie is of names in the stages, so it stays when all ranks put other tensors there.
+void Pipeline::State::follow_replaced(const AgreedBatch& agreed) {
+  check_tied_alike(agreed.tied_replaced & agreed.tied_kept,
+                   "replaced on all its ranks or kept on all",
+                   "replaced");
+  for (size_t i = 0; agreed.tied_replaced >> i != 0; ++i)
+    if ((agreed.tied_replaced >> i & 1) != 0)
+      tied[i].agree_again(group);
 }
 
 // Replicas that nobody averages train apart. Ranks that divide the layers of any stage are no
@@ -456,6 +467,8 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                     "); make another Pipeline on all its ranks"));
   }
   of_step = given;
+  for (TiedWeight& weight : tied)
+    weight.look_again();
   const AgreedBatch agreed =
       agreement.agree({.input = input,
                        .target = target,
@@ -466,9 +479,12 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                        .has_layer_parts = steps == 0 && std::ranges::any_of(parameters_of(stages),
                                                                             optim::is_layer_part),
                        .tied_trained = bits_of(tied, is_trained),
-                       .tied_frozen = bits_of(tied, is_frozen)},
+                       .tied_frozen = bits_of(tied, std::not_fn(is_trained)),
+                       .tied_replaced = bits_of(tied, &TiedWeight::is_replaced),
+                       .tied_kept = bits_of(tied, std::not_fn(&TiedWeight::is_replaced))},
                       trains ? training_forms : evaluation_forms);
-  check_tied_alike(agreed.tied_apart);
+  check_tied_alike(agreed.tied_apart, "trained on all its ranks or frozen on all", "frozen");
+  follow_replaced(agreed);
   has_other_tied = agreed.has_other_tied;
   has_layer_parts = agreed.has_layer_parts;
   try {
@@ -523,7 +539,7 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
 
 // All ranks call it together, in one order, also those that do not have the weight.
 void Pipeline::tie(const at::Tensor& parameter) {
-  state_->tied.emplace_back(parameter, name_in_stages(state_->stages, parameter), state_->group);
+  state_->tied.emplace_back(parameter, place_in_stages(state_->stages, parameter), state_->group);
 }
 
 // All replicas call it together.

@@ -347,5 +347,47 @@ TEST(PipelineTiedWeights, AreFrozenOnAllRanksOrNone) {
   });
 }
 
+// Has a layer that a program may replace.
+struct ReplaceableImpl : torch::nn::Module {
+  explicit ReplaceableImpl(double value) { replace(value); }
+  void replace(double value) {
+    layer = torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false));
+    const torch::NoGradGuard no_grad;
+    layer->weight.fill_(value);
+    named_children().contains("layer") ? replace_module("layer", layer)
+                                       : register_module("layer", layer);
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(Replaceable);
+
+TEST(PipelineTiedWeights, StayTiedWhereAllRanksReplaceThem) {
+  run_ranks(2, [](ProcessGroup& group) {
+    Replaceable mine(0.5);
+    Pipeline pipeline({mine}, group, {.schedule = one_f_one_b(2, 2), .loss = mean_square});
+    pipeline.tie(mine->layer->weight);
+    const at::Tensor x = torch::ones({4, 4});
+    pipeline.step(x, x);
+    if (group.rank() == 1)
+      mine->replace(0.3);
+    try {
+      pipeline.step(x, x);
+      FAIL() << "it should throw";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("got 'layer.weight' replaced on some in step 1"));
+    }
+    if (group.rank() == 0)
+      mine->replace(0.2);
+    pipeline.step(x, x);  // nothing was begun
+    const at::Tensor& weight = mine->layer->weight;
+    EXPECT_TRUE(weight.equal(torch::full({4, 4}, 0.2))) << weight;
+    at::Tensor of_first = weight.grad().clone();
+    group.broadcast(of_first, 0);
+    EXPECT_TRUE(of_first.equal(weight.grad()));
+    EXPECT_GT(weight.grad().abs().max().item<float>(), 0);
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing
