@@ -62,20 +62,27 @@ void StageAverage::take_first() {
 
 namespace {
 
+// Collectives add up dense gradients only.
+void require_dense(const at::Tensor& parameter, const char* where, const ProcessGroup& group) {
+  if (parameter.grad().layout() == at::kStrided)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected dense gradients ",
+                  where,
+                  ", got a sparse one of ",
+                  to_text(form_of(parameter)),
+                  " (rank ",
+                  group.job_rank(),
+                  "); make the embedding without .sparse(true)"));
+}
+
 // The gradient as one row, or zeros where there is none.
 at::Tensor flat_gradient(const at::Tensor& parameter, const ProcessGroup& replicas) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined())
     return at::zeros({parameter.numel()}, parameter.options());
-  if (gradient.layout() == at::kStrided)
-    return gradient.reshape({-1});
-  throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected dense gradients where replicas average them, got a sparse "
-                  "one of ",
-                  to_text(form_of(parameter)),
-                  " (rank ",
-                  replicas.job_rank(),
-                  "); make the embedding without .sparse(true)"));
+  require_dense(parameter, "where replicas average them", replicas);
+  return gradient.reshape({-1});
 }
 
 }  // namespace
@@ -232,6 +239,7 @@ void TiedWeight::sum_gradients() {
   const at::NoGradGuard no_grad;
   if (!parameter_.grad().defined())
     parameter_.mutable_grad() = at::zeros_like(parameter_);
+  require_dense(parameter_, "of a tied weight", *holders_);
   holders_->all_reduce(parameter_.grad());
   if (before_.defined())
     parameter_.mutable_grad().add_(std::exchange(before_, {}));

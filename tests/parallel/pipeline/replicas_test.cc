@@ -389,5 +389,24 @@ TEST(PipelineTiedWeights, StayTiedWhereAllRanksReplaceThem) {
   });
 }
 
+TEST(PipelineTiedWeights, RefuseSparseGradientsByWhatToDo) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Embedding words(torch::nn::EmbeddingOptions(4, 4).sparse(true));
+    torch::nn::Linear head(torch::nn::LinearOptions(4, 4).bias(false));
+    const bool is_first = group.rank() == 0;
+    Pipeline pipeline({is_first ? PipelineStage(words) : PipelineStage(head)},
+                      group,
+                      {.schedule = one_f_one_b(2, 2), .loss = mean_square});
+    pipeline.tie(is_first ? words->weight : head->weight);
+    try {
+      pipeline.step(torch::tensor({0, 3, 3, 1}), torch::zeros({4, 4}));
+      FAIL() << "it should throw";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("expected dense gradients of a tied weight"));
+      EXPECT_THAT(error.message(), HasSubstr("without .sparse(true)"));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing
