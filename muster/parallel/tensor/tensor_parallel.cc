@@ -13,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
+#include "muster/parallel/tensor/cut_weights.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
 namespace muster {
@@ -49,9 +50,12 @@ std::string wrong_division(const char* call,
 }
 
 // It returns what is wrong with the options, or nothing.
-std::string wrong_column(const at::Tensor& weight,
+std::string wrong_column(const torch::nn::Linear& layer,
                          const ColumnOptions& options,
                          const ProcessGroup& group) {
+  const at::Tensor& weight = layer->weight;
+  if (const auto wrong = wrong_tie("column_parallel", *layer, weight, group); !wrong.empty())
+    return wrong;
   const int64_t stacks = options.stacks;
   const int64_t outputs = weight.size(0);
   const bool is_stacked_evenly = stacks >= 1 && outputs % stacks == 0;
@@ -100,11 +104,11 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
   const int64_t stacks = options_.stacks;
   std::vector<Term> terms = layer_terms(whole, options_.sequence_dim);
   terms.push_back({.name = "stacks", .value = cat(stacks, options_.uneven ? ", uneven" : "")});
-  require_agreement(
-      group_, "column_parallel", wrong_column(whole->weight, options_, group_), terms);
+  require_agreement(group_, "column_parallel", wrong_column(whole, options_, group_), terms);
   const OwnRows rows = own_rows(outputs_ / stacks, group_);
   weight = register_parameter(
       "weight", own_outputs(whole->weight, stacks, rows), whole->weight.requires_grad());
+  remember_cut(*whole, whole->weight, weight);
   bias = register_parameter("bias",
                             own_outputs(whole->bias, stacks, rows),
                             whole->bias.defined() && whole->bias.requires_grad());
@@ -187,13 +191,16 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
                                              ProcessGroup group,
                                              RowOptions options)
     : group_(std::move(group)), options_(options), inputs_(whole->weight.size(1)) {
+  const std::string tied = wrong_tie("row_parallel", *whole, whole->weight, group_);
+  const std::string uneven = wrong_division("row_parallel", "inputs", inputs_, group_);
   require_agreement(group_,
                     "row_parallel",
-                    wrong_division("row_parallel", "inputs", whole->weight.size(1), group_),
+                    tied.empty() ? uneven : tied,
                     layer_terms(whole, options_.sequence_dim));
   const bool trained = whole->weight.requires_grad();
   weight =
       register_parameter("weight", own_part(whole->weight.detach(), group_, 1).clone(), trained);
+  remember_cut(*whole, whole->weight, weight);
   bias = register_parameter("bias",
                             whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
                             whole->bias.defined() && whole->bias.requires_grad());

@@ -16,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
+#include "muster/parallel/tensor/cut_weights.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
 namespace muster {
@@ -87,10 +88,13 @@ const char* unknown_option(const torch::nn::EmbeddingOptions& options) {
 }
 
 // Returns what is wrong with an embedding that is to be sharded, or nothing.
-std::string wrong_embedding(const torch::nn::EmbeddingOptions& options,
+std::string wrong_embedding(const torch::nn::Embedding& layer,
                             int64_t vocabulary,
                             const ProcessGroup& group) {
-  if (const char* const unknown = unknown_option(options)) {
+  if (const auto wrong = wrong_tie("parallel_embedding", *layer, layer->weight, group);
+      !wrong.empty())
+    return wrong;
+  if (const char* const unknown = unknown_option(layer->options)) {
     return cat("parallel_embedding: expected none of max_norm, scale_grad_by_freq and sparse, got ",
                unknown,
                " (rank ",
@@ -170,10 +174,11 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
   terms.push_back({.name = "sequence_dim",
                    .value = options_.sequence_dim ? cat(*options_.sequence_dim) : "none"});
   require_agreement(
-      group_, "parallel_embedding", wrong_embedding(whole->options, vocabulary_, group_), terms);
+      group_, "parallel_embedding", wrong_embedding(whole, vocabulary_, group_), terms);
   const OwnRows rows = own_rows(vocabulary_, group_);
   const at::Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
   weight = register_parameter("weight", own, whole->weight.requires_grad());
+  remember_cut(*whole, whole->weight, weight);
   if (group_.size() > 1)
     optim::mark_layer_parts({weight}, group_.job_ranks());
   // Only the rank that has the padding token's row keeps its index.

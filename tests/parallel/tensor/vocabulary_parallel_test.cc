@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/parallel/tensor/tensor_parallel.h"
 #include "tests/parallel/tensor/models.h"
 #include "tests/support/ranks.h"
 
@@ -157,6 +158,24 @@ TEST(Vocabulary, FewerTokensThanRanksAreRefusedOnEachRank) {
   });
   for (const auto& failure : failures)
     EXPECT_THAT(message_of(failure), HasSubstr("3 ranks, got 2 tokens"));
+}
+
+TEST(Vocabulary, ATiedHeadIsNotDividedBesideItsEmbedding) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Embedding words(4, 2);
+    torch::nn::Linear head(torch::nn::LinearOptions(2, 4).bias(false));
+    const torch::NoGradGuard no_grad;
+    words->weight.fill_(1);
+    head->weight = words->weight;
+    parallel_embedding(words, group);  // of before
+    column_parallel(head, group);
+    const ParallelEmbedding mine = parallel_embedding(words, group), again(words, group);
+    column_parallel(head, group);
+  });
+  for (const auto& failure : failures) {
+    EXPECT_THAT(message_of(failure), HasSubstr("column_parallel: expected a weight of this layer"));
+    EXPECT_THAT(message_of(failure), HasSubstr("copy_to_group(x, group), token->weight"));
+  }
 }
 
 }  // namespace
