@@ -104,4 +104,12 @@ bool is_same_file(const std::string& one, const std::string& other) {
   return whole(one) == whole(other);
 }
 
+void check_not_read(const char* flag, const std::string& path, const std::vector<ReadFile>& read) {
+  const auto is_that = [&](const ReadFile& file) {
+    return !file.path.empty() && is_same_file(path, file.path);
+  };
+  if (const auto found = std::ranges::find_if(read, is_that); found != read.end())
+    refuse_named_file(flag, path, found->why);
+}
+
 }  // namespace muster

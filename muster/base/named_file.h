@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace muster {
 
@@ -25,5 +26,15 @@ void check_named_file(const char* flag, const std::string& path);
 
 // Whether both name the same file, or would; what is written to, and not replaced, is none.
 bool is_same_file(const std::string& one, const std::string& other);
+
+// A file that no output may take the place of.
+struct ReadFile {
+  std::string path = {};  // empty: there is none
+  std::string why = {};   // "the tasks are read from it"
+};
+
+// Before a command writes the file of a flag. Throws: as above, if it is one of those that are
+// read.
+void check_not_read(const char* flag, const std::string& path, const std::vector<ReadFile>& read);
 
 }  // namespace muster

@@ -133,6 +133,10 @@ WatchOptions watch_options(const DevicesOptions& options) {
 // The picture may be that of a plan, with the ranks on their GPUs.
 void draw(const DevicesOptions& options) {
   check_named_file("--svg", options.svg);
+  check_not_read("--svg",
+                 options.svg,
+                 {{options.inventory, "the machine is read from it"},
+                  {options.plan, "the plan is read from it"}});
   std::optional<Plan> plan;
   if (!options.plan.empty())
     plan = plan_from_json(read_small_file(options.plan), options.plan);

@@ -77,6 +77,7 @@ void merge_trace_in(const std::string& folder) {
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
   const std::string path = text_or(options.out, folder + "/report.html");
   check_named_file("--out", path);
+  check_not_of_run("--out", path, folder);
   write_named_file(path, html);
   write_all(STDOUT_FILENO, printable(path) + "\n");
 }

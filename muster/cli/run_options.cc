@@ -24,6 +24,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
 #include "muster/base/mapped.h"
+#include "muster/base/named_file.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -419,10 +420,25 @@ void set_wait(const RunFlags& flags, LaunchOptions& options) {
     options.wait = flags.wait == "forever" ? kWaitForever : parse_duration(flags.wait, "--wait");
 }
 
+// Throws: invalid_argument where the picture would take the place of a file that the plan is made
+// of. A --map of "@FILE" is read from a file.
+void check_picture_file(const RunFlags& flags) {
+  const std::string map_file = flags.map.starts_with('@') ? flags.map.substr(1) : "";
+  check_not_read("--svg",
+                 flags.svg,
+                 {{flags.inventory, "the machine is read from it"},
+                  {flags.scores, "the scores are read from it"},
+                  {flags.topology, "the network is read from it"},
+                  {map_file, "the map is read from it"},
+                  {flags.hostfile, "the hosts are read from it"}});
+}
+
 // What the plan of --plan has decided already is found by check_launch(), but for the hosts, which
 // are not asked for by the request.
 void set_plan(const RunFlags& flags, LaunchOptions& options) {
   options.plan = flags.plan;
+  options.svg = flags.svg;
+  check_picture_file(flags);
   if (!flags.plan.empty() && !flags.hosts.empty())
     throw bad_flag("--plan", "no --hosts beside it", flags.hosts, "the plan says all that");
 }
@@ -438,7 +454,6 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   LaunchOptions options;
   set_request(flags, options.request);
   set_plan(flags, options);
-  options.svg = flags.svg;
   options.lease = !flags.no_lease;
   options.looks_at_gpus = !flags.no_gpu_check;
   check_time_of_wait(flags, program);

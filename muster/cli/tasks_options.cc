@@ -155,6 +155,9 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
                        .json = flags.json,
                        .quiet = flags.quiet,
                        .files = {.csv = absolute(flags.csv), .html = absolute(flags.html)}};
+  options.files.read = {{absolute(flags.spec), "the tasks are read from it"},
+                        {absolute(flags.inventory), "the machine is read from it"},
+                        {absolute(flags.hostfile), "the hosts are read from it"}};
   // The time limit is counted back from the grace period, so it is read after that.
   options.shutdown_timeout =
       time_of(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);

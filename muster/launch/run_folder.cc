@@ -23,6 +23,7 @@
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_setup.h"
 
@@ -38,6 +39,17 @@ constexpr const char* kLatest = "latest";
 // results.
 constexpr const char* kLaunchersOwn[] = {
     "plan.json", kPlanParts, "run.json", "activity", "breakdown.json", kFolderLock};
+// Jobs, their ranks and runs of tasks keep these there too.
+constexpr const char* kOfRuns[] = {"failure.json",
+                                   "metrics.jsonl",
+                                   "journal",
+                                   "tasks.json",
+                                   "slurm",
+                                   "logs",
+                                   "trace",
+                                   "trace.json",
+                                   "hosts",
+                                   "checkpoints"};
 
 // Whether the folder is one of those that runs get below the current folder.
 bool lies_in_runs(const fs::path& run_dir) {
@@ -124,6 +136,16 @@ bool all_names_are(bool (*is_such)(const std::string&), const fs::path& run_dir)
 }
 
 }  // namespace
+
+// The path's links are followed, so that a file of the run is found under other names as well.
+void check_not_of_run(const char* flag, const std::string& path, const std::string& run_dir) {
+  std::error_code none;
+  const fs::path whole = fs::weakly_canonical(behind_links(path), none);
+  const fs::path within = whole.lexically_relative(fs::weakly_canonical(run_dir, none));
+  const std::string name = within.empty() ? "" : within.begin()->string();
+  if (is_launchers_own(name) || contains(kOfRuns, name))
+    refuse_named_file(flag, path, cat("the run in ", printable(run_dir), " keeps its own there"));
+}
 
 std::vector<fs::path> paths_in(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> paths;

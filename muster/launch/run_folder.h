@@ -29,6 +29,10 @@ bool make_run_folder(const std::string& run_dir, std::string* latest_before = nu
 // before; empty: nothing.
 std::string link_latest(const std::string& run_dir);
 
+// Before an output goes to the file of a flag. Throws: invalid_argument if that is a file of the
+// run in `run_dir`, or one below its folders.
+void check_not_of_run(const char* flag, const std::string& path, const std::string& run_dir);
+
 // The folders of attempts in `log_dir`, which an earlier start of a job has left there, go into
 // `earlier-<n>` beside them. Throws: io.
 void move_earlier_logs(const std::string& log_dir);

@@ -280,6 +280,14 @@ void tell_results(const TasksOptions& options,
       options.files, tasks, outcome.results, inventory, fs::path(run.run_dir).filename().string());
 }
 
+// A run that goes on has the files of its settings, whose relative paths are of its own folder.
+ResultFiles result_files_of(const TasksOptions& options, const TasksRun& run) {
+  ResultFiles files = options.files;
+  files.read.push_back({run.spec(), "the tasks are read from it"});
+  files.read.push_back({run.settings.inventory, "the machine is read from it"});
+  return files;
+}
+
 // Runs the tasks from the making of the folder to the results. Returns the exit code.
 int start_run(const TasksOptions& options,
               TasksRun& run,
@@ -339,7 +347,7 @@ int tasks::run(const TasksOptions& options) {
     return say(why_task_waits(options.explain, run, machines, schedule, options.json));
   if (options.dry_run)
     return say(first_starts(run, machines, schedule, options.json));
-  check_result_files(options.files, options.spec);
+  check_result_files(result_files_of(options, run), run.run_dir);
   return start_run(options, run, machines, schedule);
 }
 

@@ -180,5 +180,20 @@ TEST(Run, HostsOfOneJobShareItsFolderAndNoOtherJobComesIn) {
   }
 }
 
+TEST(Run, APageTakesThePlaceOfNoFileOfTheRun) {
+  const ScratchFolder folder;
+  ASSERT_EQ(
+      muster(sh({"-q", "-n", "1", "--run-dir", "out", "--redirects", "3"}, "echo hi"), folder).code,
+      0);
+  for (const std::string file : {"run.json", "plan.json", "logs/0/0.out"}) {
+    const std::string before = read_file(cat(folder.path(), "/out/", file));
+    const Ran ran = muster({"report", "out", "--out", "out/" + file}, folder);
+    EXPECT_EQ(ran.code, 2) << file;
+    EXPECT_THAT(ran.err, HasSubstr("--out: expected a file that can be written, got 'out/"));
+    EXPECT_EQ(read_file(cat(folder.path(), "/out/", file)), before);
+  }
+  EXPECT_EQ(muster({"report", "out", "--out", "out/page.html"}, folder).code, 0);
+}
+
 }  // namespace
 }  // namespace muster

@@ -399,6 +399,33 @@ TEST(TasksFiles, AResultFileIsNeitherTheOtherNorTheSpec) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/started"));
 }
 
+TEST(TasksFiles, AResultFileIsNoneThatTheRunReadsOrKeeps) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "true"));
+  folder.write("box.json", muster({"devices", "--json"}, folder).out);
+  folder.write("hosts.txt", "localhost\n");
+  ASSERT_EQ(muster({"tasks", "-q", "s.toml", "--run-dir", "run"}, folder).code, 0);
+  const auto refused = [&](const std::vector<std::string>& words,
+                           const std::string& file,
+                           const std::string& why) {
+    for (const char* const flag : {"--csv", "--html"}) {
+      std::vector<std::string> flags = {"tasks", flag, file};
+      flags.insert(flags.end(), words.begin(), words.end());
+      const std::string before = read_file(cat(folder.path(), "/", file));
+      const Ran ran = muster(flags, folder);
+      EXPECT_EQ(ran.code, 2) << file;
+      EXPECT_THAT(ran.err, HasSubstr(cat(flag, ": expected a file that can be written, got '")));
+      EXPECT_THAT(ran.err, HasSubstr(why));
+      EXPECT_EQ(read_file(cat(folder.path(), "/", file)), before);
+    }
+  };
+  for (const char* const file : {"run/journal", "run/tasks.json", "run/logs/one/0.log"})
+    refused({"--resume", "run"}, file, "keeps its own there; give another");
+  refused({"--resume", "run"}, "s.toml", "the tasks are read from it");
+  refused({"s.toml", "--inventory", "box.json"}, "box.json", "the machine is read from it");
+  refused({"s.toml", "--hostfile", "hosts.txt"}, "hosts.txt", "the hosts are read from it");
+}
+
 TEST(TasksFiles, AFolderWithTheRunOfAJobIsRefused) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("one", "true"));

@@ -4,20 +4,22 @@
 #include <utility>
 
 #include "muster/base/named_file.h"
+#include "muster/launch/run_folder.h"
 #include "muster/tasks/report/results.h"
 #include "muster/tasks/report/timeline.h"
 
 namespace muster {
 
 // A run of hours is not to end with a file that cannot be written, nor with one over another.
-void check_result_files(const ResultFiles& files, const std::string& spec) {
+void check_result_files(const ResultFiles& files, const std::string& run_dir) {
   for (const auto& [flag, path] :
        {std::pair("--csv", files.csv), std::pair("--html", files.html)}) {
     if (path.empty())
       continue;
     check_named_file(flag, path);
-    if (!spec.empty() && is_same_file(path, spec))
-      refuse_named_file(flag, path, "the tasks are read from it");
+    check_not_read(flag, path, files.read);
+    if (!run_dir.empty())
+      check_not_of_run(flag, path, run_dir);
   }
   if (!files.csv.empty() && !files.html.empty() && is_same_file(files.csv, files.html))
     refuse_named_file("--html", files.html, "--csv names it too");
