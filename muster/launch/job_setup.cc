@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -71,6 +72,33 @@ void remove_earlier_plan(const std::string& path, const std::string& given_plan)
   std::error_code is_none;
   if (!fs::equivalent(path, given_plan, is_none))
     ::unlink(path.c_str());
+}
+
+// How the file begins, without a look at what is no plain file.
+std::string beginning_of(const fs::path& path) {
+  constexpr size_t kBytes = 200;
+  std::error_code is_none;
+  if (!fs::is_regular_file(path, is_none))
+    return "";
+  std::string bytes(kBytes, '\0');
+  std::ifstream file(path);
+  file.read(bytes.data(), kBytes);
+  return bytes;
+}
+
+// The logs of tasks have numbers for names too: they would move aside while tasks write there.
+void check_not_of_tasks(const std::string& run_dir) {
+  for (const auto& [name, schema] : {std::pair("journal", "\"muster.journal/"),
+                                     std::pair("tasks.json", "\"muster.task_list/")}) {
+    if (beginning_of(fs::path(run_dir) / name).find(schema) == std::string::npos)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("--run-dir: expected a folder of no tasks, got '",
+                    printable(run_dir),
+                    "', which has the run of muster tasks (",
+                    name,
+                    "); give another"));
+  }
 }
 
 // The network interface on the route to that host; empty: there is none, or loopback. Where there
@@ -176,6 +204,7 @@ JobSetup::JobSetup(const LaunchOptions& options,
 // What an earlier start has left there makes way for this one, once: the other launchers of this
 // start find the folder theirs.
 void JobSetup::take_folders(const std::string& given_plan) {
+  check_not_of_tasks(facts_.run_dir);
   is_new_folder_ = make_run_folder(facts_.run_dir, &latest_before_);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
   const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";

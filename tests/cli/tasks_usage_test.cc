@@ -436,5 +436,22 @@ TEST(TasksFiles, AFolderWithTheRunOfAJobIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run/tasks.json"));
 }
 
+TEST(TasksFiles, AJobIsRefusedInTheFolderOfARunOfTasks) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("1", "true"));
+  ASSERT_EQ(muster({"tasks", "-q", "s.toml", "--run-dir", "run"}, folder).code, 0);
+  const std::string run = folder.path() + "/run";
+  for (const char* const file : {"(journal)", "(tasks.json)"}) {
+    const Ran ran = muster({"run", "-q", "-n", "1", "--run-dir", "run", "touch", "x"}, folder);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_THAT(ran.err,
+                HasSubstr(cat("which has the run of muster tasks ", file, "; give another")));
+    EXPECT_TRUE(std::filesystem::exists(run + "/logs/1/0.log"));
+    EXPECT_FALSE(std::filesystem::exists(run + "/run.json"));
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/x"));
+    std::filesystem::remove(run + "/journal");  // then tasks.json alone tells of it
+  }
+}
+
 }  // namespace
 }  // namespace muster
