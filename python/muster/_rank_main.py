@@ -102,7 +102,7 @@ def _leave() -> int:
     """Parts from the other ranks where the function has joined them. Returns the exit code: STOPPED where it was asked to stop."""
     context = current()
     if context is not None:
-        context.close()
+        context.end()
         return STOPPED if context.stops else 0
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

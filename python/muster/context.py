@@ -170,6 +170,17 @@ class Context:
 
     def close(self) -> None:
         """Leaves the group, where init() has made it. The process may call init() again."""
+        self._leave_group()
+        _stops.forget()
+
+    def end(self) -> None:
+        """Closes it at the end of the process. After a stop the signals stay caught: once the first rank has stopped, the launcher
+        sends SIGTERM to those that are still on their way out, and one that died of it would have failed."""
+        self._leave_group()
+        if not self._stops and _stops.seen() == 0:
+            _stops.forget()
+
+    def _leave_group(self) -> None:
         global _current
         _abi.library().muster_activity_close()
         if self._owns_group:
@@ -180,7 +191,6 @@ class Context:
             if dist.is_initialized():
                 dist.destroy_process_group()
         self._owns_group = False
-        _stops.forget()
         if _current is self:
             _current = None
 
@@ -203,4 +213,4 @@ def _at_exit() -> None:
     """A rank that ends well leaves the group. One that fails leaves it as it is: to end a group may wait for the others."""
     if _current is None or hasattr(sys, "last_value"):
         return
-    _current.close()
+    _current.end()

@@ -41,6 +41,15 @@ if sys.argv[1:] == ["worlds of one"]:  # a program that takes its place from var
 if sys.argv[1:] == ["taken"]:  # a program that knows torch.distributed alone, and adds a line
     dist.init_process_group("gloo")
     sys.argv[1:] = ["meet"]
+if sys.argv[1:] == ["stop slowly"]:  # rank 0 is still on its way out when the launcher ends it
+    import atexit
+
+    from muster import _stops
+
+    def until_the_launcher_asks():
+        while os.environ["RANK"] == "0" and _stops.seen() == 0:
+            threading.Event().wait(0.01)
+    atexit.register(until_the_launcher_asks)  # before muster's own handler, so after it
 ctx = muster.init()
 assert muster.init() is ctx
 others = "" if ctx.world_size == 1 else f" of {ctx.local_world_size}"
@@ -139,4 +148,4 @@ def mix():
         print(f"rank {ctx.rank} of {ctx.world_size}: ok")
 
 
-{"meet": meet, "stop": stop, "wait": wait, "interrupt": interrupt, "again": again, "load": load, "mix": mix}[sys.argv[1]]()
+{"meet": meet, "stop": stop, "stop slowly": stop, "wait": wait, "interrupt": interrupt, "again": again, "load": load, "mix": mix}[sys.argv[1]]()

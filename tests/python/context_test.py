@@ -130,6 +130,10 @@ class UnderTheLauncher(ContextTest):
             _, said = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 75, said)
 
+    def test_a_rank_that_is_slow_to_leave_has_stopped_too(self):
+        self.launch("-n", "2", "--max-restarts", "1", argv=["stop slowly"], code=75)
+        self.assertFalse(pathlib.Path(self.folder, "run/failure.json").exists())
+
 
 if __name__ == "__main__":
     if not os.path.isdir(f"{MODULE}/muster"):
