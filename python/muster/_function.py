@@ -30,14 +30,17 @@ def refuse_while_importing(what: str) -> None:
             'put the call under `if __name__ == "__main__":`')
 
 
-def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> bytes:
+def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str, stays: bool = False) -> bytes:
     """The call as bytes. Functions of importable modules and of the main script go by name; those of notebooks, lambdas and
-    functions within functions go by value, which needs cloudpickle."""
+    functions within functions go by value, which needs cloudpickle. The call is made in the folder of now; one that `stays` is
+    made in that of its process."""
     if not callable(function):
         raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
     _refuse_what_only_begins(function, what)
     body = _body((function, tuple(args), dict(kwargs)), function, what)
     preparation = _preparation(needs_main=any(name.encode() in body for name in _MAIN_NAMES))
+    if stays:
+        preparation.pop("dir", None)
     if b"multiprocessing.managers" in body:  # its queues and others are reached with this key
         preparation["authkey"] = bytes(multiprocessing.process.current_process().authkey)
     return pickle.dumps((preparation, body), protocol=4)

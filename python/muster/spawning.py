@@ -67,7 +67,7 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Option
     folder = tempfile.mkdtemp(prefix="muster-spawn-")
     try:
         _add_map(keywords, map)
-        packed = pack(function, args, kwargs or {}, "muster.spawn")
+        packed = pack(function, args, kwargs or {}, "muster.spawn", stays=flags.get("workdir") is not None)
         return _Job(packed, name_of(function), keywords, folder).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

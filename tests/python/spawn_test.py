@@ -247,6 +247,14 @@ class Spawn(PackageCase):
                 print("last")
             """), "first\na rank\nlast\n", PYTHONUNBUFFERED="")
 
+    def test_ranks_work_in_their_workdir(self):
+        self.must_print(script("""
+            def folder(): return os.path.basename(os.getcwd())
+            if __name__ == "__main__":
+                os.mkdir("there")
+                print(muster.spawn(folder, n=2, quiet=True, workdir="there"))
+            """), "['there', 'there']\n")
+
     def test_a_thread_may_spawn(self):
         self.must_print(script("""
             import threading
