@@ -151,11 +151,23 @@ class _Job:
 
     def _results(self) -> List[Any]:
         missing = [rank for rank in range(self._world_size) if rank not in self._returned]
+        raised = [rank for rank in missing if rank in self._raised]
+        if raised:  # on_failure="continue": the others have gone on without it
+            raise self._failure_beside_others(raised)
         if missing or self._world_size == 0:
             ranks = ", ".join(str(rank) for rank in missing) or "of any rank"
             raise RanksFailed(f"muster.spawn: expected a result of every rank, got none of rank {ranks}: it ended with exit code 0 "
                               f"before '{self._name}' returned (os._exit or sys.exit in it?)", run_dir=self._run_dir, exit_code=0)
         return [pickle.loads(self._returned[rank]) for rank in range(self._world_size)]
+
+    def _failure_beside_others(self, ranks: List[int]) -> Error:
+        told = self._raised[ranks[0]]
+        error = RanksFailed(f"muster.spawn: expected a result of every rank, got an exception of rank "
+                            f"{', '.join(str(rank) for rank in ranks)}\n{told['traceback'].rstrip()}",
+                            cause="exit code 1", rank=ranks[0], run_dir=self._run_dir, logs=logs_of(self._run_dir),
+                            failure=failure_of(self._run_dir))
+        error.__cause__ = unpack_exception(told["exception"])
+        return error
 
     def _failure(self, code: int, said: List[str]) -> Error:
         failure = failure_of(self._run_dir)

@@ -247,6 +247,18 @@ class Spawn(PackageCase):
                 print("last")
             """), "first\na rank\nlast\n", PYTHONUNBUFFERED="")
 
+    def test_a_failure_that_the_others_survive_has_its_exception(self):
+        self.must_print(script("""
+            def train():
+                if muster.rank() == 1:
+                    raise ValueError("no")
+            if __name__ == "__main__":
+                try:
+                    muster.spawn(train, n=2, quiet=True, on_failure="continue")
+                except muster.RanksFailed as failed:
+                    print(failed.rank, failed.exit_code, repr(failed.__cause__), str(failed).splitlines()[0])
+            """), "1 1 ValueError('no') muster.spawn: expected a result of every rank, got an exception of rank 1\n")
+
     def test_ranks_work_in_their_workdir(self):
         self.must_print(script("""
             def folder(): return os.path.basename(os.getcwd())
