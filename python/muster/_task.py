@@ -7,7 +7,7 @@ import re
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Union
 
 from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._places import Need, Share
@@ -76,6 +76,7 @@ class Task:
     earlier_left: int = 0  # those of `after` that have not ended
     failures: int = 0
     answer: Optional[Dict[str, Any]] = None
+    answered: Set[int] = field(default_factory=set)  # ranks
     ended_by_us: str = ""
     timer: Optional[Timer] = None
 
@@ -94,9 +95,14 @@ class Task:
     def begin(self, share: Share) -> None:
         self.share = share
         self.answer = None
+        self.answered = set()
         self.ended_by_us = ""
         self.future.attempts += 1
         self.future.devices = [place.name for place in share.places]
+
+    def has_returned(self) -> bool:
+        """Whether the function has returned on every rank."""
+        return self.answer is not None and self.answer["kind"] == "returned" and len(self.answered) == self.ranks
 
     def next_pause(self) -> float:
         """Seconds before another start: one, and twice as long after each further failure."""

@@ -298,10 +298,14 @@ class TaskRunner:
             self._serve_worker(worker, connection)
         elif task is not None:
             send_call(connection, task.packed, task.attempt)
-            answer = answer_of(connection)
-            if hello["rank"] == 0 or answer["kind"] == "raised":
-                with self._lock:
-                    task.answer = answer
+            answer_of(connection, functools.partial(self._note_answer, task, hello["rank"]))
+
+    def _note_answer(self, task: Task, rank: int, answer: Dict[str, Any]) -> None:
+        """Rank 0's is the task's, and so is an exception of any rank. The others' say that they have come to their end."""
+        with self._lock:
+            task.answered.add(rank)
+            if rank == 0 or answer["kind"] == "raised":
+                task.answer = answer
 
     def _serve_worker(self, worker: Worker, connection: Connection) -> None:
         """A warm worker takes one call after the other, until there is none for it."""
@@ -373,7 +377,7 @@ class TaskRunner:
             task.timer.cancel()
         if message.get("refused") or message.get("starved"):  # it has not begun
             self._start_again(task, 0.5, costs=False)
-        elif message["exit_code"] == 0 and message["signal"] == 0 and task.answer is not None and task.answer["kind"] == "returned":
+        elif message["exit_code"] == 0 and message["signal"] == 0 and task.has_returned():
             self._judge_answer(task, task.answer)
         elif message["exit_code"] == _STOPPED and not task.ended_by_us:
             self._start_again(task, 0.0, costs=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from multiprocessing.connection import Connection
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from muster._function import unpack_exception
 from muster._places import Share
@@ -48,10 +48,12 @@ class Worker:
             return self._queue.pop(0)
 
 
-def answer_of(connection: Connection) -> Dict[str, Any]:
+def answer_of(connection: Connection, note: Callable[[Dict[str, Any]], None] = lambda answer: None) -> Dict[str, Any]:
+    """The process goes on, and may end, once its answer was noted."""
     answer: Dict[str, Any] = connection.recv()
     if answer["kind"] == "returned":
         answer["result"] = connection.recv_bytes()
+    note(answer)
     connection.send("taken")
     return answer
 

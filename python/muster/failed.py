@@ -66,7 +66,8 @@ class TaskFailed(Error):
         name = signal.Signals(number).name if number else None
         how = f"killed by {name}" if name else f"exit code {end['exit_code']}"
         if number == 0 and int(end["exit_code"]) == 0:
-            how += " before it returned (os._exit or sys.exit in it?)"
+            silent = [str(rank) for rank in range(task.ranks) if rank not in task.answered] if task.answered else []
+            how += f" before it returned{' on rank ' + ', '.join(silent) if silent else ''} (os._exit or sys.exit in it?)"
         reasons = [task.ended_by_us or how, end.get("why_not", "")]
         if end.get("out_of_memory"):
             reasons.append("the kernel ended it because memory ran out")

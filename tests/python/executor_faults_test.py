@@ -260,6 +260,17 @@ class Processes(PackageCase):
                 print(len(os.listdir("met")))
             """), "[1, 1]\n2\n", MET=str(self.folder / "met"), PYTHONPATH=f"{self.folder}:{self.environment['PYTHONPATH']}")
 
+    def test_a_rank_that_ends_without_an_answer_fails_the_task(self):
+        self.must_print(script("""
+            def leave(which):
+                if muster.rank() == which: os._exit(0)
+                return muster.rank()
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    print(str(pool.submit(leave, 1, ranks=2).exception()).splitlines()[0])
+                    print(pool.submit(leave, 2, ranks=2).result())
+            """), "task 'leave' failed: exit code 0 before it returned on rank 1 (os._exit or sys.exit in it?)\n0\n")
+
     def test_a_warm_task_starts_again_and_its_log_is_complete(self):
         self.must_print(script("""
             def flaky():
