@@ -28,3 +28,11 @@ def remove_if_empty(path: str) -> None:
             os.unlink(path)
     except OSError:
         pass
+
+
+def size_of_log(path: str) -> int:
+    """0: it is not there yet."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

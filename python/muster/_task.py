@@ -76,6 +76,7 @@ class Task:
     earlier_left: int = 0  # those of `after` that have not ended
     failures: int = 0
     answer: Optional[Dict[str, Any]] = None
+    log_begin: int = 0  # in the log of a warm worker, which has those of earlier tasks before
     answered: Set[int] = field(default_factory=set)  # ranks
     ended_by_us: str = ""
     timer: Optional[Timer] = None
@@ -96,6 +97,7 @@ class Task:
         self.share = share
         self.answer = None
         self.answered = set()
+        self.log_begin = 0
         self.ended_by_us = ""
         self.future.attempts += 1
         self.future.devices = [place.name for place in share.places]

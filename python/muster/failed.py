@@ -73,15 +73,15 @@ class TaskFailed(Error):
             reasons.append("the kernel ended it because memory ran out")
         lines = [f"task '{task.name}' failed: {'; '.join(reason for reason in reasons if reason)}",
                  f"  where     {', '.join(task.future.devices) or 'CPU'}, attempt {task.future.attempts}",
-                 *(f"    {line}" for line in _last_lines(task.future.log)), f"  log       {task.future.log}"]
+                 *(f"    {line}" for line in _last_lines(task.future.log, task.log_begin)), f"  log       {task.future.log}"]
         return cls("\n".join(lines), exit_code=128 + number if number else int(end["exit_code"]), signal=name,
                    devices=task.future.devices, log=task.future.log)
 
 
-def _last_lines(path: Optional[str], most: int = 10) -> List[str]:
+def _last_lines(path: Optional[str], begin: int, most: int = 10) -> List[str]:
     try:
         with open(path or "", "rb") as log:
-            log.seek(max(0, os.path.getsize(log.name) - 8192))
+            log.seek(max(begin, os.path.getsize(log.name) - 8192))
             return log.read().decode("utf-8", "replace").splitlines()[-most:]
     except OSError:
         return []

@@ -260,6 +260,19 @@ class Processes(PackageCase):
                 print(len(os.listdir("met")))
             """), "[1, 1]\n2\n", MET=str(self.folder / "met"), PYTHONPATH=f"{self.folder}:{self.environment['PYTHONPATH']}")
 
+    def test_a_warm_task_that_fails_shows_its_own_lines(self):
+        self.must_print(script("""
+            def complain(): print("the first one's complaint")
+            def leave():
+                print("a last word", flush=True)
+                os._exit(3)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, warm=True) as pool:
+                    pool.submit(complain).result()
+                    told = str(pool.submit(leave).exception())
+                    print("the first one's complaint" in told, "a last word" in told)
+            """), "False True\n")
+
     def test_a_rank_that_ends_without_an_answer_fails_the_task(self):
         self.must_print(script("""
             def leave(which):
