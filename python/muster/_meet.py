@@ -10,13 +10,33 @@ from muster.errors import FailedPrecondition, TimedOut
 
 _LOOK_EVERY = 0.02
 
+_kept: Any = None  # the store of this process, and for whom
+_rounds = 0  # how often the ranks have met in it
+
 
 def store_for(facts: Mapping[str, Any], timeout: timedelta) -> Any:
-    """The store of all ranks. Rank 0 serves it."""
+    """The store of all ranks. Rank 0 serves it. One process has one store: a rank that calls init() again would else connect to
+    rank 0's earlier one, before it is gone."""
+    global _kept, _rounds
+    import torch.distributed as dist
+    if facts["world_size"] == 1:
+        return dist.HashStore()
+    whose = [facts[name] for name in ("rank", "world_size", "master_addr", "master_port", "meeting")]
+    if _kept is None or _kept[0] != whose:
+        _kept, _rounds = (whose, _new_store(facts, timeout)), 0
+    _rounds += 1
+    return _kept[1] if _rounds == 1 else dist.PrefixStore(f"muster/round {_rounds}", _kept[1])
+
+
+def forget() -> None:
+    """At the end of the process."""
+    global _kept
+    _kept = None
+
+
+def _new_store(facts: Mapping[str, Any], timeout: timedelta) -> Any:
     import torch.distributed as dist
     rank, size = facts["rank"], facts["world_size"]
-    if size == 1:
-        return dist.HashStore()
     if facts["meeting"] is None and not (facts["master_addr"] and facts["master_port"]):
         raise FailedPrecondition(
             f"muster.init: expected MASTER_ADDR and MASTER_PORT for {size} ranks, got '{facts['master_addr']}' and "

@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from muster import _abi, _stops, spans
+from muster import _abi, _meet, _stops, spans
 from muster._forks import owned_by_this_process
 from muster._join import Joined, join
 from muster.errors import FailedPrecondition
@@ -177,6 +177,7 @@ class Context:
         """Closes it at the end of the process. After a stop the signals stay caught: once the first rank has stopped, the launcher
         sends SIGTERM to those that are still on their way out, and one that died of it would have failed."""
         self._leave_group()
+        _meet.forget()
         if not self._stops and _stops.seen() == 0:
             _stops.forget()
 

@@ -82,6 +82,11 @@ class Context(ContextTest):
         self.assertEqual((len(steps), len(set(steps))), (2, 1), said)
         self.assertEqual(said.count("[rank 0] info: SIGTERM: the ranks stop after this step"), 1, said)
 
+    def test_ranks_close_and_begin_anew(self):
+        codes, said = self.ranks(self.places(2), "rounds")
+        self.assertEqual(codes, [0, 0], said)
+        self.assert_all_ok(2, said)
+
     def test_names_that_differ_are_an_error_on_every_rank(self):
         codes, said = self.ranks(self.places(2), "mix")
         self.assertEqual(codes, [0, 0], said)
