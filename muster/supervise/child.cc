@@ -97,7 +97,7 @@ bool place_fd(int fd, int target) {
 
 // Async-signal-safe. /dev/null stands for a standard input that was not given.
 bool place_standard_streams(const ChildPlan& plan) {
-  const int input = plan.stdin_fd >= 0 ? plan.stdin_fd : ::open("/dev/null", O_RDONLY);
+  const int input = plan.stdin_fd >= 0 ? plan.stdin_fd : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   return input >= 0 && place_fd(input, 0) && place_fd(plan.stdout_fd, 1) &&
          place_fd(plan.stderr_fd, 2);
 }

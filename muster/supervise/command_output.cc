@@ -1,5 +1,6 @@
 // How it works: a shell runs the command, and its end of the pipe and its own end are waited for
-// with one deadline. What a grandchild writes after that is nobody's answer.
+// with one deadline. What a grandchild writes after that is nobody's answer. A sentinel ends the
+// command's group where this process is ended meanwhile, by whatever signal.
 #include "muster/supervise/command_output.h"
 
 #include <poll.h>
@@ -18,6 +19,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/sentinel.h"
 
 namespace muster {
 
@@ -93,19 +95,23 @@ std::string output_of_command(const std::string& command,
                               int stdin_fd) {
   variables.merge(own_environment());
   Pipe pipe = open_pipe();
+  Sentinel sentinel({});
   const Child child = spawn_child({.argv = {"sh", "-c", command},
                                    .environment = std::move(variables),
                                    .stdin_fd = stdin_fd,
                                    .stdout_fd = pipe.write_end.get()});
+  sentinel.guard(child.pid);
   pipe.write_end.reset();
   const Answer answer = answer_in_time(child, pipe.read_end, Deadline(patience));
   if (!answer.has_ended)
     ::kill(-child.pid, SIGKILL);
+  sentinel.forget_groups();
   const int status = wait_for_end(child.pid);
   if (!answer.has_ended)
     throw refusal_of(answer, command, flag, patience);
   if (status != 0) {
-    const std::string end = WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : "a signal";
+    const std::string end =
+        WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : signal_name(WTERMSIG(status));
     throw Error(ErrorCode::io,
                 cat(flag, ": expected '", printable(command), "' to succeed, got ", end));
   }

@@ -212,6 +212,15 @@ TEST(SpawnChild, DiesWithTheThreadThatStartedIt) {
   }
 }
 
+// The shell is the only process: it names its own descriptors, of which one lists the folder.
+TEST(SpawnChild, HasTheStandardStreamsAlone) {
+  const End end = run_child({.argv = {"sh",
+                                      "-c",
+                                      "for n in 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$n ] && "
+                                      "echo $n; done; readlink /proc/$$/fd/0"}});
+  EXPECT_EQ(end.out, "/dev/null\n");
+}
+
 TEST(SignalName, KnowsNamesAndNumbers) {
   EXPECT_EQ(signal_name(SIGTERM), "SIGTERM");
   EXPECT_EQ(signal_name(99), "signal 99");
@@ -235,8 +244,35 @@ TEST(CommandOutput, IsRefusedWhereTheCommandFailsOrHangs) {
             "--map-command: expected 'sleep 600; true' to end within 200ms, got no end; correct "
             "the command");
   EXPECT_EQ(error_of("exit 3"), "--map-command: expected 'exit 3' to succeed, got exit code 3");
+  EXPECT_EQ(error_of("kill -SEGV $$"),
+            "--map-command: expected 'kill -SEGV $$' to succeed, got SIGSEGV");
   EXPECT_THAT(error_of("while :; do echo; sleep 0.01; done"), HasSubstr("to end within 200ms"));
   EXPECT_THAT(output_error("yes", std::chrono::hours(1)), HasSubstr("to print at most 1 MiB"));
+}
+
+// The command has a process group of its own, which a terminal's signals do not reach, and its
+// shell waits for a process that nobody else knows.
+TEST(CommandOutput, EndsWithTheProcessThatAsks) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL}) {
+    Pipe told = open_pipe();
+    const pid_t launcher = ::fork();
+    if (launcher == 0) {
+      ::fcntl(told.write_end.get(), F_SETFD, 0);
+      const std::string name = cat(told.write_end.get());
+      output_of_command(cat("echo >&", name, "; sleep 600; true"), "--map-command");
+      ::_exit(0);
+    }
+    told.write_end.reset();
+    char byte = 0;
+    ASSERT_EQ(::read(told.read_end.get(), &byte, 1), 1);
+    ::kill(launcher, signal);
+    int status = 0;
+    ::waitpid(launcher, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+    // The end of file comes when the last process of the command has ended.
+    pollfd poll = {.fd = told.read_end.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&poll, 1, 20'000), 1) << "the command outlived " << signal_name(signal);
+  }
 }
 
 }  // namespace
