@@ -2,8 +2,11 @@
 // forwards and backwards, and one reduction at a time. The units do what concerns one module.
 #include <ATen/core/grad_mode.h>
 
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
 #include "muster/ddp/graph_end.h"
+#include "muster/ddp/live_reducers.h"
 #include "muster/parallel/sharded/fully_sharded_unit.h"
 
 namespace muster::detail {
@@ -24,6 +27,27 @@ void FullyShardedSet::begin_forward() {
     unit->take_replaced();
   }
   kept_are_done = false;
+}
+
+// A module replaced or a parameter registered after wrap() is in no part: nobody trains it, unless
+// the program does.
+void FullyShardedSet::warn_of_late_parameters(const torch::nn::Module& module) {
+  if (!at::GradMode::is_enabled() || !graph.expired())
+    return;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    const c10::TensorImpl* const which = parameter.unsafeGetTensorImpl();
+    const bool is_known = owners.contains(which) || is_of_wrapped_model(parameter);
+    if (is_known || !parameter.requires_grad() || !late.insert(which).second || group.rank() != 0)
+      continue;
+    log(LogLevel::warn,
+        cat("fully sharded: expected every trained parameter to be there at wrap(), got '",
+            item.key(),
+            "' later, so parameters() does not have it and its gradient is not averaged (rank ",
+            group.job_rank(),
+            "); replace modules and register parameters before wrap(), or average and step it "
+            "yourself"));
+  }
 }
 
 // The callback belongs to the graph that runs now, and goes with it, also when that fails.

@@ -99,6 +99,7 @@ bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& le
 // there.
 FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module) {
   FullyShardedModuleView view;
+  view.module = module.weak_from_this();
   std::set<const c10::TensorImpl*> seen;
   module.apply([&](const std::string& prefix, torch::nn::Module& inner) {
     view.modules.insert(&inner);
@@ -140,15 +141,16 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
 // The parameters are divided at the end of it: only the part has memory then.
 FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
                                    int64_t number_,
-                                   FullyShardedModuleView module)
+                                   FullyShardedModuleView view)
     : owner(set_),
       number(number_),
       group(set_->group),
-      parameters(std::move(module.parameters)),
-      names(std::move(module.names)),
-      modules(std::move(module.modules)),
+      parameters(std::move(view.parameters)),
+      names(std::move(view.names)),
+      modules(std::move(view.modules)),
+      module(std::move(view.module)),
       layout(parameters, group.size()),
-      outer(module.outer) {
+      outer(view.outer) {
   if (parameters.empty())
     return;
   const at::NoGradGuard no_grad;
@@ -277,6 +279,8 @@ void FullyShardedUnit::before_forward() {
   }
   if (set->depth == 0)
     set->begin_forward();
+  if (const auto wrapped = module.lock(); wrapped && set->depth == 0)
+    set->warn_of_late_parameters(*wrapped);
   if (at::GradMode::is_enabled())
     set->guard_memory(true);
   if (!parameters.empty())

@@ -36,6 +36,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
       : group(std::move(group_)), options(options_) {}
 
   void begin_forward();
+  void warn_of_late_parameters(const torch::nn::Module& module);
   void begin_backward();
   void after_graph();
   void end_graph();
@@ -50,6 +51,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   std::vector<std::shared_ptr<FullyShardedUnit>>
       without_parameters;  // outermost modules that only call others
   std::map<const c10::TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
+  std::set<const c10::TensorImpl*> late;  // trained, and in no part: each is told once
   std::vector<LeftMemory> left;
 
   bool reduces = true;
@@ -78,8 +80,9 @@ bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& le
 struct FullyShardedModuleView {
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;
-  std::set<const torch::nn::Module*> modules;  // itself and all inside
-  bool outer = false;                          // it contains wrapped modules
+  std::set<const torch::nn::Module*> modules;     // itself and all inside
+  std::weak_ptr<const torch::nn::Module> module;  // itself, if it is shared
+  bool outer = false;                             // it contains wrapped modules
   std::string wrong;
 };
 
@@ -95,7 +98,7 @@ struct FullyShardedUse {
 struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
                    int64_t number_,
-                   FullyShardedModuleView module);
+                   FullyShardedModuleView view);
 
   void allocate_memory();
   void release_memory();
@@ -134,9 +137,10 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   int64_t number;  // in its set, for all ranks to compare
   ProcessGroup group;
   std::vector<at::Tensor> parameters;
-  std::vector<std::string> names;              // their names in the module
-  std::set<const torch::nn::Module*> modules;  // the wrapped one and all inside
-  std::vector<bool> was_trained;               // at construction
+  std::vector<std::string> names;                 // their names in the module
+  std::set<const torch::nn::Module*> modules;     // the wrapped one and all inside
+  std::weak_ptr<const torch::nn::Module> module;  // the wrapped one, if it is shared
+  std::vector<bool> was_trained;                  // at construction
   FlatLayout layout;
   at::Tensor flat;                 // all parameters; has memory only while they are gathered
   std::vector<at::Tensor> places;  // the parameters' views of it, made while it had memory

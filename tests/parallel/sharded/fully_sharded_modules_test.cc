@@ -122,6 +122,46 @@ TEST(FullyShardedModules, WeightsTiedBetweenModulesWrappedApartAreRefused) {
   });
 }
 
+struct HeadedImpl : torch::nn::Module {
+  HeadedImpl()
+      : body(register_module("body", linear_of_ones())),
+        head(register_module("head", linear_of_ones())) {}
+  torch::Tensor forward(const torch::Tensor& x) { return head(body(x)); }
+  Linear body, head;
+};
+
+// Returns what two ranks log in two steps with a head that came after wrap().
+std::string said_of_late_head(bool is_trained) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = std::make_shared<HeadedImpl>();
+    auto model = sharded.wrap(net);
+    net->head = net->replace_module("head", linear_of_ones());
+    for (const at::Tensor& parameter : net->head->parameters())
+      parameter.set_requires_grad(is_trained);
+    SGD optimizer(sharded.parameters(), SGDOptions(0.1));
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      model(torch::ones({2, 3})).mean().backward();
+      optimizer.step();
+    }
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(FullyShardedModules, AHeadThatCameAfterWrapIsNamedOnce) {
+  const std::string said = said_of_late_head(true);
+  const size_t first = said.find("'head.weight' later");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("'head.weight' later", first + 1), std::string::npos) << said;
+  EXPECT_THAT(said, HasSubstr("before wrap()"));
+}
+
+TEST(FullyShardedModules, AFrozenHeadThatCameAfterWrapIsLetBe) {
+  EXPECT_EQ(said_of_late_head(false).find("wrap()"), std::string::npos);
+}
+
 struct Hidden {
   torch::Tensor inside;
 };
