@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -76,6 +77,14 @@ Error refusal_of(const Answer& answer,
           cat(start, "end within ", format_duration(patience), ", got no end", next)};
 }
 
+// No signal that can wait comes between the child's start and its guard.
+Child spawn_guarded(const ChildOptions& options, Sentinel& sentinel) {
+  const BlockedSignals blocked;
+  Child child = spawn_child(options);
+  sentinel.guard(child.pid);
+  return child;
+}
+
 // Blocking: until the process has ended. Returns waitpid's status.
 int wait_for_end(pid_t pid) {
   int status = 0;
@@ -96,11 +105,11 @@ std::string output_of_command(const std::string& command,
   variables.merge(own_environment());
   Pipe pipe = open_pipe();
   Sentinel sentinel({});
-  const Child child = spawn_child({.argv = {"sh", "-c", command},
-                                   .environment = std::move(variables),
-                                   .stdin_fd = stdin_fd,
-                                   .stdout_fd = pipe.write_end.get()});
-  sentinel.guard(child.pid);
+  const Child child = spawn_guarded({.argv = {"sh", "-c", command},
+                                     .environment = std::move(variables),
+                                     .stdin_fd = stdin_fd,
+                                     .stdout_fd = pipe.write_end.get()},
+                                    sentinel);
   pipe.write_end.reset();
   const Answer answer = answer_in_time(child, pipe.read_end, Deadline(patience));
   if (!answer.has_ended)

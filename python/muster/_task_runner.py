@@ -377,7 +377,7 @@ class TaskRunner:
             task.timer.cancel()
         if message.get("refused") or message.get("starved"):  # it has not begun
             self._start_again(task, 0.5, costs=False)
-        elif message["exit_code"] == 0 and message["signal"] == 0 and task.has_returned():
+        elif message["exit_code"] == 0 and message["signal"] == 0 and task.answer is not None and task.has_returned():
             self._judge_answer(task, task.answer)
         elif message["exit_code"] == _STOPPED and not task.ended_by_us:
             self._start_again(task, 0.0, costs=False)
