@@ -17,7 +17,7 @@ if not done or done.returncode:
     sys.exit(77)
 made_of = hashlib.sha256(done.stdout.encode())
 for part in ("muster/base/*", "muster/trace/*", "muster/shm/*", "muster/comm/**/*.*", "muster/c_api/*", "muster/c_api.h", "python/**/*.*"):
-    for path in sorted(source.glob(part)):
+    for path in sorted(filter(pathlib.Path.is_file, source.glob(part))):
         made_of.update(str(path).encode() + path.read_bytes())
 if stamp.is_file() and stamp.read_text() == made_of.hexdigest():
     print("as it was")
