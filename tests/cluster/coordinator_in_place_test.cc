@@ -135,7 +135,7 @@ TEST(CoordinatorInPlace, WhereAHostWouldHaveOtherRanksAllStartAgain) {
   EXPECT_EQ(orders[0].kind, Order::Kind::stop);
   EXPECT_THAT(world.said(),
               testing::Contains(HasSubstr("the others do not go on in place: the plan for these "
-                                          "hosts gives b other ranks or devices")));
+                                          "hosts gives b (10.0.0.b) other ranks or devices")));
 }
 
 TEST(CoordinatorInPlace, ASpareHostTakesThePlaceOfOneThatIsLost) {
