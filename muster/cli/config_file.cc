@@ -183,8 +183,8 @@ std::vector<std::string> config_arguments(const CLI::App& command, const std::st
 
 // Of several files a later one wins, as of other flags the last does, and what is typed wins over
 // all.
-void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
-  std::vector<std::string> flags;
+std::vector<std::string> use_config_file(const CLI::App& command, std::vector<std::string>& args) {
+  std::vector<std::string> flags, files;
   for (ptrdiff_t i = 0; i < std::ssize(args);) {
     const std::string arg = args[i];
     const bool apart = arg == kConfigFlag && i + 1 < std::ssize(args);
@@ -197,8 +197,10 @@ void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
       throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
     args.erase(args.begin() + i, args.begin() + i + (apart ? 2 : 1));
     std::ranges::move(config_arguments(command, path), std::back_inserter(flags));
+    files.push_back(path);
   }
   args.insert(args.begin(), flags.begin(), flags.end());
+  return files;
 }
 
 }  // namespace muster

@@ -24,6 +24,7 @@ namespace muster {
 std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path);
 
 // Takes each --config off `args` and puts the files' flags at their front, in the files' order.
-void use_config_file(const CLI::App& command, std::vector<std::string>& args);
+// Returns the files.
+std::vector<std::string> use_config_file(const CLI::App& command, std::vector<std::string>& args);
 
 }  // namespace muster

@@ -167,7 +167,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
       kRunExamples);
   add_run_flags(command, *flags);
   const auto programs = split_programs(cut_program(*command, args));
-  use_config_file(*command, args);
+  flags->config_files = use_config_file(*command, args);
   command->callback([flags, programs, exit_code] {
     const std::vector<MoreProgram> more = parse_more_programs(programs);
     warn_of_variables_of_programs(*flags);
@@ -216,7 +216,7 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   add_model_options(command, *model);
   flags->dry_run = true;
   const auto programs = split_programs(cut_program(*command, args));
-  use_config_file(*command, args);
+  flags->config_files = use_config_file(*command, args);
   command->callback([flags, model, programs, exit_code, command] {
     warn_of_flags_of_program(*command, programs[0]);
     warn_of_variables_of_programs(*flags);

@@ -424,13 +424,14 @@ void set_wait(const RunFlags& flags, LaunchOptions& options) {
 // of. A --map of "@FILE" is read from a file.
 void check_picture_file(const RunFlags& flags) {
   const std::string map_file = flags.map.starts_with('@') ? flags.map.substr(1) : "";
-  check_not_read("--svg",
-                 flags.svg,
-                 {{flags.inventory, "the machine is read from it"},
-                  {flags.scores, "the scores are read from it"},
-                  {flags.topology, "the network is read from it"},
-                  {map_file, "the map is read from it"},
-                  {flags.hostfile, "the hosts are read from it"}});
+  std::vector<ReadFile> read = {{flags.inventory, "the machine is read from it"},
+                                {flags.scores, "the scores are read from it"},
+                                {flags.topology, "the network is read from it"},
+                                {map_file, "the map is read from it"},
+                                {flags.hostfile, "the hosts are read from it"}};
+  for (const std::string& file : flags.config_files)
+    read.push_back({file, "the flags are read from it"});
+  check_not_read("--svg", flags.svg, read);
 }
 
 // What the plan of --plan has decided already is found by check_launch(), but for the hosts, which

@@ -15,6 +15,8 @@
 namespace muster {
 
 struct RunFlags {
+  std::vector<std::string> config_files;  // --config
+
   // torchrun's, with its defaults.
   std::string nnodes = "1:1";
   std::string nproc_per_node;  // empty: one rank per device (torchrun: 1)

@@ -96,7 +96,7 @@ TEST_F(ConfigFile, OfSeveralALaterOneWins) {
   const std::string first = folder_.write("first.toml", "scale = 1\nquiet = true");
   const std::string second = folder_.write("second.toml", "scale = 2");
   std::vector<std::string> args = {"--config", first, "--scale", "3", "--config=" + second};
-  use_config_file(command_, args);
+  EXPECT_THAT(use_config_file(command_, args), ElementsAre(first, second));
   EXPECT_THAT(args, ElementsAre("--quiet", "--scale", "1", "--scale", "2", "--scale", "3"));
 }
 

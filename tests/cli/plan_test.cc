@@ -103,6 +103,7 @@ TEST(Plan, APictureTakesThePlaceOfNoFileThatIsRead) {
   const ScratchFolder folder;
   folder.write("box.json", muster({"devices", "--json"}, folder).out);
   folder.write("map.txt", "0\n");
+  folder.write("flags.toml", "nproc-per-node = 1\n");
   folder.write("plan.json", muster({"plan", "-n", "1", "--json"}, folder).out);
   const auto refused = [&](std::vector<std::string> words, const std::string& file) {
     words.insert(words.end(), {"--svg", "./" + file});
@@ -110,11 +111,12 @@ TEST(Plan, APictureTakesThePlaceOfNoFileThatIsRead) {
     const Ran ran = muster(words, folder);
     EXPECT_EQ(ran.code, 2) << ran.out;
     EXPECT_THAT(ran.err, HasSubstr("--svg: expected a file that can be written, got './"));
-    EXPECT_THAT(ran.err, HasSubstr(" is read from it; give another"));
+    EXPECT_THAT(ran.err, HasSubstr(" read from it; give another"));
     EXPECT_EQ(read_file(cat(folder.path(), "/", file)), before);
   };
   refused({"plan", "--inventory", "box.json"}, "box.json");
   refused({"plan", "-n", "1", "--map", "@map.txt"}, "map.txt");
+  refused({"plan", "--config", "flags.toml"}, "flags.toml");
   refused({"devices", "--inventory", "box.json"}, "box.json");
   refused({"devices", "--plan", "plan.json"}, "plan.json");
 }

@@ -389,7 +389,7 @@ TEST(PipelineTiedWeights, StayTiedWhereAllRanksReplaceThem) {
   });
 }
 
-TEST(PipelineTiedWeights, RefuseSparseGradientsByWhatToDo) {
+TEST(PipelineTiedWeights, RefuseSparseGradients) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::nn::Embedding words(torch::nn::EmbeddingOptions(4, 4).sparse(true));
     torch::nn::Linear head(torch::nn::LinearOptions(4, 4).bias(false));
