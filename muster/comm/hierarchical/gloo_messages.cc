@@ -86,8 +86,10 @@ class Patience {
   Deadline deadline_;
 };
 
+}  // namespace
+
 // A work that waits once: Gloo's wait for the next message where theirs is over.
-class WaitedOnce : public c10d::Work {
+class GlooMessages::WaitedOnce : public c10d::Work {
  public:
   using Work::Work;
 
@@ -115,8 +117,6 @@ class WaitedOnce : public c10d::Work {
  private:
   std::mutex waiting_;
 };
-
-}  // namespace
 
 class GlooMessages::Sending : public WaitedOnce {
  public:

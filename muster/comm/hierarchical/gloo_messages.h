@@ -32,6 +32,7 @@ class GlooMessages {
 
  private:
   struct Received;
+  class WaitedOnce;
   class Sending;
   class Receiving;
   struct Shared;
