@@ -83,8 +83,9 @@ TEST(Predict, WithShuffledSamplesWorkersAndUnequalShares) {
         {.batch_size = sampling.shares[static_cast<size_t>(group.rank())], .workers = 2});
     for (int epoch = 0; epoch < 2; ++epoch) {
       const at::Tensor got = predict(group, net, loader, kRowByRow);
-      if (group.rank() == 0)
+      if (group.rank() == 0) {
         EXPECT_TRUE(got.equal(expected));
+      }
     }
   });
 }
@@ -98,8 +99,9 @@ TEST(Predict, OfAFullyShardedModel) {
         auto model = sharded.wrap(scored_net());
         auto loader = loader_of(group, scored_data(samples), {.batch_size = 4});
         const at::Tensor got = predict(group, model, loader, kForward);
-        if (group.rank() == 0)
+        if (group.rank() == 0) {
           EXPECT_TRUE(got.allclose(expected, 1e-5, 1e-6));
+        }
       });
     }
   }
