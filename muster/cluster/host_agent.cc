@@ -164,13 +164,7 @@ std::optional<int> HostAgent::wait_for_order() {
     if (!pending_.empty())
       return std::nullopt;
     if (lost_) {
-      const char* const lost = cluster_.backend == "etcd"
-                                   ? "etcd is gone: "
-                                   : "the host that serves the rendezvous is gone: ";
-      // The others may be through, and gone, before they have said that this host is set aside.
-      if (!own_error_.empty())
-        log(LogLevel::error, own_error_);
-      log(LogLevel::error, cat(lost, why_lost_));
+      tell_of_loss();
       return 1;
     }
     const int signal = processes_.stop_requested();
@@ -180,6 +174,15 @@ std::optional<int> HostAgent::wait_for_order() {
     }
     processes_.loop().run_once(std::nullopt);
   }
+}
+
+// The others may be through, and gone, before they have said that this host is set aside.
+void HostAgent::tell_of_loss() const {
+  if (!own_error_.empty())
+    log(LogLevel::error, own_error_);
+  const bool was_etcd = cluster_.backend == "etcd";
+  log(LogLevel::error,
+      cat(was_etcd ? "etcd" : "the host that serves the rendezvous", " is gone: ", why_lost_));
 }
 
 // A signal came while no ranks ran here. The host that serves ends the job for all; any host does

@@ -41,6 +41,7 @@ class HostAgent {
   void take(Order order);
   bool ends_our_ranks(const Order& order) const;
   std::optional<int> wait_for_order();
+  void tell_of_loss() const;
   std::optional<int> leave(int signal);
   void hand_over();
   int finish(const Order& order);

@@ -81,31 +81,30 @@ class SwitchFile {
 
   // Other keys (LinkSpeed, BlockSizes) say nothing about who is below whom.
   void add_slurm(const std::vector<std::string>& words, const std::string& line) {
-    std::string name;
-    std::string nodes;
-    std::string switches;
-    bool is_of_blocks = false;
-    for (const std::string& word : words) {
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos || equals + 1 == word.size())
-        fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
-      const std::string key = in_lower_case(word.substr(0, equals));
-      const std::string value = word.substr(equals + 1);
-      if (is_one_of(key, "switchname", "blockname"))
-        name = value;
-      if (key == "nodes")
-        nodes = value;
-      if (key == "switches")
-        switches = value;
-      is_of_blocks = is_of_blocks || key == "blocksizes";
-    }
-    if (name.empty() && is_of_blocks)
+    std::map<std::string, std::string> values = slurm_values(words, line);
+    const std::string name = values[values.contains("blockname") ? "blockname" : "switchname"];
+    const std::string nodes = values["nodes"];
+    const std::string switches = values["switches"];
+    if (name.empty() && values.contains("blocksizes"))
       return;
     if (name.empty() || (nodes.empty() && switches.empty()))
       fail("a switch and what is below it, as in SwitchName=leaf1 Nodes=a[1-4]", line);
     lines_[name] = line_;
     put_below(name, nodes, above_host_);
     put_below(name, switches, above_switch_);
+  }
+
+  // By key in lower case.
+  std::map<std::string, std::string> slurm_values(const std::vector<std::string>& words,
+                                                  const std::string& line) const {
+    std::map<std::string, std::string> values;
+    for (const std::string& word : words) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos || equals + 1 == word.size())
+        fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
+      values[in_lower_case(word.substr(0, equals))] = word.substr(equals + 1);
+    }
+    return values;
   }
 
   // `list` is in Slurm's form: a[1-4],b.

@@ -152,6 +152,24 @@ class PartialSource : public ModelSource {
   mutable std::vector<const c10::TensorImpl*> visited_;  // parameters of the last visit
 };
 
+bool is_meant(const IgnoredParameter& ignored, const NamedTensor& item) {
+  const auto* name = std::get_if<std::string>(&ignored);
+  return name != nullptr ? item.name == *name : item.tensor.is_same(std::get<at::Tensor>(ignored));
+}
+
+[[noreturn]] void fail_not_of_model(const IgnoredParameter& ignored,
+                                    const std::vector<NamedTensor>& all) {
+  const auto* name = std::get_if<std::string>(&ignored);
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
+          "the model, got ",
+          name != nullptr ? cat("'", *name, "'") : "a tensor that is neither",
+          "; its first is '",
+          all.empty() ? "" : all[0].name,
+          "'"));
+}
+
 // Every ignored tensor must be the model's, by its name or itself.
 PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored)
     : whole_(std::move(whole)) {
@@ -159,24 +177,11 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
   for (auto& buffer : whole_->buffers())
     all.push_back(std::move(buffer));
   for (const IgnoredParameter& one : ignored) {
-    const auto* name = std::get_if<std::string>(&one);
-    const auto* tensor = std::get_if<at::Tensor>(&one);
-    const auto found = std::ranges::find_if(all, [&](const NamedTensor& item) {
-      return name != nullptr ? item.name == *name : item.tensor.is_same(*tensor);
-    });
-    if (found == all.end()) {
-      const std::string got = name != nullptr ? cat("'", *name, "'") : "a tensor that is neither";
-      const std::string first = all.empty() ? "" : all[0].name;
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
-              "the model, got ",
-              got,
-              "; its first is '",
-              first,
-              "'"));
-    }
-    if (name != nullptr) {
+    const auto found =
+        std::ranges::find_if(all, [&](const NamedTensor& item) { return is_meant(one, item); });
+    if (found == all.end())
+      fail_not_of_model(one, all);
+    if (const auto* name = std::get_if<std::string>(&one)) {
       named_[*name];  // follow() gives it the tensor
     } else {
       given_.push_back(found->tensor);

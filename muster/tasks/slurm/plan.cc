@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/tasks/slurm/element.h"
@@ -43,6 +44,7 @@ class SlurmPlanner {
   // Notes that hold of several tasks are told once.
   SlurmPlan plan() {
     find_after();
+    find_levels();
     for (const Positions& members : levels_)
       plan_level(members);
     std::set<std::string> notes;
@@ -58,23 +60,25 @@ class SlurmPlanner {
   using Positions = std::vector<size_t>;
   using After = std::vector<std::pair<size_t, int>>;  // arrays and their elements, or kWholeArray
 
-  // A task's level is one more than the highest of those that it comes after.
   void find_after() {
     std::unordered_map<std::string_view, size_t> by_name;
     for (size_t i = 0; i < tasks_.size(); ++i)
       by_name.emplace(tasks_[i].name, i);
-    after_.resize(tasks_.size());
-    Positions waits_for(tasks_.size(), 0);  // how many that have no level yet
+    for (const Task& task : tasks_)
+      after_.push_back(
+          mapped(task.after, [&](const std::string& name) { return by_name.at(name); }));
+  }
+
+  // A task's level is one more than the highest of those that it comes after.
+  void find_levels() {
+    Positions waits_for;  // how many that have no level yet
     std::vector<Positions> before(tasks_.size());
     Positions ready;
     for (size_t i = 0; i < tasks_.size(); ++i) {
-      for (const std::string& name : tasks_[i].after) {
-        const size_t other = by_name.at(name);
-        after_[i].push_back(other);
+      for (const size_t other : after_[i])
         before[other].push_back(i);
-      }
-      waits_for[i] = after_[i].size();
-      if (waits_for[i] == 0)
+      waits_for.push_back(after_[i].size());
+      if (after_[i].empty())
         ready.push_back(i);
     }
     while (!ready.empty()) {

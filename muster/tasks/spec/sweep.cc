@@ -144,6 +144,28 @@ void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks
   });
 }
 
+std::vector<std::string> warnings_of(const TaskTemplate& made_from) {
+  std::vector<std::string> warnings;
+  for (const TaskParameter& parameter : made_from.each) {
+    if (parameter.values.size() == 1)
+      warnings.push_back(cat("--sweep ",
+                             parameter.name,
+                             ": has one value, '",
+                             printable(parameter.values[0]),
+                             "'; several are written with commas or as a range (1..5)"));
+  }
+  for (const std::string& name : unused_parameters(made_from)) {
+    warnings.push_back(cat("--sweep ",
+                           name,
+                           ": the command has no {",
+                           name,
+                           "}, so tasks that differ in it alone run the same; put {",
+                           name,
+                           "} where it belongs"));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 // The number of tasks is checked before any is made.
@@ -175,25 +197,8 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::s
                     kMaxTaskBytes >> 20U,
                     " MiB in all, got more"));
   }
-  if (warnings != nullptr) {
-    for (const TaskParameter& parameter : made_from.each) {
-      if (parameter.values.size() == 1)
-        warnings->push_back(cat("--sweep ",
-                                parameter.name,
-                                ": has one value, '",
-                                printable(parameter.values[0]),
-                                "'; several are written with commas or as a range (1..5)"));
-    }
-    for (const std::string& name : unused_parameters(made_from)) {
-      warnings->push_back(cat("--sweep ",
-                              name,
-                              ": the command has no {",
-                              name,
-                              "}, so tasks that differ in it alone run the same; put {",
-                              name,
-                              "} where it belongs"));
-    }
-  }
+  if (warnings != nullptr)
+    *warnings = warnings_of(made_from);
   std::vector<Task> tasks;
   expand_template(made_from, tasks);
   name_tasks(made_from.each, tasks);

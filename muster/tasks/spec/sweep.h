@@ -19,8 +19,7 @@ struct SweepOptions {
 
 // Every combination, the last sweep's value changing fastest, named "lr=0.1,seed=1". What a file's
 // name must not have (a slash, a control character) becomes '_' in the name, one that is too long
-// is cut, and "~2",
-// "~3" … tells apart what has become the same.
+// is cut, and "~2", "~3" … tells apart what has become the same.
 // `warnings`, if asked for, gets a text for each parameter that has one value, or that the command
 // does not use.
 // Throws: invalid_argument, pointing at the character.
