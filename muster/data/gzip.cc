@@ -45,6 +45,18 @@ void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
                   "', got more; see whether it is the right file"));
 }
 
+std::string fault_of(const z_stream& stream) {
+  return stream.msg != nullptr ? stream.msg : "zlib error";
+}
+
+// zlib counts its input in 32 bits, so it gets pieces. Returns the piece's bytes.
+size_t feed(z_stream& stream, std::string_view rest) {
+  const size_t piece = std::min<size_t>(rest.size(), 1 << 20);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(rest.data()));
+  stream.avail_in = piece;
+  return piece;
+}
+
 }  // namespace
 
 // Names do not decide: a file that was unpacked may still be called .gz.
@@ -52,6 +64,7 @@ bool is_gzip(std::string_view bytes) {
   return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b';
 }
 
+// zlib asks for more where there is none: then the file ended before its last member did.
 std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string& name) {
   z_stream stream{};
   if (inflateInit2(&stream, kGzipWindow) != Z_OK)
@@ -63,13 +76,8 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
   std::string buffer(1 << 16, '\0');
   size_t fed = 0;
   for (;;) {
-    // zlib counts its input in 32 bits, so it gets pieces.
-    if (stream.avail_in == 0 && fed < bytes.size()) {
-      const size_t piece = std::min<size_t>(bytes.size() - fed, 1 << 20);
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + fed));
-      stream.avail_in = piece;
-      fed += piece;
-    }
+    if (stream.avail_in == 0)
+      fed += feed(stream, bytes.substr(fed));
     stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
     stream.avail_out = buffer.size();
     const int result = inflate(&stream, Z_NO_FLUSH);
@@ -85,13 +93,11 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
       inflateReset(&stream);
       continue;
     }
-    // zlib asks for more where there is none: the file ended before its last member did.
     const bool is_used_up = stream.avail_in == 0 && fed == bytes.size() && got == 0;
     if (result == Z_BUF_ERROR || (result == Z_OK && is_used_up))
       refuse_gzip(name, cat("one cut short after ", bytes.size(), " bytes"));
     if (result != Z_OK)
-      refuse_gzip(name,
-                  cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"));
+      refuse_gzip(name, cat("damaged data (", fault_of(stream), ")"));
   }
 }
 

@@ -132,6 +132,28 @@ void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
     callback();
 }
 
+// What a look for something to move has found.
+struct Mailbox::Look {
+  bool moved = false;
+  bool busy = false;
+  std::chrono::milliseconds nap{0};  // how long to sleep then
+};
+
+// Moves what can be moved. Returns nothing once the mailbox ends.
+std::optional<Mailbox::Look> Mailbox::look(bool drowsy) {
+  std::unique_lock lock(mutex_);
+  if (stop_)
+    return std::nullopt;
+  Look found;
+  found.moved = move_all();
+  found.moved |= fail_late_and_lost();
+  found.busy = is_busy();
+  if (drowsy)
+    found.nap = longest_nap();
+  run_callbacks(lock);
+  return found;
+}
+
 // The thread looks for something to move, a few times in vain, and then sleeps until its bell is
 // rung. Before it sleeps it says so (mail_sleeps) and looks once more: whoever rings earlier than
 // it says so is seen by that look, and whoever rings later wakes it. It has read the bell before
@@ -144,28 +166,18 @@ void Mailbox::run() {
     if (drowsy)
       line.mail_sleeps.store(1);
     const uint32_t seen = line.mail_bell.load();
-    bool moved = false, busy = false;
-    std::chrono::milliseconds nap{0};
-    {
-      std::unique_lock lock(mutex_);
-      if (stop_)
-        break;
-      moved = move_all();
-      moved |= fail_late_and_lost();
-      busy = is_busy();
-      if (drowsy)
-        nap = longest_nap();
-      run_callbacks(lock);
-    }
-    if (!moved && !drowsy) {
+    const std::optional<Look> found = look(drowsy);
+    if (!found)
+      break;
+    if (!found->moved && !drowsy) {
       if (!idle)
         idle.emplace();
-      drowsy = !busy || team_.crowded() || idle->is_over(kIdleTime, /*now=*/true);
+      drowsy = !found->busy || team_.crowded() || idle->is_over(kIdleTime, /*now=*/true);
       relax();
       continue;
     }
-    if (!moved)
-      futex_wait(line.mail_bell, seen, nap);
+    if (!found->moved)
+      futex_wait(line.mail_bell, seen, found->nap);
     line.mail_sleeps.store(0);
     drowsy = false;
     idle.reset();

@@ -12,6 +12,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -64,7 +65,9 @@ class Mailbox {
     std::vector<std::byte> stray;
   };
 
+  struct Look;
   void run();
+  std::optional<Look> look(bool drowsy);
   void fail_all();
   bool is_here() const;
   bool is_busy() const;

@@ -267,22 +267,30 @@ class PlainArithmetic {
 #endif
 };
 
+template <class T, class Operation>
+void reduce_two(T* to, const T* a, const T* b, size_t count) {
+#ifndef __clang__  // clang compares the addresses at run time
+#pragma GCC ivdep
+#endif
+  for (size_t i = 0; i < count; ++i)
+    to[i] = Operation::of(a[i], b[i]);
+}
+
+template <class Operation, class T>
+void add_block(T* sum, const T* values, size_t size) {
+  for (size_t i = 0; i < size; ++i)
+    sum[i] = Operation::of(sum[i], values[i]);
+}
+
 template <class T, class Operation, bool average>
 void reduce(void* out, const void* const* in, int sources, size_t count) {
   [[maybe_unused]] const PlainArithmetic plain;
   using S = typename Sum<T>::Type;
   T* const to = static_cast<T*>(out);
   if constexpr (kSame<T, S> && !average) {
-    if (sources == 2) {  // no detour over a block
-      const T* const a = static_cast<const T*>(in[0]);
-      const T* const b = static_cast<const T*>(in[1]);
-#ifndef __clang__  // clang compares the addresses at run time
-#pragma GCC ivdep
-#endif
-      for (size_t i = 0; i < count; ++i)
-        to[i] = Operation::of(a[i], b[i]);
-      return;
-    }
+    if (sources == 2)  // no detour over a block
+      return reduce_two<T, Operation>(
+          to, static_cast<const T*>(in[0]), static_cast<const T*>(in[1]), count);
   }
   alignas(64) S sum[kBlock];
   alignas(64) S next[kSame<T, S> ? 1 : kBlock];
@@ -292,12 +300,10 @@ void reduce(void* out, const void* const* in, int sources, size_t count) {
     for (int source = 1; source < sources; ++source) {
       const T* const values = static_cast<const T*>(in[source]) + start;
       if constexpr (kSame<T, S>) {
-        for (size_t i = 0; i < size; ++i)
-          sum[i] = Operation::of(sum[i], values[i]);
+        add_block<Operation>(sum, values, size);
       } else {
         Sum<T>::load(next, values, size);
-        for (size_t i = 0; i < size; ++i)
-          sum[i] = Operation::of(sum[i], next[i]);
+        add_block<Operation>(sum, next, size);
       }
     }
     if constexpr (average)

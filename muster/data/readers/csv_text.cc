@@ -119,18 +119,23 @@ bool CsvText::find_header() const {
   // A row whose numbers are missing looks like a header over an index.
   if (!has_numbers && !has_missing)
     return true;
+  if (has_number_below_text() || (!has_numbers && has_index()))
+    return true;
+  refuse(1, kExpected, has_numbers ? "numbers and texts" : "texts and missing values");
+}
+
+// Whether the second row has a number where the first has a text.
+bool CsvText::has_number_below_text() const {
   Row second;
   size_t from = 0;
   take_row(&from, &second);
   second.line = 2;
-  if (take_row(&from, &second) && second.fields.size() == first_.size()) {
-    for (size_t i = 0; i < first_.size(); ++i)
-      if (is_text(first_[i]) && is_number(second.fields[i].value()))
-        return true;
-  }
-  if (!has_numbers && has_index())
-    return true;
-  refuse(1, kExpected, has_numbers ? "numbers and texts" : "texts and missing values");
+  if (!take_row(&from, &second) || second.fields.size() != first_.size())
+    return false;
+  for (size_t i = 0; i < first_.size(); ++i)
+    if (is_text(first_[i]) && is_number(second.fields[i].value()))
+      return true;
+  return false;
 }
 
 // Whether the first column has no name and counts the rows from 0, as pandas writes an index.

@@ -81,6 +81,7 @@ class CsvText {
   Field take_quoted(size_t* from, int64_t line) const;
   void for_each_row(const std::function<void(const Row&)>& use) const;
   bool find_header() const;
+  bool has_number_below_text() const;
   bool has_index() const;
   double value_of(const Row& row, int64_t column, std::optional<double> missing) const;
   double class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const;

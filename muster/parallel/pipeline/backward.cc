@@ -86,10 +86,30 @@ struct Crossing {
   std::vector<Edge> weights;
 };
 
+using LeadsToInput = std::unordered_map<Node*, bool>;
+
+// The weights that a node leads to by edges that do not lead to the input.
+std::vector<Edge> weights_aside(Node& node, LeadsToInput& leads_to_input) {
+  std::vector<Edge> weights;
+  std::unordered_set<Node*> seen;
+  for (const Edge& below : node.next_edges())
+    if (below.is_valid() && !leads_to_input[below.function.get()])
+      collect_weights(below, seen, weights);
+  return weights;
+}
+
+// A node may take several gradients, so each of its inputs gets an edge.
+std::vector<Edge> edges_into(const Node& node, const Edge& any) {
+  std::vector<Edge> edges(node.num_inputs(), any);
+  for (uint32_t i = 0; i < edges.size(); ++i)
+    edges[i].input_nr = i;
+  return edges;
+}
+
 // Returns the crossings in the graph's order, not that of addresses: a backward may be collective,
 // and then all ranks must run it in one order.
 std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& nodes, Node* input) {
-  std::unordered_map<Node*, bool> leads_to_input;
+  LeadsToInput leads_to_input;
   leads_to_input[input] = true;
   std::unordered_map<Node*, Edge> edge_to;
   edge_to[root.function.get()] = root;
@@ -107,19 +127,9 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
   for (Node* const node : nodes) {
     if (!leads_to_input[node] || node == input)
       continue;
-    Crossing crossing;
-    std::unordered_set<Node*> seen;
-    for (const Edge& below : node->next_edges())
-      if (below.is_valid() && !leads_to_input[below.function.get()])
-        collect_weights(below, seen, crossing.weights);
-    if (crossing.weights.empty())
-      continue;
-    // A node may take several gradients, so each of its inputs gets an edge.
-    for (uint32_t i = 0; i < node->num_inputs(); ++i) {
-      crossing.in.push_back(edge_to.at(node));
-      crossing.in.back().input_nr = i;
-    }
-    crossings.push_back(std::move(crossing));
+    std::vector<Edge> weights = weights_aside(*node, leads_to_input);
+    if (!weights.empty())
+      crossings.push_back({edges_into(*node, edge_to.at(node)), std::move(weights)});
   }
   return crossings;
 }

@@ -82,6 +82,30 @@ class QueuedStep {
   // whose shape is not known.
   void fill_queues_of(int rank) {
     const auto& actions = schedule_.actions[rank];
+    Receives receives{.senders = senders_to(rank),
+                      .begun = std::vector<size_t>(schedule_.ranks),
+                      .is_known = std::vector<bool>(schedule_.stages, !is_first_)};
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (i + 1 < actions.size() && may_receive_ahead(actions[i], actions[i + 1], schedule_))
+        receive(rank, needed_by(actions[i + 1], schedule_), i, /*is_ahead=*/true, receives);
+      receive(rank, needed_by(actions[i], schedule_), i, /*is_ahead=*/false, receives);
+      const auto made = made_by(actions[i], schedule_);
+      if (made)
+        receives.is_known[made->stage] = true;
+      if (travels(made, schedule_))
+        push(rank, {.is_send = true, .message = *made, .after = i + 1});
+    }
+  }
+
+  // What a rank receives, while its queues are filled.
+  struct Receives {
+    std::vector<std::vector<PipelineMessage>> senders;  // the messages to it, by sender
+    std::vector<size_t> begun;                          // of each sender's
+    std::vector<bool> is_known;                         // the shape of each stage's
+    std::set<PipelineMessage> received = {};
+  };
+
+  std::vector<std::vector<PipelineMessage>> senders_to(int rank) const {
     std::vector<std::vector<PipelineMessage>> senders(schedule_.ranks);
     for (int from = 0; from < schedule_.ranks; ++from) {
       for (const PipelineAction& action : schedule_.actions[from]) {
@@ -90,33 +114,25 @@ class QueuedStep {
           senders[from].push_back(*made);
       }
     }
-    std::vector<size_t> begun(schedule_.ranks);
-    std::set<PipelineMessage> received;
-    std::vector<bool> is_known(schedule_.stages, !is_first_);
-    const auto receive =
-        [&](const std::optional<PipelineMessage>& wanted, size_t after, bool is_ahead) {
-          if (!travels(wanted, schedule_))
-            return;
-          const int from = sender_of(*wanted, schedule_);
-          while (!received.contains(*wanted)) {
-            const PipelineMessage& next = senders[from].at(begun[from]);
-            if (is_ahead && !is_known[next.stage])
-              return;
-            ++begun[from];
-            is_known[next.stage] = true;
-            received.insert(next);
-            push(rank, {.is_send = false, .message = next, .after = after});
-          }
-        };
-    for (size_t i = 0; i < actions.size(); ++i) {
-      if (i + 1 < actions.size() && may_receive_ahead(actions[i], actions[i + 1], schedule_))
-        receive(needed_by(actions[i + 1], schedule_), i, true);
-      receive(needed_by(actions[i], schedule_), i, false);
-      const auto made = made_by(actions[i], schedule_);
-      if (made)
-        is_known[made->stage] = true;
-      if (travels(made, schedule_))
-        push(rank, {.is_send = true, .message = *made, .after = i + 1});
+    return senders;
+  }
+
+  void receive(int rank,
+               const std::optional<PipelineMessage>& wanted,
+               size_t after,
+               bool is_ahead,
+               Receives& receives) {
+    if (!travels(wanted, schedule_))
+      return;
+    const int from = sender_of(*wanted, schedule_);
+    while (!receives.received.contains(*wanted)) {
+      const PipelineMessage& next = receives.senders[from].at(receives.begun[from]);
+      if (is_ahead && !receives.is_known[next.stage])
+        return;
+      ++receives.begun[from];
+      receives.is_known[next.stage] = true;
+      receives.received.insert(next);
+      push(rank, {.is_send = false, .message = next, .after = after});
     }
   }
 

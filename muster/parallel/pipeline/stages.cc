@@ -122,6 +122,29 @@ StageCost larger_of_both(const StageCost& a, const StageCost& b) {
   return {std::max(a.first, b.first), std::max(a.second, b.second)};
 }
 
+constexpr StageCost kNever{std::numeric_limits<double>::infinity(), 0};
+
+// Some of the layers, cut so that the dearest of their stages costs the least.
+struct PartialCut {
+  StageCost dearest = kNever;
+  size_t begin_of_last = 0;
+};
+
+// Takes a last stage of the layers from `begin` to `end` behind stages whose dearest costs
+// `before`, if that is better than `best`.
+void try_last_stage(const std::vector<LayerCost>& costs,
+                    size_t begin,
+                    size_t end,
+                    const StageCost& before,
+                    int64_t most_bytes,
+                    PartialCut& best) {
+  const StageCost last = sum_of(costs, begin, end);
+  const StageCost dearest = larger_of_both(before, last);
+  const bool fits = most_bytes <= 0 || last.second <= most_bytes;
+  if (fits && dearest < best.dearest)
+    best = {.dearest = dearest, .begin_of_last = begin};
+}
+
 // Throws unless the beginnings rise from 0 and are all layers.
 void check_cut(const StageCut& cut, size_t layers) {
   const auto falls = [](size_t before, size_t after) {
@@ -173,8 +196,7 @@ std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup 
   return costs;
 }
 
-// Dynamic programming: best[s][end] is the least possible cost of the dearest stage, of the first
-// `end` layers in s + 1 stages; begin_of_last says where its last stage begins.
+// Dynamic programming: best[s][end] cuts the first `end` layers into s + 1 stages.
 StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_t most_bytes) {
   const size_t layers = costs.size();
   if (stages < 1 || stages > layers)
@@ -185,27 +207,18 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
                    ", got ",
                    stages,
                    "; take fewer stages or split layers"));
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<StageCost>> best(stages, std::vector<StageCost>(layers + 1, {kNever, 0}));
-  std::vector<std::vector<size_t>> begin_of_last(stages, std::vector<size_t>(layers + 1, 0));
-  for (size_t stage = 0; stage < stages; ++stage) {
+  std::vector<std::vector<PartialCut>> best(stages, std::vector<PartialCut>(layers + 1));
+  for (size_t end = 1; end <= layers; ++end)
+    try_last_stage(costs, 0, end, {}, most_bytes, best[0][end]);
+  for (size_t stage = 1; stage < stages; ++stage) {
     for (size_t end = stage + 1; end <= layers; ++end) {
       // Each stage before has a layer at least, so this one cannot begin earlier.
-      const size_t earliest = stage;
-      const size_t latest = stage == 0 ? 0 : end - 1;
-      for (size_t begin = earliest; begin <= latest; ++begin) {
-        const StageCost last = sum_of(costs, begin, end);
-        if (most_bytes > 0 && last.second > most_bytes)
-          continue;
-        const StageCost dearest = stage == 0 ? last : larger_of_both(best[stage - 1][begin], last);
-        if (dearest >= best[stage][end])
-          continue;
-        best[stage][end] = dearest;
-        begin_of_last[stage][end] = begin;
-      }
+      for (size_t begin = stage; begin < end; ++begin)
+        try_last_stage(
+            costs, begin, end, best[stage - 1][begin].dearest, most_bytes, best[stage][end]);
     }
   }
-  if (best[stages - 1][layers].first == kNever)
+  if (best[stages - 1][layers].dearest == kNever)
     refuse_cut(cat("stages of at most ",
                    format_bytes(most_bytes),
                    " of parameters, got layers that do not fit into ",
@@ -214,7 +227,7 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
   StageCut cut{.begins = std::vector<size_t>(stages)};
   size_t end = layers;
   for (size_t stage = stages; stage-- > 0;)
-    end = cut.begins[stage] = begin_of_last[stage][end];
+    end = cut.begins[stage] = best[stage][end].begin_of_last;
   return cut;
 }
 
