@@ -4,6 +4,8 @@
 #include "muster/comm/host/backend.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/ScalarType.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
@@ -57,7 +59,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   bool supportsCoalescing() const override { return false; }
 
   // Memory of the carrier's, which collectives use without a copy. c10d asks for it by a device's
-  // index.
+  // index. Its Reducer asks for complex numbers, and takes what it gets for real ones, both parts of
+  // each. A hook may resize what it gets: then it is other memory.
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
     return device < 0 && carrier_->allocates();  // the CPU's index is -1
   }
@@ -67,8 +70,16 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
       throw Error(ErrorCode::invalid_argument,
                   cat("allocate_tensor: expected the CPU, got ", options.device().str()));
     }
-    const auto memory = carrier_->allocate(size * options.dtype().itemsize());
-    return at::from_blob(memory.get(), {size}, [memory](void*) {}, options);
+    const at::ScalarType asked = options.dtype().toScalarType();
+    const at::ScalarType real = c10::toRealValueType(asked);
+    const int64_t numbers = c10::isComplexType(asked) ? 2 * size : size;
+    const auto memory = carrier_->allocate(numbers * c10::elementSize(real));
+    return at::for_blob(memory.get(), {numbers})
+        .deleter([memory](void*) {})
+        .options(options.dtype(real))
+        .resizeable_storage()
+        .allocator(c10::GetAllocator(at::kCPU))
+        .make_tensor();
   }
 
   // Any thread may call it, also while another is in shutdown(), which itself ends what is under
