@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 Value = Union[float, Any, Tuple[Any, float]]
 
 _WHOLE = 2.0**53  # up to here every whole number is a double
+_TENSORBOARDS_STEPS = 2**63
 _writers: Dict[str, _Writer] = {}
 
 
 def metrics(step: float, *, folder: Union[None, str, "os.PathLike[str]"] = None, tensorboard: bool = False, **values: Value) -> Dict[str, float]:
-    """Writes the means over all ranks as a line of `metrics.jsonl`, and gives them. All ranks call it, with the same names.
+    """Writes the means over all ranks as a line of `metrics.jsonl`, and gives them. All ranks call it, with the same step and
+    the same names.
 
     A value is a number, a tensor or an array, of which each element counts as much as a number, or a pair: a mean, and over
     how many samples it is.
@@ -44,18 +46,19 @@ def metrics(step: float, *, folder: Union[None, str, "os.PathLike[str]"] = None,
     resumes otherwise says where: `continue_metrics`.
     """
     step = _step(step)
-    if tensorboard and step != math.trunc(step):
-        raise InvalidArgument(f"metrics: expected a whole step for TensorBoard, got {step}; count steps, or leave tensorboard out")
+    if tensorboard and (step != math.trunc(step) or not -_TENSORBOARDS_STEPS <= step < _TENSORBOARDS_STEPS):
+        raise InvalidArgument(f"metrics: expected a whole step of 64 bits for TensorBoard, got {step}; count steps, or leave tensorboard out")
     refuse_in_a_child("metrics")
     own = {name: _mean_and_count(name, value) for name, value in values.items()}
     times = _times_since_last()
-    told = _gather((sorted(own), own, times))
-    _check_names(told)
-    means = _means(list(own), [one[1] for one in told])
+    told = _gather((step, sorted(own), own, times))
+    _check_alike([f"step {_number(one[0])}" for one in told], "step")
+    _check_alike([", ".join(one[1]) for one in told], "names")
+    means = _means(list(own), [one[2] for one in told])
     writer = _writer_of(folder)
     if writer:
         writer.make_room(step)
-        writer.write(step, {**means, **_shares([one[2] for one in told])}, tensorboard)
+        writer.write(step, {**means, **_shares([one[3] for one in told])}, tensorboard)
     return means
 
 
@@ -74,7 +77,7 @@ def continue_metrics(step: float, *, folder: Union[None, str, "os.PathLike[str]"
 
 def _step(step: Any) -> float:
     number: Any = plain_value(step)
-    if not isinstance(number, (int, float)) or not math.isfinite(number):
+    if not isinstance(number, (int, float)) or not abs(number) <= sys.float_info.max:
         raise InvalidArgument(f"metrics: expected the number of a step, got {step!r}; write metrics(step, loss=loss)")
     return number
 
@@ -91,26 +94,31 @@ def _writer_of(folder: Union[None, str, "os.PathLike[str]"]) -> Optional[_Writer
 
 
 def _mean_and_count(name: str, value: Value) -> Tuple[float, float]:
-    """The sum of a metric's values on this rank, and how many they are."""
-    if name == "step" or name.startswith("time/"):
-        raise InvalidArgument(f"metrics: expected a name that is not 'step' or a share of the time, got '{name}'; choose another")
+    """The mean of a metric's values on this rank, and how many they are."""
+    if name == "step" or name.startswith("time/") or not name or not name.isprintable():
+        raise InvalidArgument(f"metrics: expected a name of printable characters that is not 'step' or a share of the time, got {name!r}; choose "
+                              "another")
     try:
         mean, count = value if isinstance(value, tuple) else (value, _elements(value))
         number, count = _mean_of(mean), 0.0 if _is_empty(mean) else float(count)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(f"metrics: expected a number, a tensor or an array, or a pair of a mean and a count, got {value!r} for '{name}'; "
                               "correct it") from error
-    if not count >= 0 or math.isinf(count):
-        raise InvalidArgument(f"metrics: expected a count of 0 samples or more for '{name}', got {count}; pass the number of "
+    if not 0 <= count <= _WHOLE:
+        raise InvalidArgument(f"metrics: expected a count of 0 to 2**53 samples for '{name}', got {count}; pass the number of "
                               "samples that the mean is over")
-    return (number * count, count) if count else (0.0, 0.0)  # a mean over no samples is usually NaN, and counts as nothing
+    return (number, count) if count else (0.0, 0.0)  # a mean over no samples is usually NaN, and counts as nothing
 
 
 def _mean_of(value: Any) -> float:
     if _is_empty(value):
         return math.nan
+    if isinstance(value, (str, bytes)) or "complex" in str(getattr(value, "dtype", "")):
+        raise TypeError(f"{value!r} has no mean that is one number")
     if hasattr(value, "detach"):
         value = value.detach().double()
+    elif hasattr(value, "astype"):
+        value = value.astype(float)
     return float(value.mean() if getattr(value, "ndim", 0) > 0 else value)
 
 
@@ -138,25 +146,27 @@ def _gather(own: Any) -> List[Any]:
     return told
 
 
-def _check_names(told: List[Any]) -> None:
-    for other, (names, _, _) in enumerate(told):
-        if names != told[0][0]:
-            raise InvalidArgument(f"metrics: expected the same names on all ranks, got '{', '.join(told[0][0])}' on rank 0 and "
-                                  f"'{', '.join(names)}' on rank {other} (rank {rank()}); pass the same on every rank")
+def _check_alike(told: List[str], what: str) -> None:
+    """Refuses what a rank tells otherwise than rank 0. All see all, so that all refuse or none."""
+    for other, theirs in enumerate(told):
+        if theirs != told[0]:
+            raise InvalidArgument(f"metrics: expected the same {what} on all ranks, got '{told[0]}' on rank 0 and '{theirs}' on rank {other} "
+                                  f"(rank {rank()}); pass the same on every rank, whatever each has to tell")
 
 
 def _means(names: List[str], ranks: List[Mapping[str, Tuple[float, float]]]) -> Dict[str, float]:
-    """In the order of the ranks, so that all have the same bits."""
-    means = {}
-    for name in names:
-        total = count = 0.0
-        for values in ranks:
-            if values[name][1]:
-                total += values[name][0]
-            count += values[name][1]
-        if count:
-            means[name] = total / count
-    return means
+    """In the order of the ranks, so that all have the same bits. Those without a value are left out."""
+    means = {name: _joined([values[name] for values in ranks if values[name][1]]) for name in names}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _joined(means: List[Tuple[float, float]]) -> Optional[float]:
+    """The mean over all, also where their sum is more than a number can be."""
+    count = sum(own for _, own in means)
+    if not count:
+        return None
+    joined = sum(mean * own for mean, own in means) / count
+    return joined if math.isfinite(joined) else sum(mean * (own / count) for mean, own in means)
 
 
 _before: List[float] = [0.0] * len(spans.CATEGORIES)

@@ -155,12 +155,16 @@ def load():
 
 
 def mix():
-    """The ranks pass metrics of different names."""
-    try:
-        muster.metrics(1, **{f"loss{ctx.rank}": 1})
-    except muster.InvalidArgument as error:
-        assert "expected the same names on all ranks, got 'loss0' on rank 0 and 'loss1' on rank 1" in str(error), error
-        print(f"rank {ctx.rank} of {ctx.world_size}: ok")
+    """The ranks pass metrics of different names, and of different steps: one has left one out."""
+    for told, step, name in (("the same names on all ranks, got 'loss0' on rank 0 and 'loss1' on rank 1", 1, f"loss{ctx.rank}"),
+                             ("the same step on all ranks, got 'step 3' on rank 0 and 'step 4' on rank 1", 3 + ctx.rank, "loss")):
+        try:
+            muster.metrics(step, **{name: 1})
+            sys.exit(f"no error: {told}")
+        except muster.InvalidArgument as error:
+            assert f"metrics: expected {told} (rank {ctx.rank}); pass" in str(error), error
+    assert muster.metrics(5, loss=ctx.rank) == {"loss": 0.5}
+    print(f"rank {ctx.rank} of {ctx.world_size}: ok")
 
 
 {"meet": meet, "stop": stop, "stop slowly": stop, "wait": wait, "interrupt": interrupt, "again": again, "rounds": rounds, "load": load, "mix": mix}[sys.argv[1]]()

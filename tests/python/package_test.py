@@ -4,6 +4,7 @@ import datetime
 import doctest
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -27,7 +28,7 @@ sys.path.insert(0, str(PACKAGE))
 import muster  # noqa: E402
 from muster import _flags, _keywords, _run_flags, _task  # noqa: E402
 from muster._tensorboard import EventFile  # noqa: E402
-from muster.metrics import _mean_and_count  # noqa: E402
+from muster.metrics import _mean_and_count, _means  # noqa: E402
 
 BOX = {"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": [
     {"index": index, "uuid": f"GPU-{index}0", "model": "NVIDIA A100", "memory_total_bytes": 40 << 30, "memory_free_bytes": (40 - 10 * index) << 30,
@@ -339,8 +340,10 @@ class Metrics(PackageTest):
         self.assertIn(b"\x10\x02\x3a\x02\x08\x01", events.read_bytes())  # step 2, session_log: start
 
     def test_tensorboard_has_whole_steps(self):
-        with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected a whole step for TensorBoard, got 2.5; "):
+        with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected a whole step of 64 bits for TensorBoard, got 2.5; "):
             muster.metrics(2.5, folder=self.folder, tensorboard=True, loss=1)
+        with self.assertRaisesRegex(muster.InvalidArgument, "whole step of 64 bits for TensorBoard, got 9223372036854775808; "):
+            muster.metrics(2**63, folder=self.folder, tensorboard=True, loss=1)
         muster.metrics(2.0, folder=self.folder, tensorboard=True, loss=1)
         self.assertEqual(self.lines(), ['{"step":2,"loss":1}'])
 
@@ -394,21 +397,36 @@ signal.pause()"""
         self.assertEqual([path.name for path in self.folder.glob(".*")], [])
 
     def test_wrong_names_and_counts(self):
-        for values in ({"time/data": 1}, {"loss": (1.0, -1)}):
+        for values in ({"time/data": 1}, {"": 1}, {"lo\nss": 1}, {"\ud800": 1}, {"loss": (1.0, -1)}, {"loss": (1.0, 1e300)}, {"loss": 10**400}):
             with self.assertRaises(muster.InvalidArgument):
                 muster.metrics(1, **values)
+        for step in 10**400, float("nan"):
+            with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected the number of a step, got "):
+                muster.metrics(step, loss=1)
+
+    def test_a_mean_of_numbers_whose_sum_is_none(self):
+        most = sys.float_info.max
+        self.assertEqual(_means(["loss"], [{"loss": (most, 1.0)}, {"loss": (most, 3.0)}, {"loss": (0.0, 0.0)}]), {"loss": most})
+        self.assertEqual(muster.metrics(1, folder=self.folder, loss=(most, 8)), {"loss": most})
+        self.assertEqual(_means(["loss"], [{"loss": (math.inf, 1.0)}, {"loss": (1.0, 1.0)}]), {"loss": math.inf})
 
     def test_arrays_and_what_is_no_number(self):
         class Array:  # as numpy's
             def __init__(self, *values): self.values, self.ndim, self.shape = values, 1, (len(values),)
             def mean(self): return sum(self.values) / len(self.values)
+        class Halves(Array):  # whose sum in its own type is infinite
+            def mean(self): return math.inf
+            def astype(self, kind): return Array(*map(kind, self.values))
+        class Complex(Array):
+            dtype = "complex64"
         class Step:
             def __index__(self): return 3
         self.assertEqual(muster.metrics(Step(), folder=self.folder, loss=Array(1.0, 2.0), none=Array()), {"loss": 1.5})
         self.assertEqual(self.lines(), ['{"step":3,"loss":1.5}'])
-        self.assertEqual(_mean_and_count("loss", Array(1.0, 2.0, 6.0)), (9.0, 3.0), "each element counts, as in C++")
-        self.assertEqual(_mean_and_count("loss", (Array(1.0, 2.0, 6.0), 5)), (15.0, 5.0), "a pair says how many")
-        for wrong in None, "x", [1, 2], (1, 2, 3), 1j:
+        self.assertEqual(_mean_and_count("loss", Array(1.0, 2.0, 6.0)), (3.0, 3.0), "each element counts, as in C++")
+        self.assertEqual(_mean_and_count("loss", Halves(60000, 60000)), (60000.0, 2.0))
+        self.assertEqual(_mean_and_count("loss", (Array(1.0, 2.0, 6.0), 5)), (3.0, 5.0), "a pair says how many")
+        for wrong in None, "x", [1, 2], (1, 2, 3), 1j, Complex(1.0), "1":
             with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected a number, a tensor or an array, .* for 'loss'; correct it"):
                 muster.metrics(1, loss=wrong)
         with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected the number of a step, got '1'; "):
