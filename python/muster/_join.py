@@ -1,12 +1,13 @@
 """How a rank gets its device and joins the process group of all ranks: the steps of `muster.init()`."""
 from __future__ import annotations
 
+import numbers
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 from muster import _abi, _loaders, _meet, _stacks, _torch, spans
-from muster.errors import InvalidArgument, Unavailable
+from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
 from muster.plan import RankPlan, rank_plan
 from muster.rank import correct, facts as rank_facts
 
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
     import torch
 
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
+_LONGEST_TIMEOUT = 3e9  # seconds, which C++ can count
 _INIT_TIMEOUT = timedelta(minutes=5)
+
+
+class Settings(NamedTuple):
+    """What init() can be asked for, as it is in effect."""
+
+    backend: Mapping[str, str]  # by type of device
+    timeout: Optional[timedelta]  # None: the program has made the group itself, and knows
+    surplus: str
+    all_own_gpus: bool
 
 
 class Joined(NamedTuple):
@@ -24,6 +35,7 @@ class Joined(NamedTuple):
     device: torch.device
     assignment: RankPlan
     owns_group: bool  # False: the program has made the group itself
+    settings: Settings
 
 
 def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus: Optional[str]) -> Joined:
@@ -44,11 +56,40 @@ def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus
     store = dist.distributed_c10d._get_default_store() if made_before else None
     found, store = _find_device(store, facts, _surplus(surplus))
     device = _make_current(found, facts)
+    all_own_gpus = bool(found["all_own_gpus"])
     if not made_before:
-        _make_group(_backend_name(backend, device, bool(found["all_own_gpus"])), store, facts, limit, device)
+        _make_group(_backend_name(backend, device, all_own_gpus), store, facts, limit, device)
     _tell_software(device, found)
     _loaders.show_waits()
-    return Joined(facts, device, rank_plan(found["assignment"]), owns_group=not made_before)
+    settings = Settings(_by_device(dist.get_backend_config()), None if made_before else limit, _surplus(surplus), all_own_gpus)
+    joined = Joined(facts, device, rank_plan(found["assignment"]), not made_before, settings)
+    if made_before:
+        refuse_others(joined, backend, timeout, surplus)
+    return joined
+
+
+def refuse_others(joined: Joined, backend: Optional[str], timeout: Union[None, float, timedelta], surplus: Optional[str]) -> None:
+    """The group is there already: what is asked for must be what it has."""
+    made, facts = joined.settings, joined.facts
+    asked = _by_device(_backend_name(backend, joined.device, made.all_own_gpus)) if backend else {}
+    has_backend = joined.device.type in asked and all(made.backend.get(device, name) == name for device, name in asked.items())
+    for name, told, is_so, has in (("backend", backend, has_backend, ",".join(f"{device}:{one}" for device, one in made.backend.items())),
+                                   ("timeout", timeout, _limit(timeout, facts) == made.timeout, made.timeout),
+                                   ("surplus", surplus, _surplus(surplus) == made.surplus, made.surplus)):
+        if told is not None and not is_so:
+            whose, instead = _HAS[joined.owns_group]
+            raise FailedPrecondition(f"muster.init: expected {name} as {whose} ({has or 'its own'}), got {told!r} (rank {facts['rank']}); {instead}")
+
+
+# Who has made the group, and what to do instead, by whether it was init().
+_HAS = {True: ("its first call has set it", "leave it out, or call ctx.close() before"),
+        False: ("the program's own group has it", "give it to init_process_group, or leave that out")}
+
+
+def _by_device(backend: str) -> Mapping[str, str]:
+    """"gloo" and "cpu:gloo,cuda:gloo" are one."""
+    import torch.distributed as dist
+    return dict(dist.distributed_c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map())
 
 
 def _surplus(asked: Optional[str]) -> str:
@@ -71,7 +112,10 @@ def _limit(timeout: Union[None, float, timedelta], facts: Mapping[str, Any]) -> 
         return timedelta(seconds=facts["collective_timeout"])
     if timeout is None:
         return _DEFAULT_TIMEOUT
-    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    seconds: Any = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if not isinstance(seconds, numbers.Real) or isinstance(seconds, bool) or not seconds > 0:
+        raise InvalidArgument(f"muster.init: expected a timeout above 0, in seconds or as a timedelta, got {timeout!r}; correct it")
+    return timedelta(seconds=min(float(seconds), _LONGEST_TIMEOUT))
 
 
 def _take_group(dist: Any) -> None:

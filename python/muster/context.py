@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from muster import _abi, _meet, _stops, spans
 from muster._forks import owned_by_this_process
-from muster._join import Joined, join
+from muster._join import Joined, join, refuse_others
 from muster.errors import FailedPrecondition
 from muster.rank import attempt, batch_share, run_dir
 
@@ -25,10 +25,11 @@ _parents: Optional[str] = None  # in a child that was forked from a rank: which 
 
 def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta] = None,
          surplus: Optional[str] = None) -> Context:
-    """Makes this rank's device current and joins the process group of all ranks, once. Later calls give the same Context.
+    """Makes this rank's device current and joins the process group of all ranks, once. Later calls give the same Context, and
+    refuse what it does not have.
 
     It works under `muster run`, torchrun, srun, mpirun and `muster.spawn`, and in a process that was started alone, also in a
-    notebook: that is a world of one. A group that the program has made itself is taken.
+    notebook: that is a world of one. A group that the program has made itself is taken as it is.
 
     >>> ctx = muster.init()
     >>> model = DistributedDataParallel(Net().to(ctx.device))
@@ -48,6 +49,8 @@ def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta
     if _current is None:
         _current = Context(join(backend, timeout, surplus))
         atexit.register(_at_exit)
+    else:
+        refuse_others(_current._joined, backend, timeout, surplus)
     return _current
 
 
@@ -73,6 +76,7 @@ class Context:
         self.local_world_size = int(joined.facts["local_world_size"])
         self.device = joined.device
         self.assignment = joined.assignment
+        self._joined = joined
         self._owns_group = joined.owns_group
         self._pending: Any = None  # a loss that a GPU still computes
         self._counts = False

@@ -41,6 +41,35 @@ if sys.argv[1:] == ["worlds of one"]:  # a program that takes its place from var
 if sys.argv[1:] == ["taken"]:  # a program that knows torch.distributed alone, and adds a line
     dist.init_process_group("gloo")
     sys.argv[1:] = ["meet"]
+
+
+def must_refuse(words, **asked):
+    try:
+        muster.init(**asked)
+    except muster.Error as error:
+        assert words in str(error), error
+        return
+    sys.exit(f"no error: {asked}")
+
+
+if sys.argv[1:] == ["ask others"]:
+    from datetime import timedelta
+    must_refuse("muster.init: expected a timeout above 0, in seconds or as a timedelta, got '60'; correct it", timeout="60")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    must_refuse("expected backend as the program's own group has it (cpu:gloo,cuda:gloo), got 'muster' (rank 0); give it to init_process_group", backend="muster")
+    must_refuse("expected timeout as the program's own group has it (its own), got 60 (rank 0); give it to init_process_group, or leave", timeout=60)
+    muster.init(backend="gloo")
+    must_refuse("expected timeout as the program's own group has it", timeout=60)
+    muster.init().close()
+    dist.destroy_process_group()
+    ctx = muster.init(timeout=90)
+    for same in ({}, {"backend": "muster"}, {"backend": "cpu:muster"}, {"timeout": timedelta(seconds=90)}, {"surplus": "error"}):
+        assert muster.init(**same) is ctx, same
+    must_refuse("expected backend as its first call has set it (cpu:muster), got 'gloo' (rank 0); leave it out, or call ctx.close() before", backend="gloo")
+    must_refuse("expected timeout as its first call has set it (0:01:30), got 60 (rank 0)", timeout=60)
+    must_refuse("expected surplus as its first call has set it (error), got 'share' (rank 0)", surplus="share")
+    print("rank 0 of 1: ok")
+    sys.exit(0)
 if sys.argv[1:] == ["stop slowly"]:  # rank 0 is still on its way out when the launcher ends it
     import atexit
 

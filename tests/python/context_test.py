@@ -60,6 +60,11 @@ class Context(ContextTest):
         self.assertEqual(codes, [0, 0], said)
         self.assertIn("rank 1 of 2: ok, local 1 of 2, gloo", said)
 
+    def test_what_a_group_does_not_have_is_refused(self):
+        codes, said = self.ranks([{}], "ask others")
+        self.assertEqual(codes, [0], said)
+        self.assert_all_ok(1, said)
+
     def test_two_worlds_of_one_are_said(self):
         codes, said = self.ranks(self.places(2), "worlds of one")
         self.assertEqual(codes, [0, 0], said)
