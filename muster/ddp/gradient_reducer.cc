@@ -131,7 +131,7 @@ void GradientReducer::State::build_reducer() {
 void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
     steps.meet_in_forward("before its buckets are built anew", [&] { group.barrier(); });
-  const BucketsInBackendMemory in_backend_memory(model.trained(), group);
+  const BucketsInBackendMemory in_backend_memory(group);
   if (!parts.reducer->rebuild_buckets())
     return;
   ++buckets_made;

@@ -54,10 +54,6 @@ class BackendMemoryUsers {
   const bool is_users_own_ = std::getenv(kNoBackendMemory) != nullptr;
 };
 
-bool any_complex(const std::vector<at::Tensor>& tensors) {
-  return std::ranges::any_of(tensors, [](const at::Tensor& one) { return one.is_complex(); });
-}
-
 // New buckets would each have to learn a static graph anew.
 void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
   if (!cap.is_automatic() || !options.static_graph)
@@ -81,9 +77,8 @@ std::vector<size_t> first_limits(size_t first_cap, size_t cap, bool finds_unused
 }  // namespace
 
 // Shared memory is the only backend that has such memory.
-BucketsInBackendMemory::BucketsInBackendMemory(const TrainedParameters& parameters,
-                                               const ProcessGroup& group)
-    : active_(group.backend().starts_with("shm") && !any_complex(parameters.tensors)) {
+BucketsInBackendMemory::BucketsInBackendMemory(const ProcessGroup& group)
+    : active_(group.backend().starts_with("shm")) {
   if (active_)
     BackendMemoryUsers::instance().enter();
 }
@@ -164,7 +159,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
   std::unordered_map<size_t, std::string> names;
   for (size_t i = 0; i < parameters.names.size(); ++i)
     names[i] = parameters.names[i];
-  const BucketsInBackendMemory in_backend_memory(parameters, group);
+  const BucketsInBackendMemory in_backend_memory(group);
   auto reducer = std::make_shared<c10d::Reducer>(parameters.tensors,
                                                  buckets,
                                                  recorded_group(group),

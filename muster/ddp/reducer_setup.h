@@ -35,11 +35,10 @@ struct ReducerParts {
 // While it lives, the Reducer makes its buckets in memory that all ranks of a host see, if the
 // backend has such memory: they are reduced there without copies. LibTorch reads an environment
 // variable for this at each allocation, which other groups would follow too; a value set by the
-// user is kept. Complex parameters are excluded, because LibTorch makes wrong buckets of them
-// there.
+// user is kept.
 class BucketsInBackendMemory {
  public:
-  BucketsInBackendMemory(const TrainedParameters& parameters, const ProcessGroup& group);
+  explicit BucketsInBackendMemory(const ProcessGroup& group);
   ~BucketsInBackendMemory();
   BucketsInBackendMemory(const BucketsInBackendMemory&) = delete;
   BucketsInBackendMemory& operator=(const BucketsInBackendMemory&) = delete;
