@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Tuple, Uni
 from muster import _abi, _loaders, _meet, _stacks, _torch, spans
 from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
 from muster.plan import RankPlan, rank_plan
-from muster.rank import correct, facts as rank_facts
+from muster.rank import correct, facts as rank_facts, unequal_shares
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +61,7 @@ def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus
         _make_group(_backend_name(backend, device, all_own_gpus), store, facts, limit, device)
     _tell_software(device, found)
     _loaders.show_waits()
+    _loaders.guard_shares(unequal_shares())
     settings = Settings(_by_device(dist.get_backend_config()), None if made_before else limit, _surplus(surplus), all_own_gpus)
     joined = Joined(facts, device, rank_plan(found["assignment"]), not made_before, settings)
     if made_before:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import Any, Sequence
 
 from muster import spans
+from muster.errors import FailedPrecondition
 
 _shown = False
 _is_told = False
+_shares: Sequence[int] = ()  # the launcher's, where they are unequal
 
 
 def show_waits() -> None:
@@ -30,6 +32,15 @@ def show_waits() -> None:
     iterator.__next__ = next_batch
 
 
+def guard_shares(shares: Sequence[int]) -> None:
+    """From now on PyTorch's sampler, which gives all ranks as many samples, is refused with batches of these unequal shares: ranks
+    with smaller ones would have more of them in an epoch, and train on while others are in the next one."""
+    global _shares
+    _shares = shares
+    if shares and "torch.utils.data" in sys.modules:
+        tell_samplers()
+
+
 def tell_samplers() -> None:
     """From now on an epoch that a DataLoader begins calls `begin_batches(batch_size, drop_last)` of a sampler that has it."""
     global _is_told
@@ -42,9 +53,25 @@ def tell_samplers() -> None:
     @functools.wraps(begin)
     def begin_epoch(self: Any) -> Any:
         batches = self if self.batch_sampler is None else self.batch_sampler  # without batches, each sample is one
-        begins = getattr(getattr(batches, "sampler", None), "begin_batches", None)
+        sampler, batch_size = getattr(batches, "sampler", None), getattr(batches, "batch_size", None) or 1
+        begins = getattr(sampler, "begin_batches", None)
         if begins:
-            begins(getattr(batches, "batch_size", None) or 1, getattr(batches, "drop_last", False))
+            begins(batch_size, getattr(batches, "drop_last", False))
+        elif _shares:
+            _refuse_equal_parts(sampler, batch_size)
         return begin(self)
 
     DataLoader.__iter__ = begin_epoch
+
+
+def _refuse_equal_parts(sampler: Any, batch_size: int) -> None:
+    import torch
+    from torch.utils.data import DistributedSampler
+    if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != len(_shares) or not torch.is_grad_enabled():
+        return
+    batches = [-(-len(sampler) // share) for share in _shares]
+    if batch_size == _shares[sampler.rank] and min(batches) != max(batches):
+        raise FailedPrecondition(
+            f"DataLoader: expected muster.DistributedSampler with a batch size of {batch_size} that is this rank's share of "
+            f"[{', '.join(map(str, _shares))}], got PyTorch's, with which an epoch has {min(batches)} batches on some ranks and {max(batches)} "
+            f"on others (rank {sampler.rank}); give muster.DistributedSampler(data), which divides by the shares")

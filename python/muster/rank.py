@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from typing import Any, Mapping, Optional
+from typing import Any, List, Mapping, Optional
 
-from muster import _abi
+from muster import _abi, _loaders
 
 _facts: Optional[dict[str, Any]] = None
 
@@ -75,7 +75,14 @@ def attempt() -> int:
 def batch_share(otherwise: Optional[int] = None) -> Optional[int]:
     """How many samples of each batch are this rank's, by `muster run --global-batch`; `otherwise` without it.
 
-    >>> loader = DataLoader(data, batch_size=muster.batch_share(32))
+    >>> loader = DataLoader(data, batch_size=muster.batch_share(32), sampler=muster.DistributedSampler(data))
     """
     shares = facts()["batch_shares"]
+    _loaders.guard_shares(unequal_shares())
     return int(shares[rank()]) if shares else otherwise
+
+
+def unequal_shares() -> List[int]:
+    """How many samples of each batch are each rank's, where `muster run --global-batch` does not give all the same; else empty."""
+    shares = [int(share) for share in facts()["batch_shares"] or ()]
+    return shares if len(set(shares)) > 1 else []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Sized, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Sized, Tuple, Union
 
 from muster import _loaders
 from muster.errors import FailedPrecondition, InvalidArgument
-from muster.rank import rank as own_rank, world_size
+from muster.rank import rank as own_rank, unequal_shares, world_size
 
 if TYPE_CHECKING:
     import torch
@@ -99,6 +99,24 @@ class _Sampler:
         elif self._ranks_then not in (0, self.num_replicas):
             self._warn_of_other_ranks()
 
+    def weight(self, batch: int) -> float:
+        """What a loss that is a mean over this rank's samples is multiplied by, so that gradients which are averaged over the ranks
+        are those of the mean over all samples of the global batch. `batch` counts those of the loop from 0.
+
+        >>> for number, batch in enumerate(loader):
+        ...     (loss(model(batch)) * sampler.weight(number)).backward()
+        """
+        mine, together = self._counts(_whole("batch", batch))
+        return mine * self.num_replicas / together
+
+    def _counts(self, batch: int) -> Tuple[int, int]:
+        """The samples of this rank, and of all, in a batch."""
+        raise NotImplementedError
+
+    def _refuse_batch(self, batch: int, batches: int) -> NoReturn:
+        raise InvalidArgument(f"sampler: expected a batch of the {batches} that the epoch has given until now, got number {batch} (rank {self.rank}); "
+                              "count those of the loop from 0: enumerate(loader)")
+
     def _take_global_batch(self, samples: int) -> None:
         then, self._global_batch_then, self._global_batch_now = self._global_batch_then, 0, samples
         if self.rank == 0 and then not in (0, samples):
@@ -141,55 +159,113 @@ class _Sampler:
 
 
 class DistributedSampler(_Sampler):
-    """torch.utils.data.DistributedSampler, index for index, and two things more: it goes on in the middle of an epoch with any
-    number of ranks, and with `pad=False` no sample counts twice, as an evaluation wants it.
+    """torch.utils.data.DistributedSampler, index for index, and three things more: it goes on in the middle of an epoch with any
+    number of ranks, with `pad=False` no sample counts twice, as an evaluation wants it, and it divides each global batch by
+    `shares`, the samples of each rank. Those of `muster run --global-batch` are taken where they are unequal; `shares=()` takes
+    none. A rank's batch size is its share then: `muster.batch_share()`.
 
     >>> sampler = muster.DistributedSampler(data, seed=1)
-    >>> loader = DataLoader(data, batch_size=32, sampler=sampler)
+    >>> loader = DataLoader(data, batch_size=muster.batch_share(32), sampler=sampler)
     >>> for epoch in range(3):
     ...     sampler.set_epoch(epoch)
     ...     for batch in loader: ...
     """
 
     def __init__(self, dataset: Union[int, Sized], num_replicas: Optional[int] = None, rank: Optional[int] = None, shuffle: bool = True,
-                 seed: int = 0, drop_last: bool = False, *, pad: bool = True) -> None:
+                 seed: int = 0, drop_last: bool = False, *, pad: bool = True, shares: Optional[Sequence[int]] = None) -> None:
         is_number = hasattr(dataset, "__index__") and not getattr(dataset, "shape", ())  # tensors of any shape have __index__
         size = _whole("dataset", dataset) if is_number else len(dataset)  # type: ignore[arg-type]
         super().__init__(size, size, num_replicas, rank, shuffle, seed)
         if drop_last and not pad:
             raise InvalidArgument("sampler: expected drop_last or pad=False, got both: one cuts the tail, the other keeps it; leave one out")
         self.drop_last, self.pad = drop_last, pad
+        self.shares = self._checked(shares) if shares is not None else self._launchers()
         self._told_of_unequal = False
-        if not pad and self.num_replicas > 1:
+        if self.num_replicas > 1 and (self.shares or not pad):
             _loaders.tell_samplers()
+
+    def _launchers(self) -> List[int]:
+        """The launcher's shares, where this sampler's ranks are the job's."""
+        shares = unequal_shares()
+        return shares if len(shares) == self.num_replicas and self.rank == own_rank() else []
+
+    def _checked(self, shares: Sequence[int]) -> List[int]:
+        numbers = [_whole("shares", share) for share in shares]
+        if numbers and (len(numbers) != self.num_replicas or min(numbers) < 1):
+            raise InvalidArgument(f"sampler: expected {self.num_replicas} shares of at least 1, one a rank, got {numbers}; leave them out for equal ones")
+        return numbers
 
     def __len__(self) -> int:
         return self._samples_of(self.rank)
 
     def _samples_of(self, rank: int) -> int:
+        if self.shares:
+            full = self._left() // sum(self.shares)
+            return full * self.shares[rank] + self._parts(full)[rank]
         rest = self._left() % self.num_replicas
         has_more = not self.drop_last and (rest > 0 if self.pad else rank < rest)
         return self._left() // self.num_replicas + int(has_more)
+
+    def _parts(self, batch: int) -> List[int]:
+        """The samples of each rank in a global batch that is divided by shares. One of a smaller last one goes to each rank at
+        least, unless it is not padded."""
+        left = self._left() - batch * sum(self.shares)
+        if left >= sum(self.shares):
+            return self.shares
+        if left <= 0 or self.drop_last:
+            return [0] * self.num_replicas
+        return divided(max(left, self.num_replicas), self.shares, 1) if self.pad else divided(left, self.shares, 0)
+
+    def _counts(self, batch: int) -> Tuple[int, int]:
+        if not self.shares and not self.pad:
+            raise FailedPrecondition("sampler: expected shares, or padding, for the weight of a batch, got pad=False, with which it depends on the "
+                                     "batch size; leave pad=False out in training")
+        if not self.shares:
+            return 1, self.num_replicas
+        parts = self._parts(batch)
+        if batch < 0 or parts[self.rank] == 0:
+            self._refuse_batch(batch, -(-len(self) // self.shares[self.rank]))
+        return parts[self.rank], sum(parts)
+
+    def _global_batch(self, batch_size: Optional[int]) -> int:
+        return sum(self.shares) or super()._global_batch(batch_size)
 
     def begin_batches(self, batch_size: int, drop_last: bool) -> None:
         """A DataLoader begins an epoch. In training, a rank with fewer batches than others goes on to the next one without them.
         Whether this loop averages gradients, or is within model.join(), cannot be seen here."""
         import torch
-        most, least = (self._samples_of(rank) // batch_size if drop_last else -(-self._samples_of(rank) // batch_size)
-                       for rank in (0, self.num_replicas - 1))
-        if self.rank != 0 or most == least or self._told_of_unequal or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        if self.shares and (batch_size != self.shares[self.rank] or drop_last):
+            raise FailedPrecondition(
+                f"sampler: expected batches of this rank's share, {self.shares[self.rank]} of [{', '.join(map(str, self.shares))}], and drop_last of the "
+                f"sampler alone, got a batch size of {batch_size}{' and drop_last of the loader' if drop_last else ''} (rank {self.rank}); give "
+                "batch_size=muster.batch_share(), or shares=() for as many samples on every rank; put torch.no_grad() around an evaluation")
+        batches = [self._samples_of(rank) // size if drop_last else -(-self._samples_of(rank) // size)
+                   for rank, size in enumerate(self.shares or [batch_size] * self.num_replicas)]
+        self._warn_of_unequal(max(batches), min(batches))
+
+    def _warn_of_unequal(self, most: int, least: int) -> None:
+        if self.rank != 0 or most == least or self._told_of_unequal:
             return
         self._told_of_unequal = True
         warnings.warn(f"sampler: expected as many batches on every rank in training, got {most} on some and {least} on others in epoch "
                       f"{self.epoch}; if this loop trains with averaged gradients, those of different epochs are averaged, or ranks wait "
                       "for ever: leave pad=False out there, or train within model.join(); leave it where the loop is within it, or averages "
-                      "nothing; put torch.no_grad() around the loop of an evaluation", stacklevel=4)
+                      "nothing; put torch.no_grad() around the loop of an evaluation", stacklevel=5)
 
     def __iter__(self) -> Iterator[int]:
         self._begin()
         order = self._order()
-        first = self._consumed + self.rank
-        return iter([order[(first + i * self.num_replicas) % len(order)] for i in range(len(self))])
+        return iter([order[place % len(order)] for place in self._places()])
+
+    def _places(self) -> Iterator[int]:
+        """Of this rank's samples in the order of the epoch: every num_replicas-th one, or its part of each global batch."""
+        if not self.shares:
+            return iter(range(self._consumed + self.rank, self._consumed + self.rank + len(self) * self.num_replicas, self.num_replicas))
+        batches = self._left() // sum(self.shares) + 1
+        begins = ((self._consumed + batch * sum(self.shares), self._parts(batch)) for batch in range(batches))
+        return (begin + sum(parts[:self.rank]) + i for begin, parts in begins for i in range(parts[self.rank]))
 
 
 class WeightedSampler(DistributedSampler):
@@ -202,13 +278,13 @@ class WeightedSampler(DistributedSampler):
 
     def __init__(self, weights: Sequence[float], num_samples: Optional[int] = None, replacement: bool = True, *,
                  num_replicas: Optional[int] = None, rank: Optional[int] = None, seed: int = 0, drop_last: bool = False,
-                 pad: bool = True) -> None:
+                 pad: bool = True, shares: Optional[Sequence[int]] = None) -> None:
         import torch
         self._weights = torch.as_tensor(weights if hasattr(weights, "__len__") else list(weights), dtype=torch.double)
         if self._weights.dim() != 1:
             raise InvalidArgument(f"sampler: expected a weight of each sample, got a tensor of the shape {tuple(self._weights.shape)}; "
                                   "give one of one dimension")
-        super().__init__(self._weights.numel(), num_replicas, rank, True, seed, drop_last, pad=pad)
+        super().__init__(self._weights.numel(), num_replicas, rank, True, seed, drop_last, pad=pad, shares=shares)
         possible = int((self._weights > 0).sum())
         if not bool(torch.isfinite(self._weights).all()) or bool((self._weights < 0).any()) or possible == 0:
             raise InvalidArgument("sampler: expected weights of 0 or more, some above 0, got others, or NaN or infinity; correct them")
@@ -225,10 +301,13 @@ class WeightedSampler(DistributedSampler):
 
 class CostBalancedSampler(_Sampler):
     """Batches whose costs (lengths of texts, sizes of graphs) are as equal over the ranks as possible. Each global batch has
-    the same samples with any number of ranks.
+    the same samples with any number of ranks. A rank with longer samples has fewer of them, so a loss that is a mean over them
+    is multiplied by `weight`.
 
     >>> sampler = muster.CostBalancedSampler(lengths, global_batch=256)
     >>> loader = DataLoader(data, batch_sampler=sampler)
+    >>> for number, batch in enumerate(loader):
+    ...     (loss(model(batch)) * sampler.weight(number)).backward()
     """
 
     def __init__(self, costs: Sequence[float], global_batch: int, *, num_replicas: Optional[int] = None, rank: Optional[int] = None,
@@ -242,6 +321,12 @@ class CostBalancedSampler(_Sampler):
             raise InvalidArgument(f"sampler: expected a global batch of at least {self.num_replicas}, one sample a rank, got {global_batch}; "
                                   "give a larger one")
         self.global_batch, self.drop_last = global_batch, drop_last
+        self._given: List[Tuple[int, int]] = []  # this rank's samples, and all, of the batches of this epoch until now
+
+    def _counts(self, batch: int) -> Tuple[int, int]:
+        if not 0 <= batch < len(self._given):
+            self._refuse_batch(batch, len(self._given))
+        return self._given[batch]
 
     def _global_batch(self, batch_size: Optional[int]) -> int:
         return self.global_batch
@@ -252,12 +337,15 @@ class CostBalancedSampler(_Sampler):
     def __iter__(self) -> Iterator[List[int]]:
         self._begin()
         order = self._order()
+        given = self._given = []  # a loader reads ahead of its loop
         for batch in range(len(self)):
             begin = self._consumed + batch * self.global_batch
             # A last batch with fewer samples than ranks is filled up from the order's beginning.
             size = max(min(self.global_batch, self._left() - batch * self.global_batch), self.num_replicas)
             samples = [order[(begin + i) % len(order)] for i in range(size)]
-            yield [samples[i] for i in part_by_cost([self._costs[sample] for sample in samples], self.num_replicas, self.rank)]
+            mine = part_by_cost([self._costs[sample] for sample in samples], self.num_replicas, self.rank)
+            given.append((len(mine), size))
+            yield [samples[i] for i in mine]
 
 
 def part_by_cost(costs: Sequence[float], ranks: int, rank: int) -> List[int]:
@@ -276,6 +364,24 @@ def part_by_cost(costs: Sequence[float], ranks: int, rank: int) -> List[int]:
         if least == rank:
             mine.append(place)
     return sorted(mine)
+
+
+def divided(total: int, shares: Sequence[int], least: int) -> List[int]:
+    """In proportion to the shares, by largest remainder. Each part is at least `least`, 0 or 1; what that adds is taken from the
+    largest part.
+
+    >>> divided(5, [6, 3, 1], 1)
+    [3, 1, 1]
+    """
+    parts = [total * share // sum(shares) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda rank: -(total * shares[rank] % sum(shares)))
+    for rank in by_remainder[:total - sum(parts)]:
+        parts[rank] += 1
+    for rank, part in enumerate(parts):
+        if part < least:
+            parts[rank] = least
+            parts[parts.index(max(parts))] -= 1
+    return parts
 
 
 def _whole(name: str, value: Any) -> int:

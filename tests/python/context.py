@@ -196,4 +196,39 @@ def mix():
     print(f"rank {ctx.rank} of {ctx.world_size}: ok")
 
 
-{"meet": meet, "stop": stop, "stop slowly": stop, "wait": wait, "interrupt": interrupt, "again": again, "rounds": rounds, "load": load, "mix": mix}[sys.argv[1]]()
+def shares():
+    """Each rank has its share of each global batch, and the weighted gradients are those of the whole one."""
+    from torch.utils.data import DataLoader, DistributedSampler
+    data = torch.arange(13.0)[:, None]
+    mine = muster.batch_share()
+    net = torch.nn.Linear(1, 1)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+
+    def gradient(rows, weight=1.0):
+        net.zero_grad()
+        (model(data[rows]).square().mean() * weight).backward()
+        return net.weight.grad.clone()
+
+    sampler = muster.DistributedSampler(data, seed=3)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        order = torch.randperm(13, generator=torch.Generator().manual_seed(3 + epoch)).split(5)
+        batches = list(DataLoader(range(13), batch_size=mine, sampler=sampler))
+        assert len(batches) == 3 and [len(batch) for batch in batches[:2]] == [mine, mine]
+        for number, (batch, whole) in enumerate(zip(batches, order)):
+            assert torch.allclose(gradient(batch, sampler.weight(number)), gradient(whole)), (epoch, number)
+    for words, loader in (("expected batches of this rank's share", DataLoader(range(13), batch_size=4, sampler=sampler)),
+                          ("drop_last of the sampler alone", DataLoader(range(13), batch_size=mine, sampler=sampler, drop_last=True)),
+                          ("expected muster.DistributedSampler with a batch size of", DataLoader(range(13), batch_size=mine, sampler=DistributedSampler(range(13))))):
+        try:
+            list(loader)
+            sys.exit(f"no error: {words}")
+        except muster.FailedPrecondition as error:
+            assert words in str(error), error
+        with torch.no_grad():
+            list(loader)
+    assert len(list(DataLoader(range(13), batch_size=4, sampler=muster.DistributedSampler(13, shares=())))) == 2
+    print(f"rank {ctx.rank} of {ctx.world_size}: ok")
+
+
+{"meet": meet, "stop": stop, "stop slowly": stop, "wait": wait, "interrupt": interrupt, "again": again, "rounds": rounds, "load": load, "mix": mix, "shares": shares}[sys.argv[1]]()

@@ -125,6 +125,9 @@ class UnderTheLauncher(ContextTest):
         self.assertEqual((line["step"], line["loss"], line["top1"]), (1, 0.5, 0.5))
         self.assertAlmostEqual(sum(share for name, share in line.items() if name.startswith("time/")), 1)
 
+    def test_unequal_shares_are_parts_of_one_global_batch(self):
+        self.assert_all_ok(2, self.launch("-n", "2", "--global-batch", "5", argv=["shares"]))
+
     def test_the_time_of_a_loader_is_seen(self):
         said = self.launch("-n", "1", argv=["load"])
         self.assertRegex(said, r"time of 25 steps on 1 rank: .*data [1-9]\d* %, checkpoint [1-9]\d* %")

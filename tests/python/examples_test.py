@@ -15,7 +15,7 @@ MOST_LINES = 40
 SAYS = {
     "a_gpu_each": r"best: width 64, rate 0.5: loss 0.031",
     "accumulation": r"True \[",
-    "balanced": r"^\[\d+, \d+\]$",
+    "balanced": r"^\[\(\d+, (-?[\d.]+)\), \(\d+, \1\)\]$",
     "by_function": r"\[\(0, 0, 2\), \(1, 1, 2\)\]",
     "by_rank": r"rank 1 has .*cpu",
     "by_score": r"\[\(0, 32\), \(1, 32\)\]",
@@ -50,6 +50,18 @@ class Examples(PackageCase):
                               text=True, timeout=300, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, SAYS[name])
+
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_unequal_batches_train_as_one_process_does(self):
+        code, out, err = self.run_script(f"""
+            import sys
+            sys.path.insert(0, {str(EXAMPLES)!r})
+            import balanced, muster
+            one, many = (muster.spawn(balanced.train, n=n, quiet=True) for n in (1, 3))
+            assert sum(tokens for tokens, _ in many) == one[0][0], (one, many)
+            print([abs(bias - one[0][1]) < 1e-5 for _, bias in many])
+            """, python=TORCH_PYTHON, OMP_NUM_THREADS="1")
+        self.assertEqual((code, out), (0, "[True, True, True]\n"), err)
 
 
 class Peers(PackageCase):

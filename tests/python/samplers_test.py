@@ -219,6 +219,47 @@ class Mistakes(unittest.TestCase):
                          list(muster.WeightedSampler([1.0, 2.0, 3.0], num_replicas=1, rank=0)))
 
 
+class Shares(unittest.TestCase):
+    """As DistributedSampler.* (tests/data/distributed_sampler_test.cc) of C++."""
+
+    def test_ranks_have_parts_of_what_one_process_takes(self):
+        for size in (9, 10, 11, 13, 29, 30, 31):
+            for shares in ([2, 3, 5], [4, 3, 3], [1, 8, 1]):
+                for how in ({}, {"drop_last": True}, {"pad": False}):
+                    order = list(muster.DistributedSampler(size, 1, 0, seed=7))
+                    samplers = [muster.DistributedSampler(size, 3, rank, seed=7, shares=shares, **how) for rank in range(3)]
+                    parts = [list(BatchSampler(sampler, share, False)) for sampler, share in zip(samplers, shares)]
+                    self.assertEqual([len(sampler) for sampler in samplers], [sum(map(len, part)) for part in parts])
+                    for number in range(size // 10):
+                        self.assertEqual(sum((part[number] for part in parts), []), order[10 * number:10 * number + 10])
+                        self.assertEqual([sampler.weight(number) for sampler in samplers], [3 * share / 10 for share in shares])
+                    rest, left = sum((part[size // 10] for part in parts if len(part) > size // 10), []), order[size // 10 * 10:]
+                    if how.get("drop_last"):
+                        self.assertEqual(rest, [])
+                    elif how or len(left) >= 3:
+                        self.assertEqual(rest, left)
+                    elif left:
+                        self.assertEqual(rest, (left + order)[:3], "a sample a rank")
+
+    def test_an_epoch_goes_on_behind_whole_global_batches(self):
+        sampler = muster.DistributedSampler(100, 2, 0, seed=1, shares=[6, 2])
+        state = sampler.state_dict(batches=3, batch_size=6)
+        self.assertEqual((state["consumed"], state["global_batch"]), (24, 8))
+        after = muster.DistributedSampler(100, 1, 0, seed=1)
+        after.load_state_dict(state, batch_size=8)
+        self.assertEqual(list(after), list(muster.DistributedSampler(100, 1, 0, seed=1))[24:])
+
+    def test_wrong_shares_and_batches_are_named(self):
+        for wrong in [1], [1, 0], [1, 2, 3]:
+            self.assertRaisesRegex(muster.InvalidArgument, "2 shares of at least 1, one a rank, got", muster.DistributedSampler, 10, 2, 0, shares=wrong)
+        sampler = muster.DistributedSampler(10, 2, 1, shares=[3, 2])
+        for wrong in -1, 2:
+            self.assertRaisesRegex(muster.InvalidArgument, rf"a batch of the 2 that the epoch .*, got number {wrong} \(rank 1\)", sampler.weight, wrong)
+        self.assertRaisesRegex(muster.FailedPrecondition, r"share, 2 of \[3, 2\], .* got a batch size of 3 \(rank 1\)", list, DataLoader(range(10), 3, sampler=sampler))
+        self.assertEqual(muster.DistributedSampler(10, 2, 1).weight(7), 1)
+        self.assertRaisesRegex(muster.FailedPrecondition, "got pad=False", muster.DistributedSampler(11, 2, 1, pad=False).weight, 0)
+
+
 class Weighted(unittest.TestCase):
     def test_together_the_ranks_draw_what_one_process_draws(self):
         weights = torch.rand(50, generator=torch.Generator().manual_seed(1)).tolist()
@@ -260,6 +301,20 @@ class CostBalanced(unittest.TestCase):
     def test_as_in_cpp(self):
         parts = [list(muster.CostBalancedSampler([1, 5, 2, 3, 8, 1], 6, num_replicas=2, rank=rank, shuffle=False)) for rank in range(2)]
         self.assertEqual(parts, [[[2, 4]], [[0, 1, 3, 5]]])
+
+    def test_a_weight_is_of_the_loops_batch(self):
+        costs = [float(1 + i * i % 13) for i in range(30)]
+        samplers = [muster.CostBalancedSampler(costs, 8, num_replicas=3, rank=rank) for rank in range(3)]
+        self.assertRaisesRegex(muster.InvalidArgument, "of the 0 that the epoch has given until now, got number 0", samplers[0].weight, 0)
+        for epoch in range(2):
+            parts = []
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+                parts.append([(len(batch), sampler.weight(number)) for number, batch in
+                              enumerate(DataLoader(range(30), batch_sampler=sampler, num_workers=1, prefetch_factor=2))])
+            for batch, together in zip(zip(*parts), (8, 8, 8, 6)):
+                self.assertEqual([weight for _, weight in batch], [3 * mine / together for mine, _ in batch])
+        self.assertGreater(len({mine for part in parts for mine, _ in part}), 1)
 
     def test_a_loader_takes_it(self):
         sampler = muster.CostBalancedSampler([1.0] * 10, 4, num_replicas=2, rank=0)
