@@ -114,9 +114,10 @@ def _limit(timeout: Union[None, float, timedelta], facts: Mapping[str, Any]) -> 
     if timeout is None:
         return _DEFAULT_TIMEOUT
     seconds: Any = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if not isinstance(seconds, numbers.Real) or isinstance(seconds, bool) or not seconds > 0:
+    is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if not is_number or not seconds > 0:
         raise InvalidArgument(f"muster.init: expected a timeout above 0, in seconds or as a timedelta, got {timeout!r}; correct it")
-    return timedelta(seconds=min(float(seconds), _LONGEST_TIMEOUT))
+    return timedelta(seconds=float(min(seconds, _LONGEST_TIMEOUT)))
 
 
 def _take_group(dist: Any) -> None:
