@@ -30,6 +30,7 @@ class Channel:
     connection."""
 
     def __init__(self, on_hello: Take, across_hosts: bool = False) -> None:
+        _fill_standard_descriptors()
         self._on_hello = on_hello
         self._key = secrets.token_bytes(32)
         self._folder: Optional[str] = None
@@ -95,6 +96,20 @@ class Channel:
         """The folder is the parent's."""
         self._closed = True
         self._listener.close()
+
+
+def _fill_standard_descriptors() -> None:
+    """A program that a service has started may have closed them. What is opened next would get their numbers, and a child its own
+    input or output instead of it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null == number:
+                os.set_inheritable(null, True)
+            else:  # another thread has opened it meanwhile
+                os.close(null)
 
 
 def _private_folder() -> str:

@@ -7,10 +7,12 @@ import multiprocessing.process
 import multiprocessing.spawn
 import os
 import pickle
+import socket
 import sys
 import types
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+from muster._python_path import working_folder
 from muster.errors import FailedPrecondition, InvalidArgument
 
 # Set while a started process runs the program's main module again, to find the functions in it.
@@ -34,6 +36,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     """The call as bytes. Functions of importable modules and of the main script go by name; those of notebooks, lambdas and
     functions within functions go by value, which needs cloudpickle. The call is made in the folder of now; one that `stays` is
     made in that of its process."""
+    working_folder(what)
     if not callable(function):
         raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
     _refuse_what_only_begins(function, what)
@@ -140,6 +143,10 @@ def _preparation(needs_main: bool) -> dict[str, Any]:
 
 def _prepare(data: dict[str, Any]) -> None:
     global _importing_main
+    folder = data.get("dir")
+    if folder is not None and not os.path.isdir(folder):
+        raise FailedPrecondition(f"muster: expected '{folder}' to be there, the working folder of the call, got none on {socket.gethostname()}; "
+                                 "keep it until the function has begun, or change to another before the call")
     _importing_main = True
     try:
         multiprocessing.spawn.prepare(data)

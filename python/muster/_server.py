@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from muster._forks import owned_by_this_process
 from muster._program import program
+from muster._python_path import working_folder
 from muster._version import __version__
 from muster.errors import Unavailable
 
@@ -62,7 +63,7 @@ class TaskServer:
         """Starts a task on these GPUs (UUIDs; none: on CPUs)."""
         self._say({"muster": "start", "id": number, "name": _bytes_text(name), "argv": [_bytes_text(word) for word in argv],
                    "environment": [_bytes_text(f"{key}={value}") for key, value in environment.items()],
-                   "directory": _bytes_text(os.getcwd()), "ranks": ranks, "attempt": attempt, "devices": list(devices), "units": units,
+                   "directory": _bytes_text(working_folder("muster.Executor")), "ranks": ranks, "attempt": attempt, "devices": list(devices), "units": units,
                    "memory_bytes": memory_bytes, "cpus": 0, "bound": "", "log": _bytes_text(log)})
 
     def end(self, number: int, grace_seconds: float) -> None:

@@ -22,7 +22,7 @@ from muster._threads import Timers
 from muster._waiting import Waiting
 from muster._waits import wait_until
 from muster._worker import Worker, answer_of, tell
-from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
+from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import TaskFailed
 
 CALL = "MUSTER_CALL_ID"
@@ -232,7 +232,7 @@ class TaskRunner:
                         task.environment)
         except Exception as error:
             self._places.give_back(share)
-            self._fail(task, f"could not be started: {error!r}")
+            self._fail(task, f"could not be started: {error if isinstance(error, Error) else repr(error)}")
             return
         self._running[task.number] = task
         if task.time_limit is not None:
@@ -265,7 +265,7 @@ class TaskRunner:
             except Exception as error:
                 self._places.give_back(share)
                 self._waiting.remove(task)
-                self._fail(task, f"could not be started: {error!r}")
+                self._fail(task, f"could not be started: {error if isinstance(error, Error) else repr(error)}")
                 return True
         return False
 

@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, List, Optional, Set, Union
 
 from muster._flags import DeviceName, gpus_text
 from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing
+from muster._python_path import working_folder
 from muster._request import Futures, request_of, whole_number
 from muster._task import Task, TaskFuture
 from muster._task_runner import TaskRunner
@@ -52,7 +53,7 @@ class Executor(concurrent.futures.Executor):
                                   "GPU; leave one out")
         if cpu_slots is not None:
             cpu_slots = whole_number("muster.Executor", "cpu_slots", cpu_slots, 1)
-        folder = os.path.abspath(run_dir or os.path.join("runs", _new_name()))
+        folder = os.path.abspath(os.path.join(working_folder("muster.Executor"), run_dir or os.path.join("runs", _new_name())))
         self._runner = TaskRunner(folder, _uuids(gpus), cpu_slots, warm, lease)
         _live.add(self)
 

@@ -64,6 +64,44 @@ class Spawn(PackageCase):
             True
             """)
 
+    def test_closed_standard_descriptors_do_no_harm(self):
+        for closed in "02", "12", "012":
+            code, _, err = self.run_script(script("""
+                if __name__ == "__main__":
+                    for number in map(int, os.environ["CLOSED"]):
+                        os.close(number)
+                    with muster.Executor() as pool:
+                        told = muster.spawn(muster.rank, n=2, quiet=True), pool.submit(muster.rank).result()
+                    pathlib.Path("told").write_text(repr(told))
+                """), CLOSED=closed)
+            self.assertEqual(code, 0, err)
+            self.assertEqual((self.folder / "told").read_text(), "([0, 1], 0)", closed)
+            (self.folder / "told").unlink()
+
+    def test_a_working_folder_that_is_gone_is_named(self):
+        self.must_print(script("""
+            def says(call):
+                try:
+                    call()
+                except muster.Error as error:
+                    print(type(error).__name__, str(error).partition(",")[0])
+            if __name__ == "__main__":
+                pool = muster.Executor(cpu_slots=1)
+                here = os.getcwd()
+                os.mkdir("there")
+                os.chdir("there")
+                os.rmdir("../there")
+                for call in lambda: muster.spawn(muster.rank, n=1), muster.Executor, lambda: pool.submit(muster.rank):
+                    says(call)
+                os.chdir(here)
+                print(pool.submit(muster.rank).result())
+            """), """\
+            FailedPrecondition muster.spawn: expected a working folder
+            FailedPrecondition muster.Executor: expected a working folder
+            FailedPrecondition muster.Executor.submit: expected a working folder
+            0
+            """)
+
     def test_a_killed_rank_is_named(self):
         self.must_print(script("""
             import signal
