@@ -9,11 +9,12 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import types
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence, Type
 
 from muster._python_path import working_folder
-from muster.errors import FailedPrecondition, InvalidArgument
+from muster.errors import FailedPrecondition, InvalidArgument, text_of
 
 # Set while a started process runs the program's main module again, to find the functions in it.
 _importing_main = False
@@ -132,6 +133,7 @@ def _why_not(function: Callable[..., Any], first: Optional[Exception]) -> str:
 
 def _preparation(needs_main: bool) -> dict[str, Any]:
     """What multiprocessing's spawn tells a child of the place: sys.path, sys.argv, the folder, and the main module."""
+    vars(sys.modules["__main__"]).setdefault("__spec__", None)  # a debugger leaves it out, and multiprocessing asks for it
     data: dict[str, Any] = multiprocessing.spawn.get_preparation_data("muster")
     for key in ("authkey", "log_to_stderr", "log_level", "start_method", "name"):
         data.pop(key, None)
@@ -168,19 +170,48 @@ def pack_result(result: Any, what: str) -> bytes:
                         "arrays or tensors of the CPU, or a path") from None
 
 
+def unpack_result(packed: bytes, what: str) -> Any:
+    """The result, or TypeError with what keeps it from being made here."""
+    try:
+        return pickle.loads(packed)
+    except BaseException as error:  # a class's own __setstate__ may raise anything
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        raise TypeError(f"{what}: expected a result that this process can make again, got {type(error).__name__}: {text_of(error)}; return numbers, "
+                        "arrays or tensors of the CPU, or a path") from error
+
+
 def pack_exception(error: BaseException) -> Optional[bytes]:
     """An exception as bytes; None where it cannot be pickled, or not be made again."""
     stripped = error.with_traceback(None)
-    return _that_can_be_made_again(stripped, pickle.dumps) or _that_can_be_made_again(stripped, _dumps_by_value)
+    ways = ((stripped, pickle.dumps), (stripped, _dumps_by_value), (_WithoutInit(stripped), pickle.dumps), (_WithoutInit(stripped), _dumps_by_value))
+    return next((packed for packed in (_that_can_be_made_again(value, dumps) for value, dumps in ways) if packed), None)
 
 
-def _that_can_be_made_again(error: BaseException, dumps: Callable[[BaseException], bytes]) -> Optional[bytes]:
+def _that_can_be_made_again(value: Any, dumps: Callable[[Any], bytes]) -> Optional[bytes]:
     try:
-        packed = dumps(error)
+        packed = dumps(value)
         pickle.loads(packed)
         return packed
     except Exception:
         return None
+
+
+class _WithoutInit:
+    """Pickled in an exception's place, whose __init__ has other arguments than those that it kept."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._made_of = type(error), error.args, error.__dict__
+
+    def __reduce__(self) -> Any:
+        return _made_without_init, self._made_of
+
+
+def _made_without_init(kind: Type[BaseException], args: Any, members: Mapping[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(members)
+    return error
 
 
 def _dumps_by_value(value: Any) -> bytes:

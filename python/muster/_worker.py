@@ -2,12 +2,11 @@
 other."""
 from __future__ import annotations
 
-import pickle
 import threading
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, Optional
 
-from muster._function import unpack_exception
+from muster._function import unpack_exception, unpack_result
 from muster._log_file import size_of_log
 from muster._places import Share
 from muster._task import Task
@@ -64,8 +63,8 @@ def tell(task: Task, answer: Dict[str, Any]) -> None:
     """Gives the task's future what its function returned or raised."""
     if answer["kind"] == "returned":
         try:
-            result = pickle.loads(answer["result"])
-        except BaseException as unreadable:  # a class's own __setstate__ may raise anything
+            result = unpack_result(answer["result"], f"task '{task.name}'")
+        except TypeError as unreadable:
             task.future.set_exception(unreadable)
             return
         task.future.set_result(result)

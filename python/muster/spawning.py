@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from muster._channel import ADDRESS, KEY, Channel, send_call
 from muster._flags import DeviceName, gpus_text, scores_table
-from muster._function import name_of, pack, refuse_while_importing, unpack_exception
+from muster._function import name_of, pack, refuse_while_importing, unpack_exception, unpack_result
 from muster._job_process import JobProcess
 from muster._keywords import by_keywords
 from muster._plain import plain_value
@@ -158,7 +158,7 @@ class _Job:
             ranks = ", ".join(str(rank) for rank in missing) or "of any rank"
             raise RanksFailed(f"muster.spawn: expected a result of every rank, got none of rank {ranks}: it ended with exit code 0 "
                               f"before '{self._name}' returned (os._exit or sys.exit in it?)", run_dir=self._run_dir, exit_code=0)
-        return [pickle.loads(self._returned[rank]) for rank in range(self._world_size)]
+        return [unpack_result(self._returned[rank], f"muster.spawn: rank {rank}") for rank in range(self._world_size)]
 
     def _failure_beside_others(self, ranks: List[int]) -> Error:
         told = self._raised[ranks[0]]

@@ -83,8 +83,32 @@ class Futures(PackageCase):
             def one(): return 1
             if __name__ == "__main__":
                 with muster.Executor(cpu_slots=1) as pool:
-                    print(repr(pool.submit(bad).exception()), pool.submit(one).result())
-            """), "SystemExit(3) 1\n")
+                    print(pool.submit(bad).exception(), pool.submit(one).result())
+                try:
+                    muster.spawn(bad, n=1, quiet=True)
+                except TypeError as error:
+                    print(str(error).partition(";")[0], repr(error.__cause__))
+            """), """\
+            task 'bad': expected a result that this process can make again, got SystemExit: 3; return numbers, arrays or tensors of the CPU, or a path 1
+            muster.spawn: rank 0: expected a result that this process can make again, got SystemExit: 3 SystemExit(3)
+            """)
+
+    def test_an_exception_whose_init_has_other_arguments_comes_back(self):
+        self.must_print(script("""
+            class TooHot(Exception):
+                def __init__(self, where, degrees):
+                    super().__init__(f"{where}: {degrees} degrees")
+                    self.degrees = degrees
+            def burn(): raise TooHot("here", 90)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    error = pool.submit(burn).exception()
+                    print(repr(error), error.degrees)
+                try:
+                    muster.spawn(burn, n=1, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(repr(failed.__cause__), failed.__cause__.degrees)
+            """), "TooHot('here: 90 degrees') 90\nTooHot('here: 90 degrees') 90\n")
 
 
 class Values(PackageCase):

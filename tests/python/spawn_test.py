@@ -2,6 +2,7 @@
 import os
 import signal
 import subprocess
+import sys
 import unittest
 
 from package import ROOT, TORCH_PYTHON, PackageCase
@@ -63,6 +64,15 @@ class Spawn(PackageCase):
             True True False
             True
             """)
+
+    def test_under_a_debugger(self):
+        self.write(script("""
+            if __name__ == "__main__":
+                print(muster.spawn(muster.rank, n=2, quiet=True))
+            """), "debugged.py")
+        done = subprocess.run([sys.executable, "-B", "-m", "pdb", "-c", "continue", "-c", "quit", "debugged.py"], cwd=self.folder, env=self.environment,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+        self.assertIn("[0, 1]\n", done.stdout, done.stderr)
 
     def test_closed_standard_descriptors_do_no_harm(self):
         for closed in "02", "12", "012":
