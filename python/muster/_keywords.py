@@ -11,7 +11,7 @@ _VALUES = ("sequential", "list", "fastest", "memory", "topology", "spread", "pac
 # Flags that need no value.
 _SWITCHES = ("no_lease", "no_gpu_check", "no_auth", "quiet", "wait")
 _ENDS = r"(?![\w-]|[,.:]\w)"
-_VALUE = rf"(?P<word>(?:{'|'.join(sorted(_VALUES, key=len, reverse=True))})(?::[A-Z]\b)?){_ENDS}|(?P<number>\d+){_ENDS}|[A-Z]{{2,}}{_ENDS}"
+_VALUE = rf"(?P<word>(?:{'|'.join(sorted(_VALUES, key=len, reverse=True))}|\d+[KMGT]iB)(?::[A-Z]\b)?){_ENDS}|(?P<number>\d+){_ENDS}|[A-Z]{{2,}}{_ENDS}"
 _SCORES = re.compile(r"measure them with `muster bench device`, or give `muster run` --scores FILE with all of them")
 
 
@@ -34,6 +34,8 @@ def by_keywords(message: str) -> str:
     'n: expected a number from 1, got 0'
     >>> by_keywords("lease: expected free GPUs; wait for them with --wait, or give others with --gpus")
     'lease: expected free GPUs; wait for them with wait=True, or give others with gpus'
+    >>> by_keywords("--policy memory: expected how much free memory a rank needs, got nothing; give --rank-memory 20GiB")
+    'policy="memory": expected how much free memory a rank needs, got nothing; give rank_memory="20GiB"'
     """
     message = re.sub(r"^plan: (expected .*?) at request\.(\w+(?:\[\d+\])?)", r"\2: \1", message)
     message = _SCORES.sub("give scores= with all of them, or select those that have one by gpus=", message)

@@ -5,12 +5,12 @@ import atexit
 import gc
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from muster import _abi, _meet, _stops, spans
 from muster._forks import owned_by_this_process
 from muster._join import Joined, join, refuse_others
-from muster.errors import FailedPrecondition
+from muster.errors import FailedPrecondition, InvalidArgument
 from muster.rank import attempt, batch_share, run_dir
 
 if TYPE_CHECKING:
@@ -119,15 +119,15 @@ class Context:
             self._counts = True
             library.muster_count_outside_as(spans.category_number("compute"))
         if step is not None:
-            library.muster_note_step(int(step))
+            library.muster_note_step(_told("step", step, int))
         if samples is not None:
-            library.muster_note_samples(int(samples))
+            library.muster_note_samples(_told("samples", samples, int))
         if loss is not None:
             self._note_loss(loss)
 
     def _note_loss(self, loss: Any) -> None:
         library = _abi.library()
-        if getattr(loss, "is_cuda", False):
+        if getattr(loss, "is_cuda", False) and loss.numel() == 1:
             import torch
             if self._pending is not None and self._pending[1].query():
                 library.muster_note_loss(float(self._pending[0]))
@@ -138,7 +138,7 @@ class Context:
                 copied.record(torch.cuda.current_stream(self.device))
                 self._pending = (copy, copied)
             return
-        library.muster_note_loss(float(loss.detach() if hasattr(loss, "detach") else loss))
+        library.muster_note_loss(_told("loss", loss.detach() if hasattr(loss, "detach") else loss, float))
 
     def stop_requested(self) -> bool:
         """Whether this rank was asked to stop: by SIGTERM (from muster run, a scheduler or a time limit), SIGUSR1 or SIGINT.
@@ -201,6 +201,17 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<muster.Context: rank {self.rank} of {self.world_size} on {self.device}>"
+
+
+def _told(what: str, value: Any, kind: Callable[[Any], float]) -> float:
+    """A number as the C interface takes it."""
+    try:
+        number = kind(value)
+        if kind is float or -2**63 <= number < 2**63:
+            return number
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch's of several elements is a RuntimeError in older ones
+        pass
+    raise InvalidArgument(f"ctx.note: expected one number as {what}, got {value!r}; correct it")
 
 
 def collective_device(device: torch.device) -> Any:

@@ -12,7 +12,7 @@ from muster import spans
 from muster._folder_lock import lock_folder
 from muster._plain import plain_value
 from muster.context import refuse_in_a_child
-from muster.errors import InvalidArgument
+from muster.errors import InvalidArgument, Unavailable
 from muster.rank import attempt, rank, run_dir, world_size
 
 if TYPE_CHECKING:
@@ -191,7 +191,10 @@ class _Writer:
     """The file of one folder."""
 
     def __init__(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"metrics: expected a folder that can be made, got '{folder}': {error.strerror} (rank 0); give another") from error
         lock_folder(folder, ".metrics.jsonl.lock")
         self.folder = folder
         self.path = os.path.join(folder, "metrics.jsonl")

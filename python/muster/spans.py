@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import os
 import threading
 from types import TracebackType
@@ -62,6 +63,8 @@ class span:  # noqa: N801: it is used as a function
     __slots__ = ("_name", "_category", "_entered")
 
     def __init__(self, name: str, category: Optional[str] = None) -> None:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"span: expected a text as its name, got {name!r}; write span({str(name)!r})")
         self._name = name
         self._category = category_number(category)
         self._entered: list[Optional[tuple[_abi.Span, bool]]] = []  # with whether the hook was told
@@ -71,7 +74,7 @@ class span:  # noqa: N801: it is used as a function
             self._entered.append(None)
             return self
         entered = _abi.Span()
-        _abi.library().muster_span_begin(ctypes.byref(entered), self._name.encode(), self._category)
+        _abi.library().muster_span_begin(ctypes.byref(entered), self._name.encode("utf-8", "backslashreplace"), self._category)
         self._entered.append((entered, _hook is not None))
         if _hook is not None:
             _hook(self._name)
@@ -88,6 +91,9 @@ class span:  # noqa: N801: it is used as a function
         _abi.library().muster_span_end(ctypes.byref(entered))
 
     def __call__(self, function: _Function) -> _Function:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(f"span: expected a function that returns its result, got the async function or generator '{function.__name__}', "
+                                  f"whose call only begins it; write `with muster.span({self._name!r}):` around what it does")
         name, category = self._name, None if self._category == _INHERITED else CATEGORIES[self._category]
 
         @functools.wraps(function)

@@ -261,6 +261,32 @@ for step in range(25):
         self.assertEqual(work.__name__, "work")
         with self.assertRaisesRegex(ValueError, "span: expected a category of other, compute"):
             muster.span("work", "sleep")
+        with self.assertRaisesRegex(muster.InvalidArgument, "span: expected a text as its name, got 3; "):
+            muster.span(3)
+
+    def test_a_span_of_a_function_that_only_begins_is_refused(self):
+        async def later(): pass
+        def values(): yield 1
+        for function in later, values:
+            with self.assertRaisesRegex(muster.InvalidArgument, f"generator '{function.__name__}', whose call only begins it; write `with muster.span"):
+                muster.span("work")(function)
+
+    def test_what_a_rank_notes_is_a_number(self):
+        script = """
+import muster
+from types import SimpleNamespace
+note = lambda **told: muster.Context.note(SimpleNamespace(_counts=True, _note_loss=None), **told)
+with muster.span("odd \\udcff\\0"):
+    note(step=3, samples=2.0)
+for wrong in {"step": 2**70}, {"step": float("nan")}, {"samples": "many"}:
+    try:
+        note(**wrong)
+    except muster.InvalidArgument as error:
+        print(error)
+"""
+        _, said = self.under_the_launcher(script, "-n", "1")
+        for part in "step, got 1180591620717411303424", "step, got nan", "samples, got 'many'":
+            self.assertIn(f"ctx.note: expected one number as {part}; correct it", said)
 
 
 class Backends(PackageTest):
@@ -403,6 +429,11 @@ signal.pause()"""
         for step in 10**400, float("nan"):
             with self.assertRaisesRegex(muster.InvalidArgument, "^metrics: expected the number of a step, got "):
                 muster.metrics(step, loss=1)
+
+    def test_a_folder_that_cannot_be_made_is_named(self):
+        (self.folder / "file").touch()
+        with self.assertRaisesRegex(muster.Unavailable, "^metrics: expected a folder that can be made, got '.*/file': File exists"):
+            muster.metrics(1, folder=self.folder / "file", loss=1)
 
     def test_a_mean_of_numbers_whose_sum_is_none(self):
         most = sys.float_info.max
