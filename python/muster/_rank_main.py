@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Optional
 
 from muster._channel import connect, next_call
 from muster._environment import unset_what_is_gone
@@ -40,11 +40,14 @@ def _print_into(path: str) -> None:
 
 
 def _make_call(connection: Connection, packed: bytes, rank: int) -> int:
+    own = os.getpid()
     try:
         result = pack_result(call_packed(packed), f"rank {rank}")
+        _end_a_child(own)
     except SystemExit:
         raise
     except BaseException as error:
+        _end_a_child(own, error)
         _tell_failure(connection, error)
         return 1
     _flush()
@@ -52,6 +55,16 @@ def _make_call(connection: Connection, packed: bytes, rank: int) -> int:
     connection.send_bytes(result)
     connection.recv()  # it has been read
     return 0
+
+
+def _end_a_child(own: int, error: Optional[BaseException] = None) -> None:
+    """One that the function has forked comes out of it too. The answer is its parent's."""
+    if os.getpid() == own:
+        return
+    if error is not None:
+        traceback.print_exception(type(error), error, _own_frames_left_out(error))
+    _flush()
+    os._exit(0 if error is None else 1)
 
 
 def _flush() -> None:

@@ -93,6 +93,24 @@ class Futures(PackageCase):
             muster.spawn: rank 0: expected a result that this process can make again, got SystemExit: 3 SystemExit(3)
             """)
 
+    def test_a_forked_child_does_not_answer_for_its_parent(self):
+        self.must_print(script("""
+            def fork():
+                if os.fork() == 0:
+                    return "the child's"
+                os.wait()
+                return "the parent's"
+            def fail():
+                if os.fork() == 0:
+                    raise ValueError("the child's")
+                return os.waitstatus_to_exitcode(os.wait()[1])
+            if __name__ == "__main__":
+                for warm in False, True:
+                    with muster.Executor(cpu_slots=1, warm=warm) as pool:
+                        print(pool.submit(fork).result(), pool.submit(fail).result(), pool.submit(fork).result())
+                print(muster.spawn(fork, n=1, quiet=True))
+            """), "the parent's 1 the parent's\nthe parent's 1 the parent's\n[\"the parent's\"]\n")
+
     def test_an_exception_whose_init_has_other_arguments_comes_back(self):
         self.must_print(script("""
             class TooHot(Exception):
@@ -156,7 +174,7 @@ class Values(PackageCase):
                     os.chdir("gone")
                     os.rmdir("../gone")
                     lost = pool._runner.add(lambda number: muster.executor.Task(number, "one", b"", muster._request.Need()), []).future
-                    print("task 'one' could not be started: FileNotFoundError" in str(lost.exception()))
+                    print("task 'one' could not be started: muster.Executor: expected a working folder" in str(lost.exception()))
                     os.chdir(here)
                     print(pool.submit(one).result())
             """), "True\n1\n")

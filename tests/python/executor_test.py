@@ -107,8 +107,11 @@ class Tasks(PackageCase):
 
     def test_an_exception_that_cannot_be_made_again_is_told(self):
         self.must_print(script("""
+            import threading
             class Bad(Exception):
-                def __init__(self, code, why): super().__init__(f"{code}: {why}")
+                def __init__(self, code, why):
+                    super().__init__(f"{code}: {why}")
+                    self.lock = threading.Lock()
             def fail(): raise Bad(3, "no")
             if __name__ == "__main__":
                 with muster.Executor() as pool:
