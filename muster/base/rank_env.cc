@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/rank_env_table.h"
 
 namespace muster {
@@ -43,27 +44,31 @@ constexpr Source kSources[] = {
 constexpr int64_t kFirstSpecialSlurmStep = 0xfffffff0;
 
 int env_int(const char* name, int otherwise) {
-  const auto value = get_env_int(name);
-  if (value && (*value < INT32_MIN || *value > INT32_MAX)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected a small integer in ", name, ", got ", *value));
-  }
-  return static_cast<int>(value.value_or(otherwise));
+  return get_env_count(name).value_or(otherwise);
 }
 
 // SLURM_STEP_TASKS_PER_NODE is "2(x3),1": 2 on each of the first three nodes, 1 on the fourth.
 std::optional<int> slurm_tasks_on_node(int node) {
-  for (const std::string& piece : split(get_env("SLURM_STEP_TASKS_PER_NODE").value_or(""), ',')) {
-    const size_t times = piece.find("(x");
-    const auto tasks = parse_int(piece.substr(0, times));
-    const auto nodes = times == std::string::npos
-                           ? std::optional<int64_t>(1)
-                           : parse_int(piece.substr(times + 2, piece.size() - times - 3));
-    if (!tasks || !nodes)
-      return std::nullopt;
-    if (node < *nodes)
-      return static_cast<int>(*tasks);
-    node -= static_cast<int>(*nodes);
+  constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
+  const auto told = get_env(kTasks);
+  for (const std::string& piece : split(told.value_or(""), ',')) {
+    const size_t times = std::min(piece.find("(x"), piece.size());
+    const auto tasks = parse_count(std::string_view(piece).substr(0, times));
+    const bool is_repeated = times < piece.size() && piece.ends_with(')');
+    const auto nodes =
+        parse_count(is_repeated ? piece.substr(times + 2, piece.size() - times - 3) : "1");
+    const bool is_whole = is_repeated || times == piece.size();
+    if (told && !(tasks && nodes && is_whole)) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("environment: expected numbers of tasks as in 2(x3),1, got ",
+                      kTasks,
+                      "='",
+                      printable(*told),
+                      "'; correct or unset it"));
+    }
+    if (node < nodes.value_or(0))
+      return tasks;
+    node -= nodes.value_or(0);
   }
   return std::nullopt;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/rank_env.h"
@@ -60,7 +60,7 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
   std::vector<TaskMachine> machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {
-    const int64_t copies = get_env_int("SLURM_STEP_NUM_TASKS").value_or(1);
+    const int copies = get_env_count("SLURM_STEP_NUM_TASKS").value_or(1);
     if (inside_srun_step() && copies > 1)
       log(LogLevel::warn,
           "srun has started `muster tasks` more than once, and each of them runs all tasks; start "

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
@@ -35,8 +36,8 @@ const Launcher* launcher_of(const RankEnv& env) {
 // twice, and this is said once.
 void note_unused_nodes() {
   static bool is_said = false;
-  const auto nodes = get_env_int("SLURM_JOB_NUM_NODES").value_or(1);
-  const auto components = get_env_int("SLURM_HET_SIZE").value_or(1);
+  const auto nodes = get_env_count("SLURM_JOB_NUM_NODES").value_or(1);
+  const auto components = get_env_count("SLURM_HET_SIZE").value_or(1);
   if (is_said || (nodes < 2 && components < 2) || inside_srun_step())
     return;
   is_said = true;
@@ -131,9 +132,7 @@ std::optional<int> node_rank_of_environment() {
   const auto env = rank_env_from_environment();
   if (env && env->world_size > 1 && launcher_of(*env) != nullptr)
     return env->rank;
-  if (const auto index = get_env_int("JOB_COMPLETION_INDEX"))
-    return static_cast<int>(*index);
-  return std::nullopt;
+  return get_env_count("JOB_COMPLETION_INDEX");
 }
 
 }  // namespace muster

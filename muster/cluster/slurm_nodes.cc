@@ -9,6 +9,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
@@ -204,7 +205,7 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
   if (!get_env("SLURM_JOB_ID") || !get_env(kNodeList) || inside_srun_step())
     return std::nullopt;
   std::vector<SlurmNode> nodes;
-  const int64_t components = get_env_int("SLURM_HET_SIZE").value_or(0);
+  const int components = get_env_count("SLURM_HET_SIZE").value_or(0);
   if (std::cmp_greater(components, kMostNodes))
     refuse_nodes("SLURM_HET_SIZE", "a number of components", cat(components));
   for (int group = 0; group < components; ++group)

@@ -83,9 +83,9 @@ std::optional<StartedAs> identity_of(int pid, const std::string& run_dir) {
     if (variable == cat("MUSTER_RUN_DIR=", run_dir))
       is_of_job = true;
     if (variable.starts_with("RANK="))
-      identity.rank = static_cast<int>(parse_int(variable.substr(5)).value_or(-1));
+      identity.rank = parse_count(variable.substr(5)).value_or(-1);
     if (variable.starts_with("MUSTER_ATTEMPT="))
-      identity.attempt = static_cast<int>(parse_int(variable.substr(15)).value_or(0));
+      identity.attempt = parse_count(variable.substr(15)).value_or(0);
   }
   if (!is_of_job || identity.rank < 0)
     return std::nullopt;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/strings.h"
@@ -22,14 +23,8 @@ namespace muster {
 namespace {
 
 std::optional<int> nproc_of(const RunOptions& options) {
-  const auto told = get_env_int("MUSTER_NPROC");
-  if (!told)
-    return options.nproc_per_node;
-  if (*told > INT32_MAX) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected a number of ranks in MUSTER_NPROC, got ", *told));
-  }
-  return static_cast<int>(*told);
+  const auto told = get_env_count("MUSTER_NPROC");
+  return told ? told : options.nproc_per_node;
 }
 
 Request request_of(const RunOptions& options) {

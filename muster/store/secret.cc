@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/hex.h"
@@ -167,12 +168,8 @@ Secret Secret::from_file(const std::string& path) {
 
 // The descriptor comes first: the launcher has made it, and the file is the user's.
 std::optional<Secret> Secret::from_environment() {
-  if (const auto fd = get_env_int("MUSTER_SECRET_FD")) {
-    if (*fd < 0 || *fd > INT32_MAX)
-      throw Error(ErrorCode::invalid_argument,
-                  cat("environment: expected a descriptor in MUSTER_SECRET_FD, got ", *fd));
-    return from_fd(static_cast<int>(*fd));
-  }
+  if (const auto fd = get_env_count("MUSTER_SECRET_FD"))
+    return from_fd(*fd);
   if (const auto path = get_env("MUSTER_SECRET_FILE"))
     return from_file(*path);
   return std::nullopt;

@@ -332,5 +332,33 @@ TEST_F(RankEnvTest, WhatIsNoNumberIsNamed) {
               HasSubstr("MASTER_PORT"));
 }
 
+TEST_F(RankEnvTest, WhatIsNegativeOrTooLargeIsNamed) {
+  const Environment step = {{"SLURM_STEP_ID", "0"},
+                            {"SLURM_PROCID", "0"},
+                            {"SLURM_STEP_NUM_TASKS", "2"},
+                            {"SLURM_STEP_NUM_NODES", "2"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  for (const char* const name : {"SLURM_PROCID",
+                                 "SLURM_STEP_NUM_TASKS",
+                                 "SLURM_LOCALID",
+                                 "SLURM_NODEID",
+                                 "SLURM_STEP_NUM_NODES",
+                                 "MASTER_PORT"}) {
+    for (const char* const value : {"-1", "4294967297"}) {
+      Environment wrong = step;
+      wrong[name] = value;
+      EXPECT_THAT(refusal(wrong),
+                  AllOf(HasSubstr("expected a number from 0 to 2147483647, got "),
+                        HasSubstr(cat(name, "=", value))));
+    }
+  }
+  for (const char* const tasks : {"1(x4294967297)", "4294967297", "-1", "1(x", "1(x2", "2,x"}) {
+    Environment wrong = step;
+    wrong["SLURM_NODEID"] = "1";
+    wrong["SLURM_STEP_TASKS_PER_NODE"] = tasks;
+    EXPECT_THAT(refusal(wrong), HasSubstr(cat("SLURM_STEP_TASKS_PER_NODE='", tasks, "'")));
+  }
+}
+
 }  // namespace
 }  // namespace muster

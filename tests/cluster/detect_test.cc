@@ -103,6 +103,18 @@ TEST_F(Detect, OpenMpiBeforeSlurm) {
   EXPECT_EQ(options.node_rank, 1);
 }
 
+TEST_F(Detect, ANodeRankThatIsNoneIsNamed) {
+  for (const char* const index : {"-1", "4294967296"}) {
+    set({{"JOB_COMPLETION_INDEX", index}});
+    try {
+      node_rank_of_environment();
+      FAIL() << "it was taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr(std::string("JOB_COMPLETION_INDEX=") + index));
+    }
+  }
+}
+
 TEST_F(Detect, ProcessesWithoutANameInCommonNeedAnEndpoint) {
   set({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}});
   EXPECT_THAT(refusal(), HasSubstr("--rdzv-endpoint"));

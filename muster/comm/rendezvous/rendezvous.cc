@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/route.h"
 #include "muster/comm/call/failure.h"
@@ -120,8 +121,7 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
     return of_attempt(std::move(store), env);
   }
   const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
-  const int port =
-      env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
+  const int port = env ? env->master_port : get_env_count("MASTER_PORT").value_or(0);
   const auto place = host.empty() && env ? rendezvous_place_of_environment("ranks") : std::nullopt;
   if (place) {
     rendezvous.serves_store = rendezvous.rank == 0;

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "muster/base/env.h"
+#include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
@@ -170,7 +170,7 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
                            .environment = own_environment(),
                            .visibility = element.visibility};
   // The batch script counts the attempts.
-  const int attempt = static_cast<int>(get_env_int("MUSTER_ATTEMPT").value_or(0));
+  const int attempt = get_env_count("MUSTER_ATTEMPT").value_or(0);
   const std::string plan = cat(folder, "/", attempt, ".plan.json");
   if (task.ranks > 1)
     write_file(plan, plan_to_json(plan_of(task, pool, where, facts.visibility)));
