@@ -111,10 +111,15 @@ std::string_view take_field(std::string_view& rest) {
   return field;
 }
 
-// Refuses fewer of them at most than there are; 0 means no limit, as for mpirun.
+// Refuses fewer of them at most than there are; 0 means no limit, as for mpirun. `field`: empty
+// where the line says nothing of it.
 void check_max_slots(const HostSpec& host, std::string_view field, const Refuse& refuse) {
-  const int64_t most = parse_int(field.substr(field.find('=') + 1)).value_or(0);
-  if (most > 0 && host.nproc.value_or(0) > most)
+  if (field.empty())
+    return;
+  const auto most = parse_count(field.substr(field.find('=') + 1));
+  if (!most)
+    refuse(std::string(field), "a number of slots at most, or 0 for no limit");
+  if (most.value_or(0) > 0 && host.nproc.value_or(0) > *most)
     refuse(cat("slots=", *host.nproc, " ", field), "no more slots than max_slots");
 }
 
@@ -128,7 +133,8 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
       if (host.nproc)
         refuse(cat(host.name, " with ", *host.nproc, " and ", field), "");
       host.nproc = parse_slots(field.substr(6), refuse);
-    } else if (field.starts_with("max_slots=") || field.starts_with("max-slots=")) {
+    } else if (max_slots.empty() &&
+               (field.starts_with("max_slots=") || field.starts_with("max-slots="))) {
       max_slots = field;
     } else {
       refuse(std::string(field), "");

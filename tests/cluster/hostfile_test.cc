@@ -61,6 +61,13 @@ TEST(HostList, WhatIsNearlyRightIsToldTheRule) {
   EXPECT_EQ(refusal_of([] { parse_hostfile("a max_slots=1 slots=2\n", "f"); }),
             "f:1: expected no more slots than max_slots, got 'slots=2 max_slots=1'");
   EXPECT_EQ(parse_hostfile("a slots=2 max_slots=0\n", "f").size(), 1U);
+  for (const char* const wrong :
+       {"max_slots=2x", "max_slots=", "max-slots=-3", "max_slots=1.5", "max_slots=99999999999"}) {
+    EXPECT_EQ(refusal_of([&] { parse_hostfile(cat("\na ", wrong, "\n"), "f"); }),
+              cat("f:2: expected a number of slots at most, or 0 for no limit, got '", wrong, "'"));
+  }
+  EXPECT_EQ(refusal_of([] { parse_hostfile("a max_slots=1 max_slots=0\n", "f"); }),
+            "f:1: expected a host as in 'a slots=4' or 'a:4', got 'max_slots=0'");
   const std::string of_many_words =
       refusal_of([] { parse_hostfile(std::string(9'999, ';'), "f"); });
   EXPECT_LT(of_many_words.size(), 400U);
