@@ -7,10 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
@@ -28,31 +32,40 @@ bool is_json_object(std::string_view line) {
 // The texts that stand for numbers that are not finite.
 constexpr const char* kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
 
-// A name that languages print for such a number, and the text that stands for it.
-struct PrintedName {
-  std::string_view printed;
-  const char* text;
-};
-constexpr PrintedName kPrintedNames[] = {{"NaN", "NaN"},
-                                         {"Infinity", "Infinity"},
-                                         {"-Infinity", "-Infinity"},
-                                         {"nan", "NaN"},
-                                         {"-nan", "NaN"},
-                                         {"inf", "Infinity"},
-                                         {"-inf", "-Infinity"}};
+// Whether it is a number that no double can hold.
+bool overflows(const std::string& word) {
+  const bool begins_as_number = std::isdigit(static_cast<unsigned char>(word[0])) != 0;
+  char* end = nullptr;
+  const double value = std::strtod(word.c_str(), &end);
+  return begins_as_number && *end == '\0' && std::isinf(value);
+}
 
-// The line with such names made texts, unless they stand within a text.
+// The text that stands for what a language prints of such a number, as "NaN", "-nan(ind)", "+Inf"
+// and "1e400"; nullptr for another word.
+const char* text_of_not_finite(std::string_view printed) {
+  const bool is_negative = printed.starts_with('-');
+  const bool has_sign = is_negative || printed.starts_with('+');
+  std::string word(printed.substr(has_sign ? 1 : 0));
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (word == "nan" || word.starts_with("nan("))
+    return kNotFinite[0];
+  if (is_one_of(word, "inf", "infinity") || overflows(word))
+    return kNotFinite[is_negative ? 2 : 1];
+  return nullptr;
+}
+
+// The line with such words made texts, unless they stand within a text.
 std::string with_quoted_names(std::string_view line) {
+  constexpr const char* kEnds = " \t,:[]{}\"";
   std::string quoted;
   bool in_text = false;
   for (size_t at = 0; at < line.size();) {
     const std::string_view rest = line.substr(at);
-    const auto* const name = std::ranges::find_if(kPrintedNames, [&](const PrintedName& candidate) {
-      return rest.starts_with(candidate.printed);
-    });
-    if (!in_text && name != std::end(kPrintedNames)) {
-      quoted += cat('"', name->text, '"');
-      at += name->printed.size();
+    const std::string_view word = in_text ? "" : rest.substr(0, rest.find_first_of(kEnds));
+    const char* const text = word.empty() ? nullptr : text_of_not_finite(word);
+    if (!word.empty()) {
+      quoted += text == nullptr ? std::string(word) : cat('"', text, '"');
+      at += word.size();
       continue;
     }
     const bool escapes = in_text && line[at] == '\\' && at + 1 < line.size();
@@ -72,6 +85,24 @@ std::string_view without_rank(std::string_view line) {
   const size_t end = std::min(line.find_first_not_of("0123456789", 1), line.size());
   const bool has_rank = end > 1 && line.substr(end).starts_with("] ");
   return has_rank ? line.substr(end + 2) : line;
+}
+
+// "acc is NaN" or "runs[2].acc is NaN" for the first such text in the value of this name; empty:
+// there is none.
+std::string not_finite_in(const nlohmann::ordered_json& value, const std::string& name) {
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    const bool is_one = std::ranges::find(kNotFinite, text) != std::end(kNotFinite);
+    return is_one ? cat(printable(name), " is ", text) : "";
+  }
+  if (!value.is_structured())
+    return "";
+  for (const auto& [key, part] : value.items()) {
+    const std::string place = value.is_array() ? cat(name, "[", key, "]") : cat(name, ".", key);
+    if (std::string field = not_finite_in(part, place); !field.empty())
+      return field;
+  }
+  return "";
 }
 
 // Fills `text` from the file, and returns how many bytes there were: fewer when the file was cut
@@ -118,15 +149,15 @@ std::string last_json_line(const std::string& path, size_t max_bytes) {
   return last_json_line_of(last_lines_of_file(path, max_bytes));
 }
 
-// Each line is first taken as it is, then with the names of numbers that are not finite made texts.
+// Each line is first taken as it is, then with what is printed of numbers that are not finite made
+// texts.
 std::string last_json_line_of(const std::string& text) {
   for (std::string_view rest = text;;) {
     const size_t begin = rest.rfind('\n') + 1;  // 0 in the first line, as npos + 1 is 0
     const std::string_view line = without_rank(trim(rest.substr(begin)));
     if (is_json_object(line))
       return std::string(line);
-    if (std::string quoted = with_quoted_names(line);
-        quoted.size() > line.size() && is_json_object(quoted))
+    if (std::string quoted = with_quoted_names(line); quoted != line && is_json_object(quoted))
       return quoted;
     if (begin == 0)
       return "";
@@ -136,15 +167,13 @@ std::string last_json_line_of(const std::string& text) {
 
 std::string not_finite_field(const std::string& json_line,
                              const std::map<std::string, std::string>& parameters) {
-  const auto object = nlohmann::ordered_json::parse(json_line, nullptr, false);
+  const auto object = parsed_json<nlohmann::ordered_json>(json_line);
   if (!object.is_object())
     return "";
   for (const auto& [name, value] : object.items()) {
-    if (!value.is_string() || parameters.contains(name))
-      continue;
-    const auto text = value.get<std::string>();
-    if (std::ranges::find(kNotFinite, text) != std::end(kNotFinite))
-      return cat(printable(name), " is ", text);
+    std::string field = parameters.contains(name) ? "" : not_finite_in(value, name);
+    if (!field.empty())
+      return field;
   }
   return "";
 }

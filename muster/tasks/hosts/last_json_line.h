@@ -10,8 +10,9 @@ namespace muster {
 inline constexpr size_t kLastJsonBytes = size_t{1} << 20;
 
 // The last line of the file that is a JSON object, as it stands there. JSON has no NaN and no
-// infinities, but programs print them (Python as NaN and Infinity, C++ as nan and inf): these
-// become the texts "NaN", "Infinity" and "-Infinity". Empty when there is none in the last
+// infinities, but programs print them (Python as NaN and Infinity, C++ as nan and inf, Go as +Inf),
+// and numbers that no double can hold (1e400): these become the texts "NaN", "Infinity" and
+// "-Infinity". Empty when there is none in the last
 // `max_bytes`. A line that begins before those is not looked at; the last line needs no end.
 // Blocking: reads at most `max_bytes`. Throws: io naming the path.
 std::string last_json_line(const std::string& path, size_t max_bytes = kLastJsonBytes);
@@ -19,8 +20,8 @@ std::string last_json_line(const std::string& path, size_t max_bytes = kLastJson
 // The last such line of a text.
 std::string last_json_line_of(const std::string& text);
 
-// "loss is NaN" for the first field of a JSON object that is one of the texts above, and none of
-// the task's parameters, which a result may repeat. Empty: there is none.
+// "loss is NaN" for the first value in a JSON object, at any depth, that is one of the texts above,
+// and none of the task's parameters, which a result may repeat. Empty: there is none.
 std::string not_finite_field(const std::string& json_line,
                              const std::map<std::string, std::string>& parameters = {});
 

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 namespace {
@@ -45,6 +46,19 @@ TEST_F(LastJsonLine, PythonsNamesOfNumbersBecomeTexts) {
   EXPECT_EQ(of(R"({"a": NaNa})"), "");
 }
 
+// An earlier line must not stand for one with such a number.
+TEST_F(LastJsonLine, NumbersBeyondADoubleBecomeTexts) {
+  const auto last = [&](const std::string& line) {
+    return of(cat("{\"a\": 1}\n", line, "\n"));
+  };
+  EXPECT_EQ(last(R"({"a": 1e400, "b": -1.5E+999, "c": 1e-999})"),
+            R"({"a": "Infinity", "b": "-Infinity", "c": 1e-999})");
+  EXPECT_EQ(last(cat("{\"a\": 1", std::string(400, '0'), "}")), R"({"a": "Infinity"})");
+  EXPECT_EQ(last(R"({"a": +Inf, "b": -NaN, "c": INF, "d": -nan(ind), "e": [infinity,2]})"),
+            R"({"a": "Infinity", "b": "NaN", "c": "Infinity", "d": "NaN", "e": ["Infinity",2]})");
+  EXPECT_EQ(last(R"({"a": 1e400x})"), R"({"a": 1})");
+}
+
 TEST(NotFiniteField, IsTheFirstThatIsNoNumber) {
   EXPECT_EQ(not_finite_field(R"({"epochs": 3, "loss": "NaN", "b": "inf"})"), "loss is NaN");
   EXPECT_EQ(not_finite_field(R"({"x": "-Infinity"})"), "x is -Infinity");
@@ -54,6 +68,8 @@ TEST(NotFiniteField, IsTheFirstThatIsNoNumber) {
       << "texts";
   EXPECT_EQ(not_finite_field(R"({"clip": "Infinity", "loss": 1})", {{"clip", "inf"}}), "")
       << "a parameter";
+  EXPECT_EQ(not_finite_field(R"({"n": 1, "test": {"runs": [{"acc": 1}, {"acc": "NaN"}]}})"),
+            "test.runs[1].acc is NaN");
   EXPECT_EQ(not_finite_field(""), "");
 }
 
