@@ -19,6 +19,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock_note.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -50,14 +51,34 @@ std::string lock_note(const FolderClaim& claim) {
              "\n");
 }
 
-// Empty words where the file has fewer.
-std::vector<std::string> read_lock_note(const Fd& file) {
+std::string text_of_lock(const Fd& file) {
   char text[512];
   const ssize_t size = file.valid() ? ::pread(file.get(), text, sizeof(text), 0) : 0;
-  const size_t length = std::max<ssize_t>(size, 0);
-  std::vector<std::string> words = split(trim({text, length}), ' ');
+  return {text, static_cast<size_t>(std::max<ssize_t>(size, 0))};
+}
+
+// Empty words where the text has fewer.
+std::vector<std::string> words_of_note(const std::string& text) {
+  std::vector<std::string> words = split(trim(text), ' ');
   words.resize(kWords);
   return words;
+}
+
+std::vector<std::string> read_lock_note(const Fd& file) {
+  return words_of_note(text_of_lock(file));
+}
+
+// A machine that went down may leave zeros in place of a note. Throws: failed_precondition for a
+// file that another program has written.
+void check_is_ours(const std::string& text, const std::string& path) {
+  const bool is_blank = text.find_first_not_of('\0') == std::string::npos;
+  if (is_blank || is_lock_note(text))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("the file '",
+                  printable(path),
+                  "': expected a lock of muster's, got another program's file; move it, or give "
+                  "another folder"));
 }
 
 // "process 4711 on host-a, since 2026-01-31 12:00:00"; empty for a note that says nothing. The file
@@ -85,6 +106,11 @@ int set_lock(const Fd& file, short type) {
 }
 
 }  // namespace
+
+bool is_lock_note(const std::string& text) {
+  const std::vector<std::string> words = words_of_note(text);
+  return parse_int(words[kPid]).has_value() && !words[kHost].empty();
+}
 
 FolderLock::FolderLock(FolderClaim claim)
     : claim_(std::move(claim)), path_(claim_.folder + "/" + claim_.file) {
@@ -129,13 +155,16 @@ bool FolderLock::may_share(const std::vector<std::string>& note) const {
   return is_same_start && !is_same_attempt;
 }
 
-// False where another start holds it, or where the file has been removed meanwhile.
+// False where another start holds it, or where the file has been removed meanwhile. The text is
+// read when nobody writes it: the lock is tried first.
 bool FolderLock::try_lock() {
   const int alone = set_lock(file_, F_WRLCK);
   const bool held = is_one_of(alone, EAGAIN, EACCES);
   if (alone != 0 && !held)
     go_on_without(alone);
-  const std::vector<std::string> before = read_lock_note(file_);
+  const std::string text = text_of_lock(file_);
+  check_is_ours(text, path_);
+  const std::vector<std::string> before = words_of_note(text);
   is_new_start_ = before[kStart] != claim_.start;
   if (held && !(may_share(before) && set_lock(file_, F_RDLCK) == 0))
     return false;

@@ -258,6 +258,7 @@ int run_host_agent(const LaunchOptions& options,
                    RankSampler sampler) {
   check_launch(options);
   program_paths(options);
+  check_folders(options);
   return HostAgent(options, cluster, std::move(sampler)).run();
 }
 

@@ -1,6 +1,7 @@
 // A job's folder may have been used before, and may be used by launchers of several hosts at once.
 // take_folders locks it for this start, and only the first launcher of a start makes way for it:
-// earlier logs move aside, and an earlier failure.json goes.
+// earlier logs move aside, and an earlier failure.json goes. A folder that no run has left such
+// files in is refused (earlier_run.h).
 #include "muster/launch/job_setup.h"
 
 #include <unistd.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -26,6 +26,7 @@
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
+#include "muster/launch/earlier_run.h"
 #include "muster/launch/job_activity.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/launch/run_folder.h"
@@ -54,51 +55,6 @@ std::string plan_path_of(const std::string& run_dir) {
 // Parts of plans lie there, each with its launcher's mark in its name.
 std::string parts_folder_of(const std::string& run_dir) {
   return cat(run_dir, "/", kPlanParts);
-}
-
-// Those that launchers have left which were killed. A program's own files in a folder of that name
-// stay.
-void remove_earlier_parts(const std::string& run_dir) {
-  for (const fs::path& part : paths_in(parts_folder_of(run_dir))) {
-    if (part.filename().string().starts_with(kPlanPart))
-      ::unlink(part.c_str());
-  }
-  ::rmdir(parts_folder_of(run_dir).c_str());
-}
-
-// Of several hosts, only the first writes a plan.json, so that of an earlier start would stay at
-// the others. The file of --plan stays.
-void remove_earlier_plan(const std::string& path, const std::string& given_plan) {
-  std::error_code is_none;
-  if (!fs::equivalent(path, given_plan, is_none))
-    ::unlink(path.c_str());
-}
-
-// How the file begins, without a look at what is no plain file.
-std::string beginning_of(const fs::path& path) {
-  constexpr size_t kBytes = 200;
-  std::error_code is_none;
-  if (!fs::is_regular_file(path, is_none))
-    return "";
-  std::string bytes(kBytes, '\0');
-  std::ifstream file(path);
-  file.read(bytes.data(), kBytes);
-  return bytes;
-}
-
-// The logs of tasks have numbers for names too: they would move aside while tasks write there.
-void check_not_of_tasks(const std::string& run_dir) {
-  for (const auto& [name, schema] : {std::pair("journal", "\"muster.journal/"),
-                                     std::pair("tasks.json", "\"muster.task_list/")}) {
-    if (beginning_of(fs::path(run_dir) / name).find(schema) == std::string::npos)
-      continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--run-dir: expected a folder of no tasks, got '",
-                    printable(run_dir),
-                    "', which has the run of muster tasks (",
-                    name,
-                    "); give another"));
-  }
 }
 
 // The network interface on the route to that host; empty: there is none, or loopback. Where there
@@ -140,7 +96,24 @@ std::string log_folder_of(const LaunchOptions& options, const std::string& run_d
   return absolute_path(options.log_dir) + "/" + folder_name(id);
 }
 
+bool are_logs_elsewhere(const std::string& log_dir, const std::string& run_dir) {
+  return log_dir != run_dir + "/logs";
+}
+
+void check_folders_of(const std::string& run_dir,
+                      const std::string& log_dir,
+                      const std::string& given_plan) {
+  check_run_folder(run_dir, given_plan);
+  if (are_logs_elsewhere(log_dir, run_dir))
+    check_log_folder(log_dir);
+}
+
 }  // namespace
+
+void check_folders(const LaunchOptions& options) {
+  const std::string run_dir = resolve_run_folder(run_folder_of(options));
+  check_folders_of(run_dir, log_folder_of(options, run_dir), options.plan);
+}
 
 void check_work_dir(const std::string& path) {
   std::error_code error;
@@ -204,10 +177,10 @@ JobSetup::JobSetup(const LaunchOptions& options,
 // What an earlier start has left there makes way for this one, once: the other launchers of this
 // start find the folder theirs.
 void JobSetup::take_folders(const std::string& given_plan) {
-  check_not_of_tasks(facts_.run_dir);
+  const bool logs_elsewhere = are_logs_elsewhere(facts_.log_dir, facts_.run_dir);
+  check_folders_of(facts_.run_dir, facts_.log_dir, given_plan);
   is_new_folder_ = make_run_folder(facts_.run_dir, &latest_before_);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
-  const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";
   if (logs_elsewhere)
     log_lock_ = FolderLock(facts_.log_dir, facts_.launch);
   const FolderLock& lock_of_logs = logs_elsewhere ? log_lock_ : lock_;

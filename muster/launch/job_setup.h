@@ -24,6 +24,10 @@ std::string run_folder_of(const LaunchOptions& options);
 // Throws: invalid_argument for what is no folder of this host; empty stands for this one.
 void check_work_dir(const std::string& path);
 
+// Before anything is waited for. Throws: invalid_argument where a start would move or replace what
+// no earlier run has left in the run's folder, or in that of its logs.
+void check_folders(const LaunchOptions& options);
+
 // The paths of the programs that `options` name, in their order. Throws: SpawnError for the first
 // that is not there or cannot be executed.
 std::vector<std::string> program_paths(const LaunchOptions& options);
@@ -39,7 +43,8 @@ class JobSetup {
  public:
   // Makes the run's folder, and locks it for this start of the job. `start`: its id, of a job of
   // several hosts; empty: one of its own. Throws: SpawnError (no such program), io,
-  // invalid_argument (master address), failed_precondition (another job has the folder).
+  // invalid_argument (master address; as check_folders), failed_precondition (another job has the
+  // folder).
   JobSetup(const LaunchOptions& options,
            RankRendezvous rendezvous,
            int cores,

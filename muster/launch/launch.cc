@@ -233,11 +233,13 @@ class LocalJob {
   std::optional<InPlaceRestarts> in_place_;
 };
 
-// Throws: SpawnError for a program that is not there, invalid_argument for such a folder: both
-// before GPUs are waited for.
+// Throws: SpawnError for a program that is not there, invalid_argument for such a folder and for
+// one with somebody else's files: all before GPUs are waited for.
 void check_what_starts(const LaunchOptions& options) {
-  if (!options.dry_run)
+  if (!options.dry_run) {
     program_paths(options);
+    check_folders(options);
+  }
   if (!options.dry_run || options.inventory.empty())
     check_work_dir(options.work_dir);
 }

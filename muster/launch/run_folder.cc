@@ -202,35 +202,6 @@ std::string link_latest(const std::string& run_dir) {
   return before.string();
 }
 
-// The logs of each attempt are a folder whose name is a number.
-void move_earlier_logs(const std::string& log_dir) {
-  std::error_code is_none;
-  if (fs::is_symlink(log_dir, is_none))
-    return;  // refused when a log is made
-  std::vector<fs::path> attempts = paths_in(log_dir, is_none);
-  std::erase_if(attempts,
-                [](const fs::path& path) { return !parse_int(path.filename().string()); });
-  if (attempts.empty())
-    return;
-  int number = 1;
-  std::error_code error;
-  while (!fs::create_directory(cat(log_dir, "/earlier-", number), error) && !error)
-    ++number;
-  const fs::path earlier = cat(log_dir, "/earlier-", number);
-  for (const fs::path& attempt : attempts) {
-    if (!error)
-      fs::rename(attempt, earlier / attempt.filename(), error);
-  }
-  if (!error)
-    return;
-  throw Error(ErrorCode::io,
-              cat("cannot move the logs of an earlier start into '",
-                  printable(earlier.string()),
-                  "': ",
-                  error.message(),
-                  "; give another folder with --run-dir or --log-dir"));
-}
-
 // The launchers of other hosts may remove the folder meanwhile; the answer is then false.
 bool holds_only(const std::string& folder, const std::string& name) {
   std::error_code is_gone;

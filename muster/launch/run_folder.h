@@ -33,10 +33,6 @@ std::string link_latest(const std::string& run_dir);
 // run in `run_dir`, or one below its folders.
 void check_not_of_run(const char* flag, const std::string& path, const std::string& run_dir);
 
-// The folders of attempts in `log_dir`, which an earlier start of a job has left there, go into
-// `earlier-<n>` beside them. Throws: io.
-void move_earlier_logs(const std::string& log_dir);
-
 // The paths of what is in the folder; what could be read of them, if `error` is set then.
 std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
                                             std::error_code& error);

@@ -294,6 +294,7 @@ int start_run(const TasksOptions& options,
               TaskMachines& machines,
               TaskSchedule& schedule) {
   std::string run_id = make_uuid();
+  check_replaces_nothing(run);
   begin_run_folder(run, run_id);
   Journal journal = opened_journal(run);
   if (run.is_new) {

@@ -115,6 +115,17 @@ TasksRun run_in_folder(const TasksOptions& options) {
   return run;
 }
 
+// Throws: the error about a folder that has a run already, or somebody else's file of that name.
+void check_without(const std::string& name, const std::string& run_dir, const char* what) {
+  std::error_code none;
+  if (!run_dir.empty() && std::filesystem::exists(cat(run_dir, "/", name), none))
+    fail_usage(cat("--run-dir: expected a folder without a run, got '",
+                   printable(run_dir),
+                   "', which has ",
+                   what,
+                   " give another"));
+}
+
 // The settings are kept as texts too, for a run that goes on later.
 TasksRun new_run(const TasksOptions& options) {
   std::vector<std::string> warnings;
@@ -129,14 +140,8 @@ TasksRun new_run(const TasksOptions& options) {
     run.file.settings["spec"] = options.spec;
   if (!options.run_dir.empty())
     run.run_dir = absolute_folder(options.run_dir);
-  if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
-    fail_usage(cat("--run-dir: expected a folder without a run, got '",
-                   printable(options.run_dir),
-                   "', which has a journal; resume it with --resume, or give another"));
-  if (!run.run_dir.empty() && std::filesystem::exists(run.run_dir + "/run.json"))
-    fail_usage(cat("--run-dir: expected a folder without a run, got '",
-                   printable(options.run_dir),
-                   "', which has the run of a job (run.json); give another"));
+  check_without("journal", options.run_dir, "a journal; resume it with --resume, or");
+  check_without("run.json", options.run_dir, "the run of a job (run.json);");
   return run;
 }
 
@@ -148,6 +153,13 @@ std::string TasksRun::spec() const {
 
 TasksRun which_run(const TasksOptions& options) {
   return options.resume.empty() ? new_run(options) : run_in_folder(options);
+}
+
+void check_replaces_nothing(const TasksRun& run) {
+  if (!run.is_new)
+    return;
+  check_without("tasks.json", run.run_dir, "a tasks.json of no run; move that, or");
+  check_without("logs", run.run_dir, "a folder logs of no run; move that, or");
 }
 
 void choose_run_folder(TasksRun& run, const std::string& run_id) {

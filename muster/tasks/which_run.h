@@ -27,6 +27,10 @@ struct TasksRun {
 // contradict what the run's folder holds.
 TasksRun which_run(const TasksOptions& options);
 
+// Before a new run's folder is made. Throws: invalid_argument where somebody else's files are in
+// it, in the place of the run's tasks and logs.
+void check_replaces_nothing(const TasksRun& run);
+
 // Chooses the folder of a run that was given none: runs/<id>.
 void choose_run_folder(TasksRun& run, const std::string& run_id);
 

@@ -45,8 +45,12 @@ TEST(LeftTrace, ReportSaysWhereThereIsNone) {
 TEST(LeftTrace, TheNextLaunchMakesOneBeforeItRemovesIt) {
   const ScratchFolder folder;
   const std::string run_dir = folder.path() + "/run";
+  const auto launch = [&] {
+    return muster({"run", "-n", "1", "--run-dir", "run", "true"}, folder);
+  };
+  ASSERT_EQ(launch().code, 0);
   leave_events(run_dir);
-  const Ran ran = muster({"run", "-n", "1", "--run-dir", "run", "true"}, folder);
+  const Ran ran = launch();
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("trace of an earlier launch here, which was killed"));
   EXPECT_THAT(read_file(run_dir + "/trace.json"), HasSubstr("\"left\""));

@@ -53,6 +53,52 @@ TEST(Run, LeavesAFolderOnlyWhereThereIsSomethingInIt) {
       << "it was there before";
 }
 
+// A user's folder may have such names too.
+TEST(Run, LeavesAloneWhatNoRunHasLeftThere) {
+  const std::vector<std::string> others = {"plan.json",
+                                           "run.json",
+                                           "failure.json",
+                                           "trace.json",
+                                           "logs/3/epoch.txt",
+                                           "activity/0/1",
+                                           "trace/notes",
+                                           "plans/part-a.json",
+                                           ".lock"};
+  for (const std::string& other : others) {
+    const ScratchFolder folder;
+    folder.write(other, "the user's own");
+    const Ran ran = muster(sh({"-n", "1", "--run-dir", "."}, "echo started"), folder);
+    EXPECT_EQ(ran.code, other == ".lock" ? 1 : 2) << other;
+    EXPECT_EQ(ran.out, "") << other;
+    const std::string named = other.substr(0, other.find("/", other.find('/') + 1));
+    EXPECT_THAT(ran.err, testing::AllOf(HasSubstr("/" + named + "'"), HasSubstr("another folder")))
+        << other;
+    EXPECT_EQ(read_file(folder.path() + "/" + other), "the user's own");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1)
+        << other << ": nothing was begun";
+  }
+}
+
+TEST(Run, LeavesAloneAFolderForLogsThatNoRunHasLeft) {
+  const ScratchFolder folder;
+  folder.write("data/job/7/sample", "the user's own");
+  const Ran ran = muster(sh({"-n", "1", "--rdzv-id", "job", "--log-dir", "data"}, "true"), folder);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, testing::AllOf(HasSubstr("--log-dir: "), HasSubstr("/data/job/7'")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/data/job/7/sample"));
+}
+
+// It is the plan that is executed.
+TEST(Run, TakesThePlanFromItsOwnFolder) {
+  const ScratchFolder folder;
+  ASSERT_EQ(muster(sh({"-q", "-n", "1", "--run-dir", "out"}, "true"), folder).code, 0);
+  std::filesystem::create_directory(folder.path() + "/job");
+  std::filesystem::copy(folder.path() + "/out/plan.json", folder.path() + "/job/plan.json");
+  const Ran ran =
+      muster(sh({"-q", "--plan", "job/plan.json", "--run-dir", "job"}, "echo $RANK"), folder);
+  EXPECT_EQ(ran.out, "0\n") << ran.err;
+}
+
 TEST(Run, WritesThePlanAndLogs) {
   const ScratchFolder folder;
   const Ran ran =
@@ -131,10 +177,13 @@ TEST(Run, TwoJobsAtOnceDoNotWriteIntoOneFolder) {
 // Agents that were killed leave parts of plans in a folder of that name.
 TEST(Run, AFolderOfTheProgramsOwnThatIsCalledPlansStays) {
   const ScratchFolder folder;
-  std::filesystem::create_directories(folder.path() + "/out/plans/mine");
+  const auto run = [&] {
+    return muster(sh({"-q", "-n", "1", "--run-dir", "out"}, "true"), folder).code;
+  };
+  ASSERT_EQ(run(), 0);
   folder.write("out/plans/mine/tour.txt", "x");
   folder.write("out/plans/part-of-a-killed-agent.json", "x");
-  EXPECT_EQ(muster(sh({"-q", "-n", "1", "--run-dir", "out"}, "true"), folder).code, 0);
+  EXPECT_EQ(run(), 0);
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/plans/mine/tour.txt"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/plans/part-of-a-killed-agent.json"));
 }

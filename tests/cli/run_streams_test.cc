@@ -142,6 +142,7 @@ TEST(Run, AReaderOfStandardErrorThatHasStoppedIsNotWaitedForForEver) {
 
 TEST(Run, AReportThatCannotBeWrittenDoesNotChangeTheCode) {
   const ScratchFolder folder;
+  ASSERT_EQ(muster(sh({"-n", "1", "--run-dir", "out"}, "true"), folder).code, 0);
   std::filesystem::create_directories(folder.path() + "/out/failure.json/in-the-way");
   const Ran ran = muster(sh({"-n", "2", "--run-dir", "out"}, kFailing), folder);
   EXPECT_EQ(ran.code, 7);

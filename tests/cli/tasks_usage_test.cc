@@ -436,6 +436,19 @@ TEST(TasksFiles, AFolderWithTheRunOfAJobIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run/tasks.json"));
 }
 
+TEST(TasksFiles, AFolderWithSomebodysOwnFilesIsRefused) {
+  for (const char* const file : {"tasks.json", "logs/one/notes"}) {
+    const ScratchFolder folder;
+    folder.write("s.toml", task_table("one", "true"));
+    folder.write(file, "the user's own");
+    const Ran ran = muster({"tasks", "s.toml", "--run-dir", "."}, folder);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("of no run; move that, or give another"));
+    EXPECT_EQ(read_file(cat(folder.path(), "/", file)), "the user's own");
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/journal"));
+  }
+}
+
 TEST(TasksFiles, AJobIsRefusedInTheFolderOfARunOfTasks) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("1", "true"));
