@@ -19,7 +19,8 @@
 #include <vector>
 
 #include "muster/base/clock.h"
-#include "muster/base/env.h"
+#include "muster/base/contains.h"
+#include "muster/base/env_count.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/route.h"
@@ -125,7 +126,8 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options,
 
 // Connects as soon as somebody serves there. If `is_served_here`, nothing lies between, and only a
 // slow machine makes it wait.
-// Throws: unavailable when nobody serves in time; invalid_argument for another secret or job.
+// Throws: unavailable when nobody serves in time; invalid_argument for another secret;
+// failed_precondition for another job.
 std::shared_ptr<Store> connect(const ClusterOptions& options,
                                const Endpoint& endpoint,
                                const Secret& secret,
@@ -145,7 +147,7 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
                           .timeout = std::max(std::min(answer, deadline.left()), kLeast),
                           .reconnect = is_served_here ? answer : silence.step()});
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::invalid_argument)
+      if (!is_one_of(error.code(), ErrorCode::unavailable, ErrorCode::timeout))
         throw;
       if (deadline.passed()) {
         throw Error(ErrorCode::unavailable,

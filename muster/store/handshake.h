@@ -11,7 +11,8 @@
 // address is the server's, as each side sees its end of the connection. Session keys, one a
 // direction, come from HKDF-SHA256(secret, both nonces). A store without a secret runs the same
 // exchange under a key of zeros, so that one that needs the secret and one that does not can never
-// be mistaken for each other.
+// be mistaken for each other. A client that is refused asks once more, for kAnyJob: the server
+// proves that it knows the secret, if it does, and ends the connection. Then the job is another.
 #pragma once
 
 #include <string>
@@ -28,6 +29,8 @@ inline constexpr std::string_view kGreetingFull =
     "muster0\n";  // no descriptor left for this client
 inline constexpr size_t kGreetingBytes = kGreetingWelcome.size() + kNonceBytes;
 inline constexpr size_t kClientProofBytes = kNonceBytes + kProofBytes;
+// In the place of the job, which has a name without a zero.
+inline constexpr std::string_view kAnyJob("any job\0", 8);
 inline constexpr std::string_view kRefusal = "muster refuses: another secret.\n";
 static_assert(kClientProofBytes == 64 && kRefusal.size() == kProofBytes);
 

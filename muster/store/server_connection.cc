@@ -57,30 +57,38 @@ ServerConnection::Received ServerConnection::receive() {
   return Received::something;
 }
 
-// A client with another secret is told so before it is dropped.
+// A client with another secret is told so before it is dropped, and one of another job that asks
+// about that.
 void ServerConnection::check_proof(const Secret& secret, const std::string& job) {
   if (proof_size_ < proof_.size())
     return;
   const std::string_view bytes(proof_.data(), proof_.size());
   const std::string address = to_string(local_address(fd_.get()));
-  const HandshakeFacts facts{.secret = secret,
-                             .job = job,
-                             .address = address,
-                             .client_nonce = bytes.substr(0, kNonceBytes),
-                             .server_nonce = nonce_};
-  if (!equal_in_constant_time(make_proof(Side::client, facts), bytes.substr(kNonceBytes))) {
-    output_ += kRefusal;
+  HandshakeFacts facts{.secret = secret,
+                       .job = job,
+                       .address = address,
+                       .client_nonce = bytes.substr(0, kNonceBytes),
+                       .server_nonce = nonce_};
+  const auto is_proven = [&] {
+    return equal_in_constant_time(make_proof(Side::client, facts), bytes.substr(kNonceBytes));
+  };
+  if (is_proven()) {
+    reader_.emplace(make_session_key(Side::client, facts));
+    writer_.emplace(make_session_key(Side::server, facts));
+    output_ += make_proof(Side::server, facts);
     send_pending();
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("store server: expected a client with this job's secret, got one with another (",
-            host_,
-            ")"));
+    return;
   }
-  reader_.emplace(make_session_key(Side::client, facts));
-  writer_.emplace(make_session_key(Side::server, facts));
-  output_ += make_proof(Side::server, facts);
+  facts.job = kAnyJob;
+  const bool is_of_another_job = is_proven();
+  output_ += is_of_another_job ? make_proof(Side::server, facts) : std::string(kRefusal);
   send_pending();
+  throw Error(ErrorCode::invalid_argument,
+              cat("store server: expected a client with this job's ",
+                  is_of_another_job ? "name" : "secret",
+                  ", got one with another (",
+                  host_,
+                  ")"));
 }
 
 std::optional<StoreRequest> ServerConnection::next_request() {

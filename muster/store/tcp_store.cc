@@ -36,6 +36,7 @@ constexpr auto kFirstPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(100);
 constexpr auto kLeastPatience = std::chrono::milliseconds(1000);
 constexpr size_t kKeptBufferBytes = size_t{1} << 20;
+constexpr const char* kRefused = "it refused ours";
 
 // One authenticated connection: one request, then its reply, in turn.
 class TcpStore::Connection {
@@ -47,7 +48,7 @@ class TcpStore::Connection {
  private:
   void open(const TcpStoreOptions& options, IfRefused if_refused, const Deadline& deadline);
   std::string receive_greeting();
-  void authenticate(const TcpStoreOptions& options);
+  std::string refusal(const TcpStoreOptions& options, std::string_view job);
   void set_timeout(std::chrono::milliseconds timeout);
   void send_all(std::string_view bytes);
   size_t receive(char* to, size_t size);
@@ -80,16 +81,39 @@ TcpStore::Connection::Connection(const TcpStoreOptions& options, IfRefused if_re
   }
 }
 
-// A connection that failed half way leaves nothing behind.
+// A connection that failed half way leaves nothing behind. What refuses the job may know its
+// secret: then another job has the address.
 void TcpStore::Connection::open(const TcpStoreOptions& options,
                                 IfRefused if_refused,
                                 const Deadline& deadline) {
-  greeted_ = false;
-  timeout_ = {};
-  fd_ = connect_to(options.endpoint, if_refused, deadline);
-  tune(fd_.get());
-  set_timeout(std::max(deadline.left(), std::chrono::milliseconds(100)));
-  authenticate(options);
+  const auto refusal_of = [&](std::string_view job) {
+    greeted_ = false;
+    timeout_ = {};
+    fd_ = connect_to(options.endpoint, if_refused, deadline);
+    tune(fd_.get());
+    set_timeout(std::max(deadline.left(), std::chrono::milliseconds(100)));
+    return refusal(options, job);
+  };
+  const std::string refused = refusal_of(options.job);
+  if (refused.empty())
+    return;
+  if (refused == kRefused && refusal_of(kAnyJob).empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("store: expected the server at ",
+                    where_,
+                    " to be that of job '",
+                    printable(options.job),
+                    "' (--rdzv-id), got another job's, which has the same secret; give every host "
+                    "of a job the same --rdzv-id, and each job an endpoint of its own"));
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("store: expected the job's secret to be that of the server at ",
+                  where_,
+                  ", got: ",
+                  refused,
+                  options.secret.empty() ? " (none)" : "",
+                  "; give the job's secret with --secret-file, MUSTER_SECRET_FILE or "
+                  "MUSTER_SECRET_FD"));
 }
 
 // The first message says whether a muster server is there, and whether it has room.
@@ -109,32 +133,25 @@ std::string TcpStore::Connection::receive_greeting() {
   return greeting;
 }
 
-// Both sides prove that they know the secret, the client first.
-void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
+// Both sides prove that they know the secret, the client first. Returns how the server has not;
+// empty: the connection is the job's.
+std::string TcpStore::Connection::refusal(const TcpStoreOptions& options, std::string_view job) {
   const std::string greeting = receive_greeting();
   const std::string address = to_string(peer_address(fd_.get()));
   const std::string nonce = make_nonce();
   const HandshakeFacts facts{
       .secret = options.secret,
-      .job = options.job,
+      .job = job,
       .address = address,
       .client_nonce = nonce,
       .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
   send_all(cat(nonce, make_proof(Side::client, facts)));
   const std::string answer = receive_exactly(kProofBytes);
-  if (!equal_in_constant_time(answer, make_proof(Side::server, facts))) {
-    const char* const theirs = answer == kRefusal ? "it refused ours" : "it does not know ours";
-    throw Error(ErrorCode::invalid_argument,
-                cat("store: expected the job's secret to be that of the server at ",
-                    where_,
-                    ", got: ",
-                    theirs,
-                    options.secret.empty() ? " (none)" : "",
-                    "; give the job's secret with --secret-file, MUSTER_SECRET_FILE or "
-                    "MUSTER_SECRET_FD"));
-  }
+  if (!equal_in_constant_time(answer, make_proof(Side::server, facts)))
+    return answer == kRefusal ? kRefused : "it does not know ours";
   writer_.emplace(make_session_key(Side::client, facts));
   reader_.emplace(make_session_key(Side::server, facts));
+  return "";
 }
 
 // Buffers that a large value has made large are given back.

@@ -34,7 +34,8 @@ class TcpStore final : public Store {
  public:
   // Connects and authenticates both ways.
   // Throws: unavailable naming the address (no server, name does not resolve, no room);
-  // invalid_argument when the server's secret is another; timeout.
+  // invalid_argument when the server's secret is another; failed_precondition when its job is;
+  // timeout.
   explicit TcpStore(TcpStoreOptions options);
   ~TcpStore() override;
 

@@ -39,9 +39,9 @@ TEST(TcpStore, AnotherSecretOrJobIsRefusedClearly) {
   const Secret secret = Secret::make();
   const Secret wrong = Secret::make();
   const TcpServer server({.secret = secret, .job = "a"});
-  const auto message = [&](TcpStoreOptions options) {
+  const auto message = [&](TcpStoreOptions options, ErrorCode code = ErrorCode::invalid_argument) {
     options.endpoint = server.endpoint();
-    return error_of(ErrorCode::invalid_argument, [&] { TcpStore{options}; });
+    return error_of(code, [&] { TcpStore{options}; });
   };
   EXPECT_THAT(message({.secret = wrong, .job = "a"}),
               testing::AllOf(HasSubstr("secret"),
@@ -49,10 +49,12 @@ TEST(TcpStore, AnotherSecretOrJobIsRefusedClearly) {
                              Not(HasSubstr(secret.hex())),
                              Not(HasSubstr(wrong.hex()))));
   EXPECT_THAT(message({.job = "a"}), HasSubstr("(none)"));
-  message({.secret = secret, .job = "b"});
+  EXPECT_THAT(message({.secret = secret, .job = "b"}, ErrorCode::failed_precondition),
+              testing::AllOf(HasSubstr("to be that of job 'b' (--rdzv-id), got another job's"),
+                             Not(HasSubstr("--secret-file"))));
   TcpStore right({.endpoint = server.endpoint(), .secret = secret, .job = "a"});
   EXPECT_EQ(right.num_keys(), 0);
-  EXPECT_EQ(server.stats().dropped, 3U);
+  EXPECT_EQ(server.stats().dropped, 6U) << "each asks again, whether the job is another";
   EXPECT_EQ(server.stats().authenticated, 1U);
 }
 
