@@ -194,30 +194,39 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
       words);
 }
 
+// As connect(), at the store that the file names.
+FoundRendezvous connect_by_file(const ClusterOptions& options) {
+  return connect_by_rendezvous_file(
+      options.rendezvous_file,
+      {.job = options.job,
+       .timeout = options.silence.answer(),
+       .reconnect = options.silence.step()},
+      std::chrono::duration_cast<std::chrono::milliseconds>(options.join_timeout));
+}
+
 // Node rank 0 serves on a free port and writes into the file where; the others wait for the file.
 HostRendezvous meet_at_file(const ClusterOptions& options) {
   HostRendezvous rendezvous;
   std::string here = options.local_address;
   if (here.empty())
     here = options.one_machine ? "127.0.0.1" : outward_address();
-  Endpoint endpoint{.host = here};
-  const bool serves = options.node_rank == 0;
-  if (serves) {
-    rendezvous.secret = Secret::make();
-    rendezvous.server = serve(options, endpoint, rendezvous.secret);
-    endpoint = rendezvous.server->endpoint();
-    rendezvous.file = std::make_unique<RendezvousFile>(
-        options.rendezvous_file,
-        RendezvousPoint{.endpoint = to_string(endpoint), .secret = rendezvous.secret});
-  } else {
-    const RendezvousPoint point =
-        wait_for_rendezvous_file(options.rendezvous_file, options.join_timeout);
-    rendezvous.secret = point.secret;
-    endpoint = parse_endpoint(point.endpoint);
+  if (options.node_rank != 0) {
+    FoundRendezvous found = connect_by_file(options);
+    rendezvous.secret = found.point.secret;
+    rendezvous.store = std::move(found.store);
+    rendezvous.address = options.local_address;
+    if (rendezvous.address.empty())
+      rendezvous.address = address_towards(parse_endpoint(found.point.endpoint).host);
+    return rendezvous;
   }
-  rendezvous.store = connect(options, endpoint, rendezvous.secret, serves);
-  const bool is_address_known = serves || !options.local_address.empty();
-  rendezvous.address = is_address_known ? here : address_towards(endpoint.host);
+  rendezvous.secret = Secret::make();
+  rendezvous.server = serve(options, {.host = here}, rendezvous.secret);
+  const Endpoint endpoint = rendezvous.server->endpoint();
+  rendezvous.file = std::make_unique<RendezvousFile>(
+      options.rendezvous_file,
+      RendezvousPoint{.endpoint = to_string(endpoint), .secret = rendezvous.secret});
+  rendezvous.store = connect(options, endpoint, rendezvous.secret, true);
+  rendezvous.address = here;
   return rendezvous;
 }
 
@@ -321,8 +330,8 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
   } else {
     given = Secret::from_environment();
     // It is the agents': a rank that had it could give orders.
-    if (const auto fd = get_env_int("MUSTER_SECRET_FD"))
-      ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
+    if (const auto fd = get_env_count("MUSTER_SECRET_FD"))
+      ::fcntl(*fd, F_SETFD, FD_CLOEXEC);
   }
   if (given && options.no_auth) {
     throw Error(ErrorCode::invalid_argument,

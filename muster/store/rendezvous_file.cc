@@ -15,18 +15,20 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
-#include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/units.h"
 #include "muster/store/bytes.h"
-#include "muster/store/tcp_store.h"
+#include "muster/store/socket.h"
 
 namespace muster {
 
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{20};
+constexpr std::chrono::milliseconds kConnectAgainAfter{200};
+constexpr std::chrono::seconds kMostToConnect{5};  // of one try, on a network that loses packets
 constexpr size_t kMostBytes = 4096;
 
 // Files of different launchers and jobs must not have the same name.
@@ -105,27 +107,26 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     : path_(std::move(path)) {
   const std::string aside = name_aside(path_);
   std::string digits = point.secret.hex();
-  {
-    const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd.valid())
-      fail_errno(cat("cannot create '", path_, "', by which the hosts of this job find each other"),
-                 errno);
-    digits += cat("\n", point.endpoint, "\n");
-    try {
-      write_all(fd.get(), digits, path_);
-    } catch (const Error&) {
-      OPENSSL_cleanse(digits.data(), digits.size());
-      ::unlink(aside.c_str());
-      throw;
-    }
+  file_ = Fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file_.valid())
+    fail_errno(cat("cannot create '", path_, "', by which the hosts of this job find each other"),
+               errno);
+  digits += cat("\n", point.endpoint, "\n");
+  try {
+    write_all(file_.get(), digits, path_);
+  } catch (const Error&) {
+    OPENSSL_cleanse(digits.data(), digits.size());
+    ::unlink(aside.c_str());
+    throw;
   }
   OPENSSL_cleanse(digits.data(), digits.size());
   rename_aside(aside, path_);
 }
 
-// The secret goes with the store.
+// The secret goes with the store. The next job of this name may have its file there by then.
 RendezvousFile::~RendezvousFile() {
-  ::unlink(path_.c_str());
+  if (is_at(file_, path_))
+    ::unlink(path_.c_str());
 }
 
 // Whoever else may read the file is refused, as it holds the secret.
@@ -157,6 +158,44 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path,
           .secret = Secret::from_hex(text.substr(0, line))};
 }
 
+// The file is read anew for each try. A server that has its file there listens already, so whoever
+// does not is gone.
+FoundRendezvous connect_by_rendezvous_file(const std::string& path,
+                                           TcpStoreOptions options,
+                                           std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  for (bool is_said = false;; is_said = true) {
+    const RendezvousPoint point = wait_for_rendezvous_file(path, deadline.left());
+    options.endpoint = parse_endpoint(point.endpoint);
+    options.secret = point.secret;
+    options.is_served = true;
+    try {
+      connect_to(options.endpoint, IfRefused::fail, Deadline(kMostToConnect));
+      return {.point = point, .store = std::make_shared<TcpStore>(options)};
+    } catch (const Error& error) {
+      const bool is_of_this_job = error.code() == ErrorCode::failed_precondition;
+      if (is_of_this_job)
+        throw;
+      if (deadline.passed())
+        throw Error(ErrorCode::timeout,
+                    cat("rendezvous: expected the process with rank 0 to serve where the file '",
+                        path,
+                        "' says within ",
+                        format_duration(timeout),
+                        ", got: ",
+                        error.message()));
+      if (!is_said)
+        log(LogLevel::info,
+            cat("nobody of this job serves at ",
+                point.endpoint,
+                ", which '",
+                path,
+                "' names; waiting for the file of its process with rank 0"));
+    }
+    std::this_thread::sleep_for(std::min(kConnectAgainAfter, deadline.left()));
+  }
+}
+
 std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who) {
   if (const auto place = place_of_mpirun(who))
     return place;
@@ -171,11 +210,8 @@ RendezvousStore rendezvous_by_file(const std::string& path,
                                    const std::string& address,
                                    std::chrono::milliseconds timeout) {
   if (!serve) {
-    const RendezvousPoint point = wait_for_rendezvous_file(path, timeout);
-    const Endpoint endpoint = parse_endpoint(point.endpoint);
-    return {std::make_shared<TcpStore>(
-                TcpStoreOptions{.endpoint = endpoint, .secret = point.secret, .timeout = timeout}),
-            endpoint.host};
+    const FoundRendezvous found = connect_by_rendezvous_file(path, {.timeout = timeout}, timeout);
+    return {found.store, parse_endpoint(found.point.endpoint).host};
   }
   const auto served = std::make_shared<Served>(path, address, Secret::make(), timeout);
   return {std::shared_ptr<Store>(served, &served->client), served->server.endpoint().host};

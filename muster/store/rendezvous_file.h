@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/fd.h"
 #include "muster/store/secret.h"
 #include "muster/store/store.h"
 #include "muster/store/tcp_server.h"
+#include "muster/store/tcp_store.h"
 
 namespace muster {
 
@@ -19,7 +21,7 @@ struct RendezvousPoint {
   Secret secret = {};
 };
 
-// The file, as long as this lives.
+// The file, as long as this lives, unless another process has replaced it.
 class RendezvousFile {
  public:
   // Only this user can read it. One that is left over is replaced. Throws: io.
@@ -30,12 +32,25 @@ class RendezvousFile {
 
  private:
   std::string path_;
+  Fd file_;
 };
 
 // Blocking: until the file is there. Throws: timeout naming the file and what it is for; as
 // Secret::from_file.
 RendezvousPoint wait_for_rendezvous_file(const std::string& path,
                                          std::chrono::milliseconds timeout);
+
+// A connection to the store that the file names. A job that was killed may have left a file of the
+// same name: while nobody serves there who knows its secret, the file of this job's own process is
+// waited for. `options`: all but endpoint and secret. Blocking: until connected, or `timeout`.
+// Throws: as wait_for_rendezvous_file and TcpStore; timeout naming the file.
+struct FoundRendezvous {
+  RendezvousPoint point = {};
+  std::shared_ptr<Store> store = {};
+};
+FoundRendezvous connect_by_rendezvous_file(const std::string& path,
+                                           TcpStoreOptions options,
+                                           std::chrono::milliseconds timeout);
 
 // Where the processes of this srun step or mpirun can leave such a file for each other; `who` tells
 // several kinds apart ("agents", "ranks"). On one host that is the user's runtime folder; on

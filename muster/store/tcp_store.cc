@@ -258,7 +258,8 @@ void TcpStore::Connection::lost(const std::string& how) const {
 
 // The first connection is made at once, so that a wrong secret is told here.
 TcpStore::TcpStore(TcpStoreOptions options) : options_(std::move(options)) {
-  idle_.push_back(std::make_unique<Connection>(options_, IfRefused::retry));
+  const IfRefused if_refused = options_.is_served ? IfRefused::fail : IfRefused::retry;
+  idle_.push_back(std::make_unique<Connection>(options_, if_refused));
 }
 
 TcpStore::~TcpStore() = default;

@@ -26,6 +26,8 @@ struct TcpStoreOptions {
   std::string job{};  // as the server's
   // To connect (the server may be starting), and for one answer.
   std::chrono::milliseconds timeout{30'000};
+  // The server listens already, or is gone: then it is not waited for.
+  bool is_served = false;
   // To connect later on; nothing: the timeout.
   std::optional<std::chrono::milliseconds> reconnect = {};
 };
