@@ -53,7 +53,6 @@ HostAgent::HostAgent(const LaunchOptions& options,
       host_(this_host(options_, cluster)),
       gpus_(host_),
       rendezvous_(open_host_rendezvous(cluster)),
-      processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}),
       ranks_(RankRendezvousOptions{.address = rendezvous_.address,
                                    .secret = ranks_secret(rendezvous_),
                                    .no_auth = rendezvous_.secret.empty()}) {
@@ -63,7 +62,9 @@ HostAgent::HostAgent(const LaunchOptions& options,
       rendezvous_.store,
       facts(),
       MemberOptions{.silence = cluster_.silence, .elects = cluster_.backend == "etcd"});
-  processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
+  processes_.emplace(
+      ProcessSetOptions{.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause});
+  processes_->loop().watch_readable(member_->fd(), [this] { take_orders(); });
   watch_for_silence();
 }
 
@@ -144,7 +145,7 @@ void HostAgent::take(Order order) {
   if (ends_our_ranks(order)) {
     if (!cluster_.remote && !order.reason.empty())
       log(LogLevel::info, cat("ending this round's ranks: ", order.reason));
-    processes_.end_all();
+    processes_->end_all();
   }
   if (order.kind != Order::Kind::stop && !go_on_in_place(order))
     pending_.push_back(std::move(order));
@@ -167,12 +168,12 @@ std::optional<int> HostAgent::wait_for_order() {
       tell_of_loss();
       return 1;
     }
-    const int signal = processes_.stop_requested();
+    const int signal = processes_->stop_requested();
     if (signal != 0 && !std::exchange(leaving_, true)) {
       if (const auto code = leave(signal))
         return code;
     }
-    processes_.loop().run_once(std::nullopt);
+    processes_->loop().run_once(std::nullopt);
   }
 }
 
@@ -224,7 +225,7 @@ int HostAgent::finish(const Order& order) {
 
 // The silence of the store is noticed only if somebody asks again and again.
 void HostAgent::watch_for_silence() {
-  processes_.loop().call_at(Clock::now() + cluster_.silence.step(), [this] {
+  processes_->loop().call_at(Clock::now() + cluster_.silence.step(), [this] {
     look_for_silence();
     watch_for_silence();
   });
@@ -248,9 +249,9 @@ void HostAgent::be_lost(const std::string& why) {
   if (running_round_ == 0)
     return;
   log(LogLevel::error, "this host has lost the others; ending its ranks");
-  processes_.end_all();
-  processes_.loop().call_at(Clock::now() + cluster_.silence.grace(),
-                            [this] { processes_.end_all_now(); });
+  processes_->end_all();
+  processes_->loop().call_at(Clock::now() + cluster_.silence.grace(),
+                             [this] { processes_->end_all_now(); });
 }
 
 int run_host_agent(const LaunchOptions& options,

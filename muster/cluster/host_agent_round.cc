@@ -133,7 +133,7 @@ std::vector<RankExit> HostAgent::run_ranks(const Order& order, int* stopped_by) 
     };
   }
   const GroupResult result =
-      run_local_ranks(processes_, specs, job_->setup().inherited_fds(), rules);
+      run_local_ranks(*processes_, specs, job_->setup().inherited_fds(), rules);
   if (!result.fault.empty())
     throw Error(ErrorCode::unavailable, result.fault);
   *stopped_by = result.stopped_by;
@@ -195,11 +195,11 @@ bool HostAgent::go_on_in_place(const Order& order) {
     return false;
   if (!order.host_index) {
     job_->become_spare();
-    processes_.end_all();
+    processes_->end_all();
     return false;
   }
   running_round_ = order.round;
-  if (processes_.is_ending())
+  if (processes_->is_ending())
     return true;
   followed_failures_ = order.exits;
   job_->change_round(order);

@@ -68,9 +68,9 @@ class HostAgent {
   const RankSampler sampler_;
   const Host host_;
   const GpuWatch gpus_;
-  // It is opened before signals are ours: until there are ranks, they simply end this process.
   HostRendezvous rendezvous_;
-  ProcessSet processes_;
+  // Signals are ours once this host has joined: until then they simply end this process.
+  std::optional<ProcessSet> processes_;
   RankRendezvous ranks_;  // moved into job_
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<Member> member_;

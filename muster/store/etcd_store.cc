@@ -264,16 +264,51 @@ std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds tim
   }
 }
 
+// Transactions of one operation that were not carried out. Where another process has changed the
+// key, it is tried again at once, however often. Where nobody has, etcd does not do what it says.
+class EtcdStore::Refusals {
+ public:
+  explicit Refusals(const EtcdStore& store) : store_(store), deadline_(store.options_.patience) {}
+
+  // `revision`: the key's, for which it was refused. Blocking: a pause, if it is the last one's.
+  // Throws: unavailable once it has been the same for the store's patience.
+  void note(const std::string& key, int64_t revision) {
+    if (std::exchange(last_, revision) != revision) {
+      deadline_ = Deadline(store_.options_.patience);
+      pauses_ = {};
+      return;
+    }
+    if (deadline_.passed()) {
+      throw Error(ErrorCode::unavailable,
+                  cat("etcd: expected ",
+                      store_.place(),
+                      " to carry out a transaction on '",
+                      printable(store_.full(key)),
+                      "', which nobody else has changed, got none within ",
+                      format_duration(store_.options_.patience),
+                      "; see whether it is etcd 3.4 or later that listens there"));
+    }
+    pauses_.wait(deadline_);
+  }
+
+ private:
+  const EtcdStore& store_;
+  std::optional<int64_t> last_ = {};
+  Deadline deadline_;
+  Pauses pauses_;
+};
+
 // To add 0 to a counter that is there only reads it.
 int64_t EtcdStore::add(const std::string& key, int64_t amount) {
   check_limits("add", key);
-  for (;;) {
+  for (Refusals refusals(*this);;) {
     const Found found = find(key);
     const int64_t sum = table_with(key, found.value).sum(key, amount);
     if (found.value && amount == 0)
       return sum;
     if (put_if_unchanged(key, found.revision, std::to_string(sum)))
       return sum;
+    refusals.note(key, found.revision);
   }
 }
 
@@ -284,12 +319,13 @@ std::string EtcdStore::compare_set(const std::string& key,
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
   check_size(desired);
-  for (;;) {
+  for (Refusals refusals(*this);;) {
     const Found found = find(key);
     const Table::Comparison comparison =
         table_with(key, found.value).compare(key, expected, desired);
     if (!comparison.store || put_if_unchanged(key, found.revision, desired))
       return comparison.result;
+    refusals.note(key, found.revision);
   }
 }
 
@@ -300,10 +336,15 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
   check_limits("append", log_entry_key(log, INT64_MAX), entry);
   check_size(entry);
   const std::string size = log_size_key(log);
+  Refusals refusals(*this);
   for (int64_t number = parse_int(find(size).value.value_or("0")).value_or(0) + 1;; ++number) {
     const std::string key = log_entry_key(log, number);
-    if (put_if_unchanged(key, 0, entry, size, std::to_string(number)) || find(key).value == entry)
+    if (put_if_unchanged(key, 0, entry, size, std::to_string(number)))
       return number;
+    const Found found = find(key);
+    if (found.value == entry)
+      return number;
+    refusals.note(key, found.revision);
   }
 }
 

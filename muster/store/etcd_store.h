@@ -32,7 +32,7 @@ class EtcdStore final : public Store {
   explicit EtcdStore(EtcdStoreOptions options);
 
   // All of them throw unavailable, naming the address, when etcd does not answer for as long as the
-  // patience.
+  // patience, or answers without doing what it was asked.
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
@@ -55,6 +55,8 @@ class EtcdStore final : public Store {
     std::optional<std::string> value = {};
     int64_t revision = 0;  // 0: there is no such key
   };
+
+  class Refusals;
 
   std::string full(const std::string& key) const { return prefix_ + key; }
   Found find(const std::string& key);
