@@ -50,19 +50,35 @@ Member::Member(std::shared_ptr<Store> store, const HostFacts& facts, const Membe
   log_ = OrderReader(next);
   store_->append(kReports,
                  to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
-  const BlockedSignals blocked;  // in the threads, for good
-  listener_ = std::thread([this] { listen(); });
-  sender_ = std::thread([this] { send_reports(); });
+  begin();
 }
 
 Member::~Member() {
+  end();
+}
+
+// A thread that runs already ends where the other cannot be made.
+void Member::begin() {
+  const BlockedSignals blocked;  // in the threads, for good
+  try {
+    listener_ = std::thread([this] { listen(); });
+    sender_ = std::thread([this] { send_reports(); });
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+void Member::end() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
-  sender_.join();
-  listener_.join();
+  for (std::thread* const thread : {&sender_, &listener_}) {
+    if (thread->joinable())
+      thread->join();
+  }
 }
 
 void Member::report(Report report) {

@@ -64,6 +64,8 @@ class Member {
   std::string lost();
 
  private:
+  void begin();
+  void end();
   void listen();
   void give_sign_of_life();
   void elect();

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -77,18 +78,22 @@ std::string what_is_bad(const Gpu& before,
 }
 
 // This host as the driver tells it now; without GPUs, and with a note, if the driver does not
-// answer.
+// answer, or no thread can be had to ask it.
 Host host_now() {
   const auto answer = std::make_shared<std::promise<Host>>();
   std::future<Host> host = answer->get_future();
   std::optional<BlockedSignals> blocked(std::in_place);  // in the thread, for good
-  std::thread([answer] {
-    try {
-      answer->set_value(probe_this_machine().hosts.at(0));
-    } catch (...) {
-      answer->set_exception(std::current_exception());
-    }
-  }).detach();
+  try {
+    std::thread([answer] {
+      try {
+        answer->set_value(probe_this_machine().hosts.at(0));
+      } catch (...) {
+        answer->set_exception(std::current_exception());
+      }
+    }).detach();
+  } catch (const std::system_error& error) {
+    return {.gpu_note = cat("the driver could not be asked (a thread: ", error.what(), ")")};
+  }
   blocked.reset();
   if (host.wait_for(kDriverAnswers) == std::future_status::ready)
     return host.get();
