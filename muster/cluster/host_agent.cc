@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/log.h"
+#include "muster/base/shell.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
 #include "muster/cluster/coordinator_options.h"
@@ -28,6 +32,8 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kTakeLeave{5};
+constexpr const char* kCommandKey = "command";
+constexpr size_t kMostOfCommand = 4096;  // bytes
 
 // The machine as far as the job needs to know it, under the name that the job gives it.
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
@@ -40,6 +46,33 @@ Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
 // The ranks' secret is another than the agents': a rank must not be able to give orders.
 Secret ranks_secret(const HostRendezvous& rendezvous) {
   return rendezvous.secret.empty() ? Secret() : rendezvous.secret.derive("ranks");
+}
+
+// The program with its arguments. Where it lies may differ between hosts.
+std::string command_of(const LaunchOptions& options) {
+  std::vector<std::string> words = options.argv;
+  words.at(0) = std::filesystem::path(words.at(0)).filename().string();
+  return shell_command(words).substr(0, kMostOfCommand);
+}
+
+// Two jobs of one address become one where neither has a name. Whoever comes with another command
+// than the first is told.
+void tell_other_command(const LaunchOptions& options, const ClusterOptions& cluster, Store& store) {
+  const bool is_named = cluster.remote || !cluster.rendezvous_file.empty() || cluster.job != "none";
+  if (is_named)
+    return;
+  const std::string ours = command_of(options);
+  const std::string first = store.compare_set(kCommandKey, "", ours);
+  if (first == ours)
+    return;
+  log(LogLevel::warn,
+      cat("this host joins the job at ",
+          cluster.endpoint,
+          " with '",
+          shown_text(ours),
+          "', and its first host with '",
+          shown_text(first),
+          "'; if these are two jobs, give each a --rdzv-id or a --rdzv-endpoint of its own"));
 }
 
 }  // namespace
@@ -56,6 +89,7 @@ HostAgent::HostAgent(const LaunchOptions& options,
       ranks_(RankRendezvousOptions{.address = rendezvous_.address,
                                    .secret = ranks_secret(rendezvous_),
                                    .no_auth = rendezvous_.secret.empty()}) {
+  tell_other_command(options_, cluster_, *rendezvous_.store);
   if (rendezvous_.server)
     coordinate(false);
   member_ = std::make_unique<Member>(
