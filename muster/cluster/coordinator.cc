@@ -18,6 +18,7 @@
 #include "muster/launch/launch.h"
 #include "muster/launch/restart.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/command_output.h"
 
 namespace muster {
 
@@ -430,11 +431,14 @@ void Coordinator::finish_missing() {
              "; see whether the others were started and can reach this address"));
 }
 
-// Begins a round with these hosts, or ends the job if there is no plan for them.
+// Begins a round with these hosts, or ends the job if there is no plan for them. Where this process
+// was asked to stop, its report of that decides.
 void Coordinator::start(const std::vector<std::string>& ids) {
   Order order;
   try {
     order = round_of(ids);
+  } catch (const AskedToStop&) {
+    return;
   } catch (const Error& error) {
     return finish(exit_code_of(error), error.message());
   }

@@ -40,6 +40,7 @@
 #include "muster/launch/job_setup.h"
 #include "muster/store/tcp_store.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/command_output.h"
 #include "muster/supervise/output.h"
 #include "muster/supervise/process_set.h"
 
@@ -124,15 +125,23 @@ class RemoteJob {
     try {
       return address_to_serve(bare).empty() ? bare : std::string();
     } catch (const Error&) {
-      // Not every --ssh knows -G.
-      const std::string ask =
-          cat(shell_command(remote_.ssh), " -G ", shell_quoted(name), " 2>/dev/null || true");
-      for (const std::string& line : split(output_of_shell(ask, "--ssh"), '\n')) {
+      return text_or(address_in_ssh(name), bare);
+    }
+  }
+
+  // Empty: ssh does not say. Not every --ssh knows -G.
+  std::string address_in_ssh(const std::string& name) {
+    const std::string ask =
+        cat(shell_command(remote_.ssh), " -G ", shell_quoted(name), " 2>/dev/null || true");
+    try {
+      for (const std::string& line : split(output_of_command(ask, "--ssh"), '\n')) {
         if (line.starts_with("hostname "))
           return line.substr(9);
       }
-      return bare;
+    } catch (const Error& error) {
+      log(LogLevel::debug, error.message());  // a signal that came ends the job in its turn
     }
+    return "";
   }
 
   // A host behind a jump host, say, has a name that only ssh knows.

@@ -100,8 +100,7 @@ bool leave_bad_gpus(const std::vector<BadGpu>& bad,
   try {
     leased = place_without(reasons_of(bad), static_cast<int>(leased.plan.ranks.size()), options);
   } catch (const Error& error) {
-    log(LogLevel::error,
-        cat(describe(bad), "; not starting again, as there are no others: ", error.message()));
+    log(LogLevel::error, cat(describe(bad), "; not starting again: ", error.message()));
     return false;
   }
   log(LogLevel::warn, cat(describe(bad), "; muster sets it aside and gives the ranks others"));

@@ -1,6 +1,7 @@
 // How it works: a shell runs the command, and its end of the pipe and its own end are waited for
-// with one deadline. What a grandchild writes after that is nobody's answer. A sentinel ends the
-// command's group where this process is ended meanwhile, by whatever signal.
+// with one deadline, and with looks at whether this process was asked to stop. What a grandchild
+// writes after that is nobody's answer. A sentinel ends the command's group where this process is
+// ended meanwhile, by whatever signal.
 #include "muster/supervise/command_output.h"
 
 #include <poll.h>
@@ -21,24 +22,28 @@
 #include "muster/base/units.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/sentinel.h"
+#include "muster/supervise/signal_pipe.h"
 
 namespace muster {
 
 namespace {
 
 constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list is longer
+constexpr int64_t kLookEveryMs = 100;           // for a signal that came to another thread
 
-// Blocking: until there is something to read, or the deadline. False: the deadline came first.
+// Blocking: until there is something to read, the deadline, or a stop signal. False: there is
+// nothing to read.
 bool wait_readable(int fd, const Deadline& deadline) {
   struct pollfd poll = {.fd = fd, .events = POLLIN, .revents = 0};
-  for (;;) {
-    const int ready =
-        ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 1000)));
+  while (caught_stop_signal() == 0) {
+    const int ready = ::poll(
+        &poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), kLookEveryMs)));
     if (ready > 0)
       return true;
     if (deadline.passed())
       return false;
   }
+  return false;
 }
 
 struct Answer {
@@ -62,6 +67,20 @@ Answer answer_in_time(const Child& child, const Fd& answers, const Deadline& dea
     break;
   }
   return answer;
+}
+
+// Throws: AskedToStop.
+void check_not_stopped(const std::string& command, const std::string& flag) {
+  const int signal = caught_stop_signal();
+  if (signal == 0)
+    return;
+  throw AskedToStop(ErrorCode::unavailable,
+                    cat(flag,
+                        ": '",
+                        printable(command),
+                        "' was not waited for, as ",
+                        signal_name(signal),
+                        " came; start the job again"));
 }
 
 // What a child was killed for.
@@ -102,6 +121,7 @@ std::string output_of_command(const std::string& command,
                               Environment variables,
                               std::chrono::milliseconds patience,
                               int stdin_fd) {
+  check_not_stopped(command, flag);
   variables.merge(own_environment());
   Pipe pipe = open_pipe();
   Sentinel sentinel({});
@@ -116,6 +136,8 @@ std::string output_of_command(const std::string& command,
     ::kill(-child.pid, SIGKILL);
   sentinel.forget_groups();
   const int status = wait_for_end(child.pid);
+  if (!answer.has_ended)
+    check_not_stopped(command, flag);
   if (!answer.has_ended)
     throw refusal_of(answer, command, flag, patience);
   if (status != 0) {

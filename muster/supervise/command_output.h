@@ -5,17 +5,25 @@
 #include <chrono>
 #include <string>
 
+#include "muster/base/error.h"
 #include "muster/base/rank_env.h"
 
 namespace muster {
+
+// A signal that asks this process to stop came before the answer.
+class AskedToStop : public Error {
+ public:
+  using Error::Error;
+};
 
 // How long such a command may take.
 inline constexpr std::chrono::milliseconds kAnswerOfCommand = std::chrono::minutes(1);
 
 // Returns the standard output of the shell's `command`. `variables` are added to its environment.
 // It reads `stdin_fd`, or nothing where that is -1. Blocking: until it has ended, or the patience
-// has; then it is killed. Throws: io naming `flag` and the command when it does not end with 0, or
-// prints more than a mebibyte; timeout.
+// has, or a stop signal has come that waits for this process's loop (signal_pipe.h); then it is
+// killed. Throws: io naming `flag` and the command when it does not end with 0, or prints more than
+// a mebibyte; timeout; AskedToStop.
 std::string output_of_command(const std::string& command,
                               const std::string& flag,
                               Environment variables = {},

@@ -58,7 +58,8 @@ bool is_zombie(pid_t pid) {
 }  // namespace
 
 ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(options)) {
-  signals_.emplace(caught_signals(options_.stop_signals, options_.pass_signals));
+  const auto signals = caught_signals(options_.stop_signals, options_.pass_signals);
+  signals_.emplace(signals, options_.stop_signals);
   parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
   std::vector<std::string> marks;

@@ -35,7 +35,8 @@ constexpr milliseconds kLookForCauseEvery{20};
 }  // namespace
 
 ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
-  signals_.emplace(caught_signals(options_.stop_signals, options_.pass_signals));
+  const auto signals = caught_signals(options_.stop_signals, options_.pass_signals);
+  signals_.emplace(signals, options_.stop_signals);
   parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
 }

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 
 namespace muster {
 
@@ -17,12 +18,20 @@ namespace {
 // A handler can reach nothing but these.
 std::atomic<int> handlers_pipe{-1};
 std::atomic<int> handlers_running{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<uint64_t> handlers_stops{0};  // a bit for each signal that is one
+std::atomic<int> caught_stop{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+
+uint64_t bit_of(int signal) {
+  return uint64_t{1} << (signal - 1);
+}
 
 void on_signal(int signal) {
   const int saved_errno = errno;
   ++handlers_running;
   const unsigned char number = signal;
+  if ((handlers_stops & bit_of(signal)) != 0)
+    caught_stop = signal;
   // A full pipe takes nothing: thousands of signals wait to be read, and one more says nothing new.
   if (const int fd = handlers_pipe; fd >= 0)
     (void)!::write(fd, &number, 1);
@@ -32,8 +41,11 @@ void on_signal(int signal) {
 
 }  // namespace
 
-SignalPipe::SignalPipe(const std::vector<int>& signals) : pipe_(open_pipe(O_NONBLOCK)) {
+SignalPipe::SignalPipe(const std::vector<int>& signals, const std::vector<int>& stops)
+    : pipe_(open_pipe(O_NONBLOCK)) {
   handlers_pipe = pipe_.write_end.get();
+  for (const int signal : stops)
+    handlers_stops |= bit_of(signal);
   struct sigaction ours = {};
   ours.sa_handler = on_signal;
   ours.sa_flags = SA_RESTART;
@@ -58,6 +70,12 @@ SignalPipe::~SignalPipe() {
   handlers_pipe = -1;
   while (handlers_running != 0)
     ::sched_yield();  // one in another thread may still hold the descriptor
+  handlers_stops = 0;
+  caught_stop = 0;
+}
+
+int caught_stop_signal() {
+  return caught_stop;
 }
 
 std::optional<int> SignalPipe::take() {

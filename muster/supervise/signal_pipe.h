@@ -15,8 +15,9 @@ namespace muster {
 
 class SignalPipe {
  public:
-  // Catches `signals` from now on, whichever thread they come to. Throws: io.
-  explicit SignalPipe(const std::vector<int>& signals);
+  // Catches `signals` from now on, whichever thread they come to. `stops`: those among them that
+  // ask this process to stop. Throws: io.
+  SignalPipe(const std::vector<int>& signals, const std::vector<int>& stops);
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
   ~SignalPipe();  // what was done about them before is done again
@@ -37,5 +38,9 @@ class SignalPipe {
   std::vector<Before> before_;
   sigset_t old_mask_;
 };
+
+// The signal that last asked this process to stop, taken out of the pipe or not; 0: none has, or
+// nobody catches them. For work that keeps the loop waiting, in any thread.
+int caught_stop_signal();
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "muster/launch/port.h"
 #include "muster/store/secret.h"
@@ -71,20 +72,8 @@ class Agents : public testing::Test {
     return start(flags, program);
   }
 
-  static Args shell(const std::string& script) { return {"sh", "-c", script}; }
-
-  ScratchFolder folder_;
-  PortReservation port_;
-};
-
-constexpr const char* kSay =
-    "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
-    "$GROUP_WORLD_SIZE, "
-    "role $ROLE_RANK of $ROLE_WORLD_SIZE, $MASTER_ADDR";
-
-// Two GPUs on one, one on the other, invented by a stand-in for the driver's library.
-TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
-  const auto gpus = [&](int host, int count) {
+  // Invented by a stand-in for the driver's library.
+  ProgramSettings with_gpus(int host, int count) const {
     ProgramSettings of_host = settings();
     std::string text = "version=550.54";
     std::string visible;
@@ -103,7 +92,21 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
     of_host.environment["FAKE_NVML"] = text;
     of_host.environment["CUDA_VISIBLE_DEVICES"] = visible;
     return of_host;
-  };
+  }
+
+  static Args shell(const std::string& script) { return {"sh", "-c", script}; }
+
+  ScratchFolder folder_;
+  PortReservation port_;
+};
+
+constexpr const char* kSay =
+    "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
+    "$GROUP_WORLD_SIZE, "
+    "role $ROLE_RANK of $ROLE_WORLD_SIZE, $MASTER_ADDR";
+
+// Two GPUs on one, one on the other.
+TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
   const auto agent = [&](int rank, const ProgramSettings& of_host) {
     Args args = {"run", "--rdzv-endpoint", endpoint(), "--nnodes", "2", "--node-rank", cat(rank)};
     for (const std::string& word :
@@ -111,8 +114,8 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
       args.push_back(word);
     return std::make_unique<Program>(args, folder_, of_host);
   };
-  auto a = agent(0, gpus(0, 2));
-  auto b = agent(1, gpus(1, 1));
+  auto a = agent(0, with_gpus(0, 2));
+  auto b = agent(1, with_gpus(1, 1));
   const Ran first = a->finish();
   const Ran second = b->finish();
   EXPECT_EQ(first.code, 0) << first.err;
@@ -507,6 +510,108 @@ TEST_F(Agents, AnotherSecretIsRefused) {
   auto right = node(1, {"true"});
   EXPECT_EQ(right->finish().code, 0);
   EXPECT_EQ(a->finish().code, 0);
+}
+
+TEST_F(Agents, AnotherJobAtTheEndpointIsNamed) {
+  auto a = node(0, {"true"}, {"--rdzv-id", "one"});
+  auto b = node(1, {"true"}, {"--rdzv-id", "another"});
+  const Ran ran = b->finish();
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr(endpoint()),
+                    HasSubstr("to be that of job 'another' (--rdzv-id), got another job's"),
+                    Not(HasSubstr("--secret-file"))));
+  auto right = node(1, {"true"}, {"--rdzv-id", "one"});
+  EXPECT_EQ(right->finish().code, 0);
+  EXPECT_EQ(a->finish().code, 0);
+}
+
+TEST_F(Agents, AnotherCommandAtTheEndpointIsTold) {
+  const auto second = [&](const Args& more) {
+    std::filesystem::remove(folder_.path() + "/seen");
+    auto a = elastic(shell("echo up of $WORLD_SIZE; until [ -e seen ]; do sleep 0.02; done"), more);
+    a->read_until("up of 1");
+    auto b = elastic({"sleep", "0"}, more);
+    a->read_until("up of 2");
+    std::ofstream(folder_.path() + "/seen").flush();
+    EXPECT_EQ(a->finish().code, 0);
+    return b->finish().err;
+  };
+  EXPECT_THAT(second({}),
+              AllOf(HasSubstr("this host joins the job at " + endpoint() + " with 'sleep 0'"),
+                    HasSubstr("and its first host with 'sh -c"),
+                    HasSubstr("give each a --rdzv-id")));
+  EXPECT_THAT(second({"--rdzv-id", "one"}), Not(HasSubstr("its first host")));
+}
+
+// The second host's coming makes another round, whose plan asks the command about that host.
+TEST_F(Agents, ASignalEndsAQuestionOfALaterRound) {
+  const auto agent = [&](int host) {
+    Args args = {"run", "-q", "--rdzv-endpoint", endpoint(), "--nnodes", "1:2"};
+    for (const std::string& word : {std::string("--rdzv-backend"),
+                                    std::string("c10d"),
+                                    std::string("--rdzv-conf"),
+                                    cat("last_call_timeout=0,", kPatient),
+                                    std::string("--map-command"),
+                                    std::string("mkdir asked && echo 0 && exit; touch hangs; "
+                                                "exec sleep 1000")})
+      args.push_back(word);
+    for (const std::string& word : shell("echo up; exec sleep 1000"))
+      args.push_back(word);
+    return std::make_unique<Program>(args, folder_, with_gpus(host, 1));
+  };
+  auto a = agent(0);
+  a->read_until("up");
+  auto b = agent(1);
+  while (!std::filesystem::exists(folder_.path() + "/hangs"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Fd end(static_cast<int>(::syscall(SYS_pidfd_open, a->pid(), 0)));
+  ::kill(a->pid(), SIGTERM);
+  EXPECT_TRUE(ends_within(end, std::chrono::seconds(30))) << "the command may take a minute";
+  EXPECT_EQ(a->finish().code, 128 + SIGTERM);
+  EXPECT_EQ(b->finish().code, 128 + SIGTERM);
+}
+
+// Its agents were killed, and its name is the next one's, as of mpirun in a container that is
+// started again.
+TEST_F(Agents, AFileOfAJobThatWasKilledHoldsUpNoOther) {
+  const auto agent = [&](int rank, const Args& program) {
+    ProgramSettings of_host = settings();
+    of_host.environment["PMIX_NAMESPACE"] = "77";
+    of_host.environment["OMPI_COMM_WORLD_SIZE"] = "2";
+    of_host.environment["OMPI_COMM_WORLD_RANK"] = cat(rank);
+    of_host.environment["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
+    of_host.environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
+    of_host.environment["OMPI_MCA_initial_wdir"] = folder_.path();
+    Args args = {"run", "-n", "1"};
+    args.insert(args.end(), program.begin(), program.end());
+    return std::make_unique<Program>(args, folder_, of_host);
+  };
+  const std::string file = folder_.path() + "/.muster-mpirun-77-agents";
+  auto killed = agent(0, {"true"});
+  while (!std::filesystem::exists(file))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(killed->pid(), SIGKILL);
+  killed->finish();
+  ASSERT_TRUE(std::filesystem::exists(file));
+  auto b = agent(1, {"true"});
+  auto a = agent(0, {"true"});
+  EXPECT_EQ(a->finish().code, 0);
+  EXPECT_EQ(b->finish().code, 0);
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+// Whichever of its threads cannot be made, this is an error and no abort.
+TEST_F(Agents, AThreadThatCannotBeIsNamedWithItsLimit) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  const std::string arguments =
+      cat("run --no-auth --nnodes 2 --node-rank 0 --rdzv-endpoint ", endpoint(), " -n 1 true");
+  for (int limit = 1; limit <= 5; ++limit) {
+    const Ran ran = with_few_processes(limit, 2, arguments, folder_).finish();
+    EXPECT_EQ(ran.code, 1) << limit << ": " << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("ulimit -u")) << limit;
+  }
 }
 
 TEST_F(Agents, AProgramThatIsMissingOnOneHostEndsTheJob) {

@@ -11,6 +11,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/command_output.h"
+#include "muster/supervise/signal_pipe.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -238,6 +239,21 @@ std::string output_error(const std::string& command, std::chrono::milliseconds p
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+// The loop that would act on the signal waits for the answer.
+TEST(CommandOutput, AStopSignalThatIsCaughtEndsIt) {
+  const std::string me = cat(::getpid());
+  {
+    const SignalPipe caught({SIGTERM, SIGUSR1}, {SIGTERM});
+    EXPECT_EQ(output_of_command(cat("kill -USR1 ", me, "; echo 1"), "--map-command"), "1\n");
+    EXPECT_EQ(output_error(cat("kill -TERM ", me, "; sleep 600"), std::chrono::hours(1)),
+              cat("--map-command: 'kill -TERM ",
+                  me,
+                  "; sleep 600' was not waited for, as SIGTERM came; start the job again"));
+    EXPECT_THROW(output_of_command("echo 1", "--map-command"), AskedToStop) << "nor is another";
+  }
+  EXPECT_EQ(output_of_command("echo 1", "--map-command"), "1\n");
 }
 
 // A command of the user's is asked for a list; one that hangs is killed with what it has started.
