@@ -16,14 +16,14 @@ namespace {
 
 class MarkedTensors {
  public:
-  void mark(const std::vector<at::Tensor>& tensors, const std::vector<int>& ranks = {}) {
+  void mark(const std::vector<at::Tensor>& tensors, const std::vector<int>& numbers = {}) {
     const std::lock_guard lock(mutex_);
     std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
     for (const at::Tensor& tensor : tensors) {
       const c10::weak_intrusive_ptr<c10::TensorImpl> weak(tensor.getIntrusivePtr());
       const auto mark = marks_.try_emplace(tensor.unsafeGetTensorImpl(), Mark{weak}).first;
       ++mark->second.count;
-      mark->second.ranks = ranks;
+      mark->second.numbers = numbers;
     }
   }
 
@@ -45,18 +45,18 @@ class MarkedTensors {
     return is_marked ? found->second.count : 0;
   }
 
-  std::vector<int> ranks_of(const at::Tensor& tensor) {
+  std::vector<int> numbers_of(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     const auto found = marks_.find(tensor.unsafeGetTensorImpl());
     const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
-    return is_marked ? found->second.ranks : std::vector<int>();
+    return is_marked ? found->second.numbers : std::vector<int>();
   }
 
  private:
   struct Mark {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
     int count = 0;
-    std::vector<int> ranks = {};
+    std::vector<int> numbers = {};  // of ranks or stages
   };
 
   std::mutex mutex_;
@@ -64,7 +64,8 @@ class MarkedTensors {
 };
 
 struct AllMarks {
-  MarkedTensors flat_parts, divided_gradients, claimed_gradients, layer_parts, stage_parameters;
+  MarkedTensors flat_parts, divided_gradients, claimed_gradients, layer_parts, stage_parameters,
+      shared_by_stages;
 };
 
 // They are never destroyed: a program may have a model or an optimizer that lives until its end.
@@ -116,7 +117,7 @@ bool is_layer_part(const at::Tensor& parameter) {
 }
 
 std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter) {
-  return marks().layer_parts.ranks_of(parameter);
+  return marks().layer_parts.numbers_of(parameter);
 }
 
 // Rank 0's part would replace the others', and with it the layer.
@@ -154,6 +155,18 @@ void unmark_stage_parameters(const std::vector<at::Tensor>& parameters) {
 
 bool is_stage_parameter(const at::Tensor& parameter) {
   return marks().stage_parameters.has(parameter);
+}
+
+void mark_shared_by_stages(const at::Tensor& parameter, const std::vector<int>& stages) {
+  marks().shared_by_stages.mark({parameter}, stages);
+}
+
+void unmark_shared_by_stages(const std::vector<at::Tensor>& parameters) {
+  marks().shared_by_stages.unmark(parameters);
+}
+
+std::vector<int> stages_that_share(const at::Tensor& parameter) {
+  return marks().shared_by_stages.numbers_of(parameter);
 }
 
 }  // namespace muster::optim

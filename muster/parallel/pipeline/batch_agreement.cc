@@ -84,7 +84,7 @@ std::string BatchAgreement::problem_of(const at::Tensor& batch,
 }
 
 AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known) {
-  std::string problem;
+  std::string problem = batch.problem;
   Row mine{.trains = batch.trains,
            .reduces = batch.reduces,
            .has_other_tied = batch.has_other_tied,
@@ -93,7 +93,7 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
            .tied_frozen = batch.tied_frozen,
            .tied_replaced = batch.tied_replaced,
            .tied_kept = batch.tied_kept};
-  if (is_first()) {
+  if (is_first() && problem.empty()) {
     problem = problem_of(batch.input, "an input", batch.step, known.input);
     if (problem.empty())
       mine.inputs = batch.input.size(0);

@@ -19,6 +19,7 @@ namespace muster {
 // What this rank was given for a step.
 struct PipelineBatch {
   at::Tensor input, target;
+  std::string problem = {};  // what this rank has already found wrong
   int64_t step = 0;
   bool trains = true;            // in step(); else in evaluate()
   bool reduces = false;          // the gradients over the replicas, at the step's end

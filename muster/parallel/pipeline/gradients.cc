@@ -189,10 +189,15 @@ TiedWeight::TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& gro
       place_(std::move(place)),
       memory_(memory_of(parameter_)) {
   const std::vector<int> holders = agreed_holders(parameter_, group);
-  // Every rank sees all names in the ranks' order, so all agree on the first.
-  for (const std::string& other : group.all_gather_bytes(place_.name, "a tied weight's name"))
+  // Every rank sees all names in the ranks' order, so all agree on the first. A rank may give a
+  // weight that no stage of its own has.
+  const auto names = group.all_gather_bytes(place_.name, "a tied weight's name");
+  for (const std::string& other : names)
     if (!other.empty() && std::find(names_.begin(), names_.end(), other) == names_.end())
       names_.push_back(other);
+  is_copy_ = std::any_of(names.begin(), names.begin() + group.rank(), [](const std::string& other) {
+    return !other.empty();
+  });
   if (holders.size() == 1)
     return;
   // Every rank of `group` takes part, though only holders get the group.

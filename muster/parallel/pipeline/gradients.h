@@ -63,7 +63,7 @@ class TiedWeight {
   void begin_step();     // sets aside what other steps have left in grad()
   void sum_gradients();  // of this step, and adds what was set aside. Collective: over its ranks
   const at::Tensor& parameter() const { return parameter_; }
-  bool is_copy() const { return holders_ && holders_->rank() > 0; }  // another rank's copy counts
+  bool is_copy() const { return is_copy_; }  // a stage of an earlier rank has it too
   // Its names on its ranks, the first rank's first: that is its name in checkpoints.
   const std::vector<std::string>& names() const { return names_; }
 
@@ -72,6 +72,7 @@ class TiedWeight {
   at::Tensor agreed_;  // the parameter that the ranks have tied
   StagePlace place_;
   std::vector<std::string> names_;  // each once
+  bool is_copy_ = false;
   at::Tensor before_;
   std::optional<ProcessGroup> holders_;
   ParameterMemory memory_;

@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -186,6 +187,36 @@ StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::T
     for (const TensorPiece& piece : parallel_pieces(*stage.module))
       if (piece.tensor.is_same(parameter))
         return {.module = stage.module, .name = piece.name};
+  return {};
+}
+
+// Each rank would train a weight of its own from the first step on.
+std::string untied_problem(const std::vector<PipelineStage>& stages,
+                           const std::deque<TiedWeight>& tied,
+                           const PipelineSchedule& schedule,
+                           const ProcessGroup& group) {
+  const auto is_elsewhere = [&](int stage) {
+    return stage < schedule.stages && schedule.rank_of(stage) != group.rank();
+  };
+  for (const PipelineStage& stage : stages) {
+    for (const auto& item : stage.module->named_parameters()) {
+      const std::vector<int> users = optim::stages_that_share(item.value());
+      const auto is_it = [&](const TiedWeight& weight) {
+        return weight.parameter().is_same(item.value());
+      };
+      if (std::ranges::none_of(users, is_elsewhere) || std::ranges::any_of(tied, is_it))
+        continue;
+      return cat(
+          "expected weights that stages of several ranks share to be tied, got '",
+          item.key(),
+          "', which stages ",
+          join(users, ", "),
+          " share, untied (rank ",
+          group.job_rank(),
+          "); call pipeline.tie(weight) on all ranks, for each such weight, before the first "
+          "step");
+    }
+  }
   return {};
 }
 

@@ -17,6 +17,13 @@ namespace muster {
 // Where the stages have the parameter.
 StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
 
+// What is wrong with this rank's stages where they share a parameter with another rank's, as
+// cut_into_stages has left it, and nobody has tied it; or nothing.
+std::string untied_problem(const std::vector<PipelineStage>& stages,
+                           const std::deque<TiedWeight>& tied,
+                           const PipelineSchedule& schedule,
+                           const ProcessGroup& group);
+
 // As Pipeline::clip_grad_norm.
 at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
                        const std::deque<TiedWeight>& tied,

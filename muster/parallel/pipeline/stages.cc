@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -18,6 +19,8 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/ddp/gradient_reducer.h"
+#include "muster/optim/parts.h"
 #include "muster/parallel/tensor_bytes.h"
 
 namespace muster {
@@ -166,6 +169,24 @@ size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
   return stage + 1 < cut.begins.size() ? cut.begins[stage + 1] : layers;
 }
 
+// Notes which parameters several stages have, in place of what an earlier cut has noted: a rank has
+// some of the stages, and would see no more than a parameter of its own.
+void note_shared_parameters(const std::vector<torch::nn::Sequential>& stages) {
+  std::map<const c10::TensorImpl*, std::pair<at::Tensor, std::vector<int>>> users;
+  for (int stage = 0; stage < std::ssize(stages); ++stage) {
+    for (const at::Tensor& parameter : distinct_parameters(*stages[stage])) {
+      auto& [tensor, its_stages] = users[parameter.unsafeGetTensorImpl()];
+      tensor = parameter;
+      its_stages.push_back(stage);
+    }
+  }
+  for (const auto& [which, user] : users) {
+    optim::unmark_shared_by_stages({user.first});
+    if (user.second.size() > 1)
+      optim::mark_shared_by_stages(user.first, user.second);
+  }
+}
+
 }  // namespace
 
 // It runs on this rank alone, and takes gradients even under NoGradGuard.
@@ -290,6 +311,7 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
       piece->push_back(names[i], *child++);
     stages.push_back(piece);
   }
+  note_shared_parameters(stages);
   return stages;
 }
 

@@ -60,7 +60,9 @@ StageCut cut_at(size_t layers, std::vector<size_t> later_begins);
 // One line per stage, and the reason: the cost of the slowest stage, and that of an even division.
 std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs);
 
-// The stages; they share the model's children, under the same names.
+// The stages; they share the model's children, under the same names. A layer, or a weight, that
+// several of them have must be tied (Pipeline::tie) where they lie on several ranks: a step without
+// is refused.
 std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
                                                    const StageCut& cut);
 
