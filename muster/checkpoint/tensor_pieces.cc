@@ -15,6 +15,73 @@
 
 namespace muster {
 
+namespace {
+
+std::vector<std::pair<std::string, at::Tensor>> named_tensors_of(const torch::nn::Module& model) {
+  auto tensors = model.named_parameters().pairs();
+  append_all(tensors, model.named_buffers().pairs());
+  return tensors;
+}
+
+}  // namespace
+
+TensorsOfModel::TensorsOfModel(const torch::nn::Module& model)
+    : model_(model.weak_from_this()), tensors_(named_tensors_of(model)) {}
+
+void TensorsOfModel::require_same(const char* owner, const char* made) const {
+  const auto model = model_.lock();
+  if (!model)
+    return;
+  const auto now = mapped_to<std::map<std::string, at::Tensor>>(
+      named_tensors_of(*model), [](const auto& item) { return item; });
+  for (const auto& [name, tensor] : tensors_) {
+    const auto found = now.find(name);
+    if (found != now.end() && found->second.is_same(tensor))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat(owner,
+                    ": expected '",
+                    name,
+                    "' of the model to stay the tensor that it was, got ",
+                    found == now.end() ? "none" : "another one",
+                    "; replace modules and parameters before ",
+                    made,
+                    " made"));
+  }
+}
+
+void TensorsOfModel::require_no_others(const char* owner, const char* made) const {
+  require_same(owner, made);
+  const auto model = model_.lock();
+  if (!model)
+    return;
+  const auto known =
+      mapped_to<std::set<std::string>>(tensors_, [](const auto& item) { return item.first; });
+  for (const auto& [name, tensor] : named_tensors_of(*model)) {
+    if (known.contains(name))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat(owner,
+                    ": expected a model without other parameters and buffers than it had, got '",
+                    name,
+                    "' too; register it before ",
+                    made,
+                    " made"));
+  }
+}
+
+void note_model(TensorPieces& pieces, const torch::nn::Module& model) {
+  const auto tensors = std::make_shared<const TensorsOfModel>(model);
+  for (TensorPiece& piece : pieces)
+    piece.model = tensors;
+}
+
+std::vector<std::shared_ptr<const TensorsOfModel>> models_of(const TensorPieces& pieces) {
+  auto models = distinct(pieces, &TensorPiece::model);
+  std::erase(models, nullptr);
+  return models;
+}
+
 TensorPiece whole_piece(std::string name, const at::Tensor& tensor) {
   return {.name = std::move(name),
           .shape = tensor.sizes().vec(),
@@ -49,6 +116,7 @@ TensorPieces whole_pieces(const torch::nn::Module& model) {
                                                   [&](const auto& item) { return item.key(); });
   for (TensorPiece& piece : pieces)
     piece.is_buffer = buffers.contains(piece.name);
+  note_model(pieces, model);
   return pieces;
 }
 

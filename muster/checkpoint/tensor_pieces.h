@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/checkpoint/files/elements.h"
@@ -15,6 +17,24 @@ class Module;
 }
 
 namespace muster {
+
+// The parameters and buffers that a model had when pieces of it were made. A module that is
+// replaced later has others, of which there are no pieces.
+class TensorsOfModel {
+ public:
+  explicit TensorsOfModel(const torch::nn::Module& model);
+
+  // `owner` begins the error, and `made` says what replacing must come before, as "the pieces are".
+  // Nothing is known of a model that is gone, or was never shared. Throws: failed_precondition if
+  // the model has another tensor, or none, in a place of before.
+  void require_same(const char* owner, const char* made) const;
+  // Throws: the same too if the model has more tensors than before.
+  void require_no_others(const char* owner, const char* made) const;
+
+ private:
+  std::weak_ptr<const torch::nn::Module> model_;
+  std::vector<std::pair<std::string, at::Tensor>> tensors_;
+};
 
 struct TensorPiece {
   std::string name;            // in the undivided model
@@ -31,6 +51,8 @@ struct TensorPiece {
   // Other names of the same tensor, which a checkpoint may also contain and a load skips: for a
   // tied weight that an undivided model registers twice.
   std::vector<std::string> aliases = {};
+  std::shared_ptr<const TensorsOfModel> model =
+      {};  // that the piece was made of, where it is known
 };
 using TensorPieces = std::vector<TensorPiece>;
 
@@ -52,6 +74,11 @@ TensorPiece slice_piece(std::string name,
 
 // All parameters and buffers, for a model that is whole on every rank. Throws: as model_tensors.
 TensorPieces whole_pieces(const torch::nn::Module& model);
+
+// Says that the pieces were made of the model. Call it once they are complete.
+void note_model(TensorPieces& pieces, const torch::nn::Module& model);
+// The models that pieces were made of, each once.
+std::vector<std::shared_ptr<const TensorsOfModel>> models_of(const TensorPieces& pieces);
 
 // Throws: invalid_argument for a piece that does not fit its shape or has no memory, and for two
 // pieces with the same name and different elements.

@@ -10,7 +10,6 @@
 #include <set>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
@@ -93,6 +92,7 @@ TensorPieces weights_of(const torch::nn::Module& model) {
   for (const auto& item : model.named_buffers())
     if (item.value().defined())
       weights.push_back(buffer_piece(item.key(), item.value()));
+  note_model(weights, model);
   return weights;
 }
 
@@ -131,9 +131,7 @@ void keep_changes(const at::Tensor& average, const at::Tensor& now) {
 }  // namespace
 
 Ema::Ema(torch::nn::Module& model, double decay, const EmaOptions& options)
-    : Ema(weights_of(model), decay, options) {
-  model_ = model.weak_from_this();
-}
+    : Ema(weights_of(model), decay, options) {}
 
 Ema::Ema(const TensorPieces& weights, double decay, const EmaOptions& options)
     : decay_(decay), options_(options) {
@@ -202,6 +200,7 @@ void Ema::update() {
   if (++calls_ % options_.every != 0)
     return;
   const at::NoGradGuard no_grad;
+  require_averaged_modules();
   follow_weights();
   const double n = as_number(updates_);
   const double decay = options_.warmup ? std::min(decay_, (1 + n) / (10 + n)) : decay_;
@@ -228,25 +227,8 @@ void Ema::refuse_while_swapped(const char* call) const {
 // A module that was replaced has weights that are not averaged: the model would be half of
 // averages.
 void Ema::require_averaged_modules() const {
-  const auto model = model_.lock();
-  if (!model)
-    return;
-  auto averaged = mapped_to<std::unordered_set<const c10::TensorImpl*>>(
-      weights_, [&](const at::Tensor& weight) { return weight.unsafeGetTensorImpl(); });
-  std::unordered_map<std::string, at::Tensor> now;
-  for (const TensorPiece& weight : weights_of(*model))
-    now.emplace(weight.name, weight.tensor);
-  for (const auto& [name, average] : averages_) {
-    const auto found = now.find(name);
-    if (found != now.end() && averaged.contains(found->second.unsafeGetTensorImpl()))
-      continue;
-    throw Error(ErrorCode::failed_precondition,
-                cat("ema: expected the model to have the '",
-                    name,
-                    "' that was averaged, got ",
-                    found == now.end() ? "none" : "another tensor of that name",
-                    "; make the Ema after the model has its last modules"));
-  }
+  for (const auto& model : models_of(pieces_))
+    model->require_same("ema", "the Ema and its pieces are");
 }
 
 // The model must have memory to hold the averages, which FullySharded may have freed. Weights may

@@ -22,7 +22,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,7 +48,7 @@ class Ema {
   // The model must outlive it. Parameters and buffers added later are not averaged. If the model
   // moves to another device, its averages move too. Throws: invalid_argument for a decay outside
   // [0, 1]; failed_precondition (like update() and swap()) for parameters without memory
-  // (FullySharded); swap() and state() the same for a module that was replaced since.
+  // (FullySharded); update(), swap() and state() the same for a module that was replaced since.
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
   // Averages this rank's parts of a model: FullySharded::pieces, parallel_pieces or
   // Pipeline::pieces. With a ShardedOptimizer the model is whole: use the other constructor.
@@ -106,9 +105,8 @@ class Ema {
 
   double decay_;
   EmaOptions options_;
-  std::weak_ptr<const torch::nn::Module> model_;  // of the first constructor, if it is shared
-  std::vector<at::Tensor> weights_;               // the model's, each once
-  std::vector<at::ScalarType> types_;             // of the weights that are averaged
+  std::vector<at::Tensor> weights_;    // the model's, each once
+  std::vector<at::ScalarType> types_;  // of the weights that are averaged
   std::vector<at::Tensor> kept_;   // their averages (during a swap, the weights of the same type)
   std::vector<at::Tensor> aside_;  // during a swap, the weights of another type
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name

@@ -235,10 +235,23 @@ TEST(Ema, AReplacedModuleIsNamed) {
   }
   net->replace_module("head", torch::nn::Linear(2, 3));
   const std::string error =
-      "ema: expected the model to have the 'head.weight' that was averaged, got another tensor of "
-      "that name; make the Ema after the model has its last modules";
+      "ema: expected 'head.weight' of the model to stay the tensor that it was, got another one; "
+      "replace modules and parameters before the Ema and its pieces are made";
+  EXPECT_EQ(message_of_error([&] { ema.update(); }), error);
   EXPECT_EQ(message_of_error([&] { const auto averages = ema.swap(); }), error);
   EXPECT_EQ(message_of_error([&] { ema.state(); }), error);
+}
+
+// Averages of pieces are of the model that the pieces were made of.
+TEST(Ema, PiecesOfAModelWhoseModuleWasReplacedAreRefused) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+  const TensorPieces pieces = whole_pieces(*net);
+  Ema ema(pieces, 0.5);
+  ema.update();
+  net->replace_module("1", torch::nn::Tanh());
+  EXPECT_EQ(message_of_error([&] { ema.update(); }),
+            "ema: expected '1.weight' of the model to stay the tensor that it was, got none; "
+            "replace modules and parameters before the Ema and its pieces are made");
 }
 
 TEST(Ema, WrongUseIsNamed) {

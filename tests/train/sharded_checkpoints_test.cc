@@ -564,6 +564,46 @@ TEST(ShardedCheckpoints, PiecesThatMakeNoWholeAreRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
 }
 
+// Pieces of before would save the old head, also on a rank that has no part of it.
+TEST(ShardedCheckpoints, PiecesOfAReplacedModuleAreRefusedOnEveryRank) {
+  const test::TempFolder folder;
+  const auto refusal = [&](const std::function<void(UpDown&)>& change,
+                           const std::function<TensorPieces(UpDown&, ProcessGroup&)>& pieces_of) {
+    std::vector<std::string> texts(2);
+    run_ranks(2, [&](ProcessGroup& group) {
+      UpDown net = up_down(3);
+      Checkpoints checkpoints(group, in_folder(folder.path()));
+      checkpoints.add("model", pieces_of(net, group));
+      change(net);
+      texts[group.rank()] = test::message_of([&] { checkpoints.save(1); });
+    });
+    EXPECT_EQ(texts[0], texts[1]);
+    return texts[0];
+  };
+  const auto replace = [](UpDown& net) {
+    net->down = net->replace_module("down", torch::nn::Linear(8, 3));
+  };
+  const auto whole = [](UpDown& net, ProcessGroup&) {
+    return whole_pieces(*net);
+  };
+  const auto divided = [](UpDown& net, ProcessGroup& group) {
+    FullySharded sharded(group);
+    wrap_layers(sharded, net);
+    return sharded.pieces(*net);
+  };
+  for (const auto& pieces_of : {std::function<TensorPieces(UpDown&, ProcessGroup&)>(whole),
+                                std::function<TensorPieces(UpDown&, ProcessGroup&)>(divided)})
+    EXPECT_THAT(
+        refusal(replace, pieces_of),
+        HasSubstr("expected 'down.weight' of the model to stay the tensor that it was, got "
+                  "another one; replace modules and parameters before the pieces are made"));
+  const auto add = [](UpDown& net) {
+    net->register_parameter("scale", torch::ones({1}));
+  };
+  EXPECT_THAT(refusal(add, whole), HasSubstr("got 'scale' too; register it before the pieces are"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
+}
+
 // What DistributedDataParallel would spread at the next forward is what is saved.
 TEST(ShardedCheckpoints, BuffersAreThoseOfTheFirstRank) {
   const test::TempFolder folder;

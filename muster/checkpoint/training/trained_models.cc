@@ -112,6 +112,12 @@ void refuse_swapped(const at::Tensor& parameter) {
               "averages with save_weights");
 }
 
+// Pieces that were added go on to be those of before, and an older head would be saved.
+void refuse_replaced(const TensorPieces& pieces) {
+  for (const auto& model : models_of(pieces))
+    model->require_no_others("checkpoints", "the pieces are");
+}
+
 }  // namespace
 
 TrainingState TrainedModels::whole_state() {
@@ -140,6 +146,7 @@ ShardedState TrainedModels::sharded_state() const {
                                        : sharded_models_.front().second};
   for (const TensorPiece& piece : state.model)
     refuse_swapped(piece.tensor);
+  refuse_replaced(state.model);
   if (!optimizers_.empty())
     state.optimizer = {.optimizer = optimizers_.front().second,
                        .parameters = sharded_parameters_.value_or(state.model)};

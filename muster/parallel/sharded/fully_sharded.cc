@@ -235,6 +235,7 @@ TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
   }
   for (const auto& item : model.named_buffers())
     pieces.push_back(buffer_piece(item.key(), item.value()));
+  note_model(pieces, model);
   return pieces;
 }
 

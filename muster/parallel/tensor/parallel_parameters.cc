@@ -131,6 +131,7 @@ TensorPieces parallel_pieces(const torch::nn::Module& model) {
       all.push_back(std::move(piece));
     }
   }
+  note_model(all, model);
   return all;
 }
 
