@@ -129,13 +129,14 @@ std::string kind_of_loss(const at::Tensor& loss) {
   return "one that does not depend on parameters";
 }
 
-void check_loss_is_scalar(const at::Tensor& loss) {
+void check_loss_is_scalar(const at::Tensor& loss, const std::string& place) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad())
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("train step: expected the closure to return the mean loss of the "
                   "batch, got ",
                   kind_of_loss(loss),
+                  place,
                   "; return a scalar that was computed from the model"));
 }
 
@@ -223,10 +224,11 @@ at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tens
 at::Tensor TrainStep::run_sum(double weight,
                               bool last,
                               const std::function<SummedLoss()>& loss_of) {
+  check_no_sum_in_join();
   const double part = weight == 0 ? 0 : 1;
   return run_micro_batch(part, last, [&]() -> MicroLoss {
     check_one_kind(/*is_sum=*/true);
-    SummedLoss loss = as_scalars(loss_of());
+    SummedLoss loss = as_scalars(loss_of(), place());
     at::Tensor mean = mean_of(loss);
     loss.count = loss.count * part;
     auto group = group_of_counts();
@@ -249,14 +251,17 @@ void TrainStep::check_one_kind(bool is_sum) const {
                     place(),
                     "; return one of them always"));
   }
+}
+
+void TrainStep::check_no_sum_in_join() const {
   const auto group = group_of_counts();
-  if (is_sum && group && group->size() > 1 && RanksShadow::here()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("train step: expected to be outside of join() with a SummedLoss, as ranks "
-                    "without inputs add no counts, got a step inside of it",
-                    place(),
-                    "; give all ranks the same number of inputs"));
-  }
+  if (!group || group->size() == 1 || !RanksShadow::here())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("train step: expected to be outside of join() with a SummedLoss, as ranks "
+                  "without inputs add no counts, got a step inside of it",
+                  place(),
+                  "; set .stop_together of join(), or give all ranks the same number of inputs"));
 }
 
 // A batch that fails ends the step: the gradients of the others are dropped with it.
@@ -357,7 +362,7 @@ at::Tensor TrainStep::backward(double weight,
     return options_.precision != nullptr ? options_.precision->run(run_forward) : run_forward();
   }();
   check_kept();
-  check_loss_is_scalar(loss);
+  check_loss_is_scalar(loss, place());
   at::Tensor weighted = weight == 1 ? loss : loss * weight;
   if (options_.precision != nullptr)
     weighted = options_.precision->scale(weighted);
@@ -493,13 +498,11 @@ void TrainStep::check_outside_of_join() const {
   if (!asks_others || !RanksShadow::here())
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("train step: expected to be outside of join(), ",
-                  scales() ? "" : "or .on_nonfinite = ignore, ",
-                  "as ranks without inputs take part in no agreement on gradients that are not "
-                  "finite, got a "
-                  "step inside of it",
+              cat("train step: expected to be outside of join(), as ranks without inputs take part "
+                  "in no agreement on gradients that are not finite, got a step inside of it",
                   place(),
-                  "; set .stop_together of join(), or give all ranks the same number of inputs"));
+                  "; set .stop_together of join(), give all ranks the same number of inputs",
+                  scales() ? "" : ", or set .on_nonfinite = muster::OnNonfinite::ignore"));
 }
 
 // Gradients that stay would be added to those of the next step.

@@ -192,6 +192,7 @@ class TrainStep {
   void compare_rates();
   void finish();
   void check_one_kind(bool is_sum) const;
+  void check_no_sum_in_join() const;
   void divide_by_counts();
   std::optional<ProcessGroup> group_of_counts() const;
   bool clip_and_check();

@@ -13,15 +13,17 @@ namespace muster {
 
 namespace {
 
-void check_is_one_element(const char* what, const at::Tensor& tensor) {
+void check_is_one_element(const char* what, const at::Tensor& tensor, const std::string& place) {
   if (tensor.defined() && tensor.numel() == 1)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("train step: expected a SummedLoss with a ",
-                  what,
-                  " of one element, got ",
-                  tensor.defined() ? cat(tensor.numel()) : "none",
-                  "; return the sum of the batch's losses and their number"));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("train step: expected a SummedLoss with a ",
+          what,
+          " of one element, got ",
+          tensor.defined() ? cat("one of shape [", join(tensor.sizes(), ", "), "]") : "none",
+          place,
+          "; return the sum of the batch's losses and their number, as .sum() gives it"));
 }
 
 at::Tensor sum_over_ranks(const at::Tensor& count, std::optional<ProcessGroup>& group) {
@@ -42,9 +44,9 @@ double size_of(const std::optional<ProcessGroup>& group) {
 
 }  // namespace
 
-SummedLoss as_scalars(const SummedLoss& loss) {
-  check_is_one_element("sum", loss.sum);
-  check_is_one_element("count", loss.count);
+SummedLoss as_scalars(const SummedLoss& loss, const std::string& place) {
+  check_is_one_element("sum", loss.sum, place);
+  check_is_one_element("count", loss.count, place);
   const at::Tensor count = copied_to(loss.sum.device(), loss.count.detach());
   return {.sum = loss.sum.reshape({}), .count = count.to(at::kDouble).reshape({})};
 }

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 
 #include "muster/comm/process_group.h"
 
@@ -23,9 +24,9 @@ struct SummedLoss {
   at::Tensor count;  // how many losses are in it, or the sum of their weights; may be 0
 };
 
-// The same as two scalars on the device of the sum, the count in double. Throws: invalid_argument
-// for another shape.
-SummedLoss as_scalars(const SummedLoss& loss);
+// The same as two scalars on the device of the sum, the count in double. `place` tells of the rank
+// and the step in errors. Throws: invalid_argument for another shape.
+SummedLoss as_scalars(const SummedLoss& loss, const std::string& place);
 
 // The batch's own mean, detached; 0 where there are none.
 at::Tensor mean_of(const SummedLoss& loss);

@@ -16,7 +16,9 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The norm of the shared gradients is every rank's; an ignored gradient, each rank's own, has one
 // for itself.
@@ -111,9 +113,31 @@ TEST(TrainStepOverRanks, InsideOfJoinIsRefusedAtItsFirstStep) {
       EXPECT_THAT(message_of(failures[1]),
                   HasSubstr("train step: expected to be outside of join(), "));
       EXPECT_THAT(message_of(failures[1]), HasSubstr("rank 1"));
+      const std::string way_out = ", or set .on_nonfinite = muster::OnNonfinite::ignore";
+      EXPECT_EQ(message_of(failures[1]).ends_with(way_out), !half);
       EXPECT_NE(message_of(failures[0]), "");
     }
   }
+}
+
+// What would not help a SummedLoss is not said to it.
+TEST(TrainStepOverRanks, ASummedLossInsideOfJoinIsToldItsOwnWayOut) {
+  const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(seeded_layers()->fc1, group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    TrainStep step(model, optimizer);
+    model.join([&] {
+      step(OneBatch{}, [&] {
+        const auto losses = model(fixed_data(2)).square();
+        return SummedLoss{.sum = losses.sum(), .count = torch::tensor(losses.numel())};
+      });
+    });
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                AllOf(HasSubstr("outside of join() with a SummedLoss, as ranks without inputs"),
+                      HasSubstr("set .stop_together of join()"),
+                      Not(HasSubstr("on_nonfinite"))));
 }
 
 TEST(TrainStepOverRanks, InsideOfJoinGoesWhereNobodyIsAsked) {

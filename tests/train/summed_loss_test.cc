@@ -227,10 +227,30 @@ TEST(SummedLoss, WhatDoesNotFitIsRefused) {
                 ::testing::ThrowsMessage<Error>(HasSubstr("losses of one kind")));
     EXPECT_THAT(
         [&] { step(batch, [&] { return SummedLoss{.sum = outputs(), .count = batch.labels}; }); },
-        ::testing::ThrowsMessage<Error>(HasSubstr("a sum of one element, got 12")));
+        ::testing::ThrowsMessage<Error>(
+            HasSubstr("a sum of one element, got one of shape [6, 2]")));
     EXPECT_THAT([&] { step(batch, [&] { return SummedLoss{.sum = mean(), .count = {}}; }); },
                 ::testing::ThrowsMessage<Error>(HasSubstr("a count of one element, got none")));
   });
+}
+
+// Losses without a sum: the other rank waits for counts until this one has left.
+TEST(SummedLoss, ARankWhoseLossHasAnotherShapeIsNamed) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    DistributedDataParallel model(seeded_layers(), group);
+    torch::optim::SGD optimizer(model.parameters(), 0.5);
+    TrainStep step(model, optimizer);
+    const Labelled batch = micro_batch(0, 0, 0);
+    step(batch, [&] {
+      SummedLoss loss = summed_loss_of(model(batch.rows), batch.labels);
+      if (group.rank() == 1)
+        loss.sum = loss.sum.expand({2});
+      return loss;
+    });
+  });
+  EXPECT_THAT(message_of(failures[1]),
+              HasSubstr("a sum of one element, got one of shape [2] (rank 1, step 1); return"));
+  EXPECT_NE(message_of(failures[0]), "");
 }
 
 }  // namespace
