@@ -36,10 +36,14 @@ std::vector<int> ranks_with_streams(const std::string& text) {
   return ranks;
 }
 
+constexpr const char* kIsSimulated = " is simulated: its ranks run on this one's CPU";
+
 // The warnings stand in the table too; a quiet job has no table.
 void tell_warnings(const Plan& plan) {
   for (const std::string& warning : plan.warnings)
     log(LogLevel::warn, printable(warning));
+  if (plan.simulated)
+    log(LogLevel::warn, cat("the machine of the plan", kIsSimulated));
 }
 
 }  // namespace
@@ -68,9 +72,8 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
   if (options.quiet)
     return tell_warnings(plan);
   std::string text = options.json ? plan_to_json(plan) : plan_table(plan);
-  if (plan.simulated && !options.json) {
-    text += "the machine above is simulated: its ranks run on this one's CPU\n";
-  }
+  if (plan.simulated && !options.json)
+    text += cat("the machine above", kIsSimulated, "\n");
   // A reader that does not read must not keep the ranks from starting.
   write_within(fd, text, kReaderPatience);
 }

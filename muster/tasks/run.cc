@@ -63,6 +63,12 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
           ", which that many tasks will share"));
 }
 
+// What makes tasks run elsewhere than asked is said of a quiet run too.
+void warn_of_simulation(const TaskMachines& machines) {
+  if (machines.inventory.simulated)
+    log(LogLevel::warn, "the machine of --inventory is simulated: tasks run on this one's CPU");
+}
+
 // Warns where GPUs are missing that should be there: tasks that say nothing of their needs would
 // run on CPUs without a word.
 void warn_of_missing_gpus(const TaskMachines& machines) {
@@ -308,6 +314,7 @@ int start_run(const TasksOptions& options,
   const RunnerOptions runner = runner_options(options, run, mark, run_id, machines);
   const DevicePool& pool = schedule.pool();
   const int here = machines.here();
+  warn_of_simulation(machines);
   warn_of_others(pool, here);
   const std::vector<PoolGpu> gpus_here =
       here < 0 ? std::vector<PoolGpu>() : pool.hosts()[here].gpus;

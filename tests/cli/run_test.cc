@@ -218,6 +218,24 @@ TEST(Run, SimulatedMachine) {
   EXPECT_THAT(ran.err, HasSubstr("simulated"));
 }
 
+TEST(Run, ASimulatedMachineIsNeverQuiet) {
+  const ScratchFolder folder;
+  folder.write("box.toml", "[[host]]\nname = \"box\"\ngpus = \"1xA100-40GB\"\n");
+  const Ran plan = muster({"plan", "--inventory", "box.toml", "--json"}, folder);
+  folder.write("plan.json", plan.out);
+  for (const char* const flag : {"--inventory", "--plan"}) {
+    const std::string file = flag == std::string("--plan") ? "plan.json" : "box.toml";
+    const Ran ran = muster({"run", "-q", flag, file, "true"}, folder);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.err,
+              "[muster] warning: the machine of the plan is simulated: its ranks run on this one's "
+              "CPU\n");
+  }
+  folder.write("s.toml", "[[task]]\nname = \"a\"\nargv = [\"true\"]\n");
+  const Ran tasks = muster({"tasks", "-q", "--inventory", "box.toml", "s.toml"}, folder);
+  EXPECT_THAT(tasks.err, HasSubstr("simulated: tasks run on this one's CPU"));
+}
+
 TEST(Run, OutputFlagsForRanksThatAreNotThereAreRefused) {
   const ScratchFolder folder;
   for (const std::vector<std::string>& flag :
