@@ -394,6 +394,7 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
   out += cat("  when      ", context.time, ", ", format_duration(first.after), " after its start");
   out += restart_text(context) + "\n";
   out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
+  out += context.full_disk;
   out += framed("  cause     ", doubt_about(exits, first), "\n");
   out += sum_of<std::string>(context.bad_gpus, [&](const BadGpu& gpu) {
     return framed("  GPU       ", describe({gpu}), "\n");

@@ -58,6 +58,7 @@ struct FailureContext {
   int max_restarts = 0;
   std::string time = {};                     // of the first failure; ISO 8601
   bool has_report = true;                    // failure.json could be written
+  std::string full_disk = {};                // full_disk_line() of the run's folder
   std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
   std::vector<AttemptRecord> attempts = {};  // of the job, up to this one
   std::vector<BadGpu> bad_gpus = {};         // of the job's, since it began

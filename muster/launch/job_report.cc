@@ -14,6 +14,7 @@
 #include "muster/base/log.h"
 #include "muster/base/patient_write.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/full_disk.h"
 #include "muster/launch/run_recorder.h"
 
 namespace muster {
@@ -100,6 +101,7 @@ void report_failure(const std::vector<RankExit>& exits,
       .restarts = job.restart_count,
       .max_restarts = max_restarts,
       .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
+      .full_disk = full_disk_line(job.run_dir, "the run's folder", "a rank"),
       .divergences = compare_activity(job.work_dir, attempt),
       .attempts = attempts_until(job, attempt),
       .bad_gpus = bad_gpus,

@@ -236,6 +236,24 @@ TEST(Run, ASimulatedMachineIsNeverQuiet) {
   EXPECT_THAT(tasks.err, HasSubstr("simulated: tasks run on this one's CPU"));
 }
 
+TEST(Run, ADiskWithoutRoomIsToldByTheCard) {
+  const ScratchFolder folder;
+  std::filesystem::create_directory(folder.path() + "/small");
+  const auto on_small_disk = [&](const std::string& command) {
+    return from_shell(cat("unshare --mount sh -c 'mount -t tmpfs -o size=64k tmpfs small && exec ",
+                          command,
+                          "' \"$0\"; echo $?"),
+                      folder)
+        .finish();
+  };
+  const Ran probe = on_small_disk("true");
+  if (probe.out != "0\n")
+    GTEST_SKIP() << "no file system of our own here: " << probe.err;
+  const Ran full =
+      on_small_disk("\"$0\" run -n 1 --run-dir small/run -r 3 head -c 200000 /dev/zero");
+  EXPECT_THAT(full.err, HasSubstr("disk      it is full now where the run's folder is"));
+}
+
 TEST(Run, OutputFlagsForRanksThatAreNotThereAreRefused) {
   const ScratchFolder folder;
   for (const std::vector<std::string>& flag :

@@ -4,7 +4,6 @@
 #include "muster/tasks/report/card.h"
 
 #include <fcntl.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/launch/failure_meaning.h"
+#include "muster/launch/full_disk.h"
 #include "muster/tasks/hosts/task_log.h"
 
 namespace muster {
@@ -87,13 +87,6 @@ std::string card_of_job(const Task& task,
   return out + cat("  log       ", attempt.log, "\n");
 }
 
-// A task cannot say that itself, as what it says goes there.
-bool has_no_room(const Fd& log) {
-  struct statvfs info = {};
-  return log.valid() && ::fstatvfs(log.get(), &info) == 0 && info.f_blocks > 0 &&
-         info.f_bavail == 0;
-}
-
 }  // namespace
 
 std::string describe_devices(const TaskAttempt& attempt) {
@@ -133,10 +126,7 @@ std::string task_card(const Task& task, const TaskResult& result) {
   exit.last_lines = std::move(lines);
   if (const std::string meaning = failure_meaning(exit); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");
-  if (has_no_room(log))
-    out +=
-        "  disk      it is full now where the log is; what the task wrote may have failed for "
-        "that\n";
+  out += full_disk_line(attempt.log, "the log", "the task");
   if (!exit.last_lines.empty())
     out += "  last lines\n";
   out += quoted(exit.last_lines.begin(), exit.last_lines.end());
