@@ -26,6 +26,7 @@
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/scores.h"
 #include "muster/placement/shared_gpus.h"
+#include "muster/placement/unused_gpus.h"
 
 namespace muster {
 namespace {
@@ -209,6 +210,7 @@ class Planner {
   void place_by_policy(size_t host_at, const PolicyInput& input, int num_ranks) {
     const std::vector<PolicyChoice> choices =
         policy_.choose(input, num_ranks * request_.gpus_per_rank);
+    note_unused_gpus(policy_, input, choices, hosts_[host_at].nproc, notes_);
     if (request_.gpus_per_rank > 1)
       return place_in_groups(host_at, choices);
     const Sharers sharers = sharers_of(choices);

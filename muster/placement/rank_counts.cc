@@ -1,19 +1,12 @@
-// The policy says how many ranks it can place (its capacity). Less ranks than that may leave GPUs
-// that were named without use, which is said. What more ranks get is said by --surplus: CPU slots,
-// nothing, a share of a GPU, or an error.
+// The policy says how many ranks it can place (its capacity). What more ranks get is said by
+// --surplus: CPU slots, nothing, a share of a GPU, or an error.
 #include "muster/placement/rank_counts.h"
 
-#include <ranges>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "muster/base/error.h"
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/base/text_of.h"
-#include "muster/placement/selection/gpu_facts.h"
-#include "muster/placement/selection/selection.h"
 
 namespace muster {
 namespace {
@@ -25,35 +18,6 @@ struct Excess {
   std::string why;    // ": " and the policy's own words; empty: too few GPUs
   std::string there;  // "3 GPUs large enough", "5 GPUs for ranks of 2"
 };
-
-// GPUs that are named one by one are meant to be used; other selections are there to choose from.
-void note_left_over(const Policy& policy,
-                    const PolicyInput& input,
-                    int num_ranks,
-                    PlanNotes& notes) {
-  const SelectionPart* const part = part_for(input.request.gpus, input.host);
-  if (policy.name != std::string_view("sequential") || part == nullptr || !names_each(*part))
-    return;
-  const int each = input.request.gpus_per_rank;
-  const auto left = mapped(input.gpus | std::views::drop(num_ranks * each),
-                           [&](const UsableGpu& gpu) { return label_of(input.host, gpu); });
-  if (left.empty())
-    return;
-  const char* const are = word_for(left.size(), " is", " are");
-  const char* const each_of_several = word_for(num_ranks, "", ", each");
-  const char* const advice = word_for(each, "; --gpus-per-rank N gives each more", "");
-  notes.warn(input.host,
-             cat(join(left, ", "),
-                 " of --gpus ",
-                 printable(input.request.gpus.text),
-                 are,
-                 " not used: ",
-                 plural(num_ranks, "rank"),
-                 each_of_several,
-                 " with ",
-                 plural(each, "GPU"),
-                 advice));
-}
 
 // A policy explains itself only where there are GPUs for all of the ranks.
 std::string why_too_many(const Policy& policy, const PolicyInput& input, int asked) {
@@ -128,8 +92,6 @@ RankCounts rank_counts(const Policy& policy,
                        PlanNotes& notes) {
   const int capacity = rank_capacity(policy, input);
   const int asked = nproc.value_or(capacity);
-  if (asked < capacity || !nproc)
-    note_left_over(policy, input, asked, notes);
   if (asked <= capacity)
     return {.on_gpus = asked};
   const std::string why = why_too_many(policy, input, asked);

@@ -1,5 +1,5 @@
-// How many ranks of a host go on its GPUs, and how many on CPU slots. Notes tell of the GPUs that
-// are left over, and of the ranks that are too many. A private header of the planner.
+// How many ranks of a host go on its GPUs, and how many on CPU slots. Notes tell of the ranks that
+// are too many. A private header of the planner.
 #pragma once
 
 #include <optional>

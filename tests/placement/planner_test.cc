@@ -358,6 +358,23 @@ TEST(Planner, RanksThatAreNotWhereTheyWereAskedForAreAWarning) {
   EXPECT_THAT(warnings(machine({1, 0}), {}), ElementsAre(HasSubstr("no rank there")));
 }
 
+TEST(Planner, GpusThatNoRankHasAreANote) {
+  const auto notes = [&](Request request) {
+    return muster::plan(machine({8}), request).notes;
+  };
+  const auto two = ElementsAre("GPU 6, GPU 7 are not used: 2 ranks, each with 3 GPUs");
+  EXPECT_THAT(notes({.gpus_per_rank = 3}), two);
+  EXPECT_THAT(notes({.nproc_per_node = 2, .gpus_per_rank = 3}), two);
+  EXPECT_THAT(notes({.gpus = "!7", .gpus_per_rank = 3}),
+              ElementsAre("GPU 6 is not used: 2 ranks, each with 3 GPUs"));
+  EXPECT_THAT(notes({.gpus = "0-6", .map = {1, 0, 2, 6, 5, 4}}),
+              ElementsAre("GPU 3 is not used: 6 ranks, each with 1 GPU"));
+  EXPECT_THAT(notes({.mesh = {{"dp", 2}, {"tp", 3}}}),
+              testing::Contains("GPU 6, GPU 7 are not used: 6 ranks, each with 1 GPU"));
+  EXPECT_THAT(notes({.nproc_per_node = 4}), IsEmpty()) << "that many were asked for";
+  EXPECT_THAT(notes({.gpus_per_rank = 4}), IsEmpty());
+}
+
 TEST(Planner, GpusThatAreNamedAndNotUsedAreAWarning) {
   const Inventory eight = machine({8});
   const auto warnings = [&](Request request) {
