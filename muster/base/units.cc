@@ -95,12 +95,16 @@ uint64_t parse_bytes(std::string_view text, std::string_view what) {
   std::string_view rest = trim(text);
   const auto number = take_number(rest);
   const auto factor = factor_of(kSizeUnits, trim(rest));
-  if (!number || !factor || *number * *factor >= 1.8e19) {
+  const bool is_size = number && factor;
+  if (!is_size || *number * *factor >= 1.8e19) {
     throw Error(ErrorCode::invalid_argument,
                 cat(what,
-                    ": expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '",
+                    ": expected ",
+                    is_size ? "less than 16777216 TiB"
+                            : "a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 40GiB",
+                    ", got '",
                     printable(text),
-                    "'"));
+                    "'; correct it"));
   }
   return static_cast<uint64_t>(std::round(*number * *factor));
 }

@@ -154,6 +154,17 @@ std::vector<JobHost> all_hosts(const Inventory& inventory, const Request& reques
   });
 }
 
+// A size without a unit is one in bytes, which nobody means who asks for 40 of a GPU's.
+void check_rank_memory_has_units(const Request& request) {
+  constexpr uint64_t kLeast = uint64_t{1} << 20;
+  for (const uint64_t bytes : request.rank_memory_bytes) {
+    if (bytes > 0 && bytes < kLeast)
+      refuse(cat("--rank-memory: expected at least 1 MiB, or 0 for a rank that needs none, got ",
+                 bytes,
+                 " B; write the unit, as in 40GiB"));
+  }
+}
+
 }  // namespace
 
 // The order matters: the policy is filled in before anything is said of it.
@@ -174,6 +185,7 @@ Request checked_request(const Inventory& inventory, Request request) {
     request.policy = default_policy(request);
   check_policy(request);
   check_scores_are_used(request);
+  check_rank_memory_has_units(request);
   const std::string flag = flag_that_needs_gpus(request);
   if (request.cpu_only && !flag.empty()) {
     refuse(cat("plan: expected either CPU slots or GPUs, got both (", flag, "); leave one out"));

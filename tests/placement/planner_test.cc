@@ -375,6 +375,14 @@ TEST(Planner, GpusThatNoRankHasAreANote) {
   EXPECT_THAT(notes({.gpus_per_rank = 4}), IsEmpty());
 }
 
+TEST(Planner, RankMemoryWithoutAUnitIsRefused) {
+  Inventory box = machine({1});
+  box.hosts[0] = host_with_free({40});
+  EXPECT_THROW(muster::plan(box, {.rank_memory_bytes = {40}}), Error);
+  EXPECT_EQ(muster::plan(box, {.rank_memory_bytes = {40 * kGiB}}).ranks.size(), 1U);
+  EXPECT_EQ(muster::plan(box, {.rank_memory_bytes = {0}}).ranks.size(), 1U);
+}
+
 TEST(Planner, GpusThatAreNamedAndNotUsedAreAWarning) {
   const Inventory eight = machine({8});
   const auto warnings = [&](Request request) {
