@@ -296,8 +296,11 @@ int world_size_from(JsonObject& document, const Plan& plan) {
   }
   if (plan.ranks.empty())
     document.fail("ranks", "at least one rank", "none");
-  if (document.small_integer_or("world_size", 1, size) != size)
-    document.fail("world_size", cat(size, ", the number of ranks"), "another number");
+  const int said = document.small_integer_or("world_size", 1, size);
+  if (said != size)
+    document.fail("world_size",
+                  cat(size, ", the number of its ranks,"),
+                  cat(said, "; correct it, or make the plan anew"));
   return size;
 }
 
