@@ -59,6 +59,8 @@ constexpr OtherFormat kOtherFormats[] = {
      "the text of rocm-smi",
      "what muster devices --json gives there"},
     {"AMDSMI Tool", "the text of amd-smi", "what muster devices --json gives there"},
+    {"KFD_ID:", "the text of amd-smi list", "what muster devices --json gives there"},
+    {"GPU: 0\n    ", "the text of amd-smi", "what muster devices --json gives there"},
     {"ROCk module", "the text of rocminfo", "what muster devices --json gives there"},
     {"NVIDIA-SMI has failed", "an error of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
     {"Failed to initialize NVML", "an error of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
