@@ -46,6 +46,7 @@ struct CoordinatorRules {
   // By these hosts without node ranks are numbered (network_order.h).
   SwitchPaths switches = {};
   std::vector<int64_t> host_blocks = {};
+  std::vector<std::string> host_names = {};  // by node rank, where the launcher knows them
 
   bool elastic() const { return min_hosts < max_hosts; }
 };
@@ -169,6 +170,7 @@ class Coordinator {
   bool all_ended();
   std::vector<std::string> candidates() const;
   void order_new_ones(std::vector<std::string>& ids) const;
+  std::string numbered(int node_rank) const;
   std::string missing_text() const;
 
   CoordinatorRules rules_;

@@ -261,7 +261,14 @@ std::vector<std::string> Coordinator::candidates() const {
   return ids;
 }
 
-// Who is there, and which numbers are missing where all have one.
+// "node rank 1", or "b (node rank 1)" where the launcher knows which host that is.
+std::string Coordinator::numbered(int node_rank) const {
+  const std::string number = cat("node rank ", node_rank);
+  const bool is_known = node_rank < std::ssize(rules_.host_names);
+  return is_known ? cat(rules_.host_names[node_rank], " (", number, ")") : number;
+}
+
+// Who is there, and who is missing where all have numbers.
 std::string Coordinator::missing_text() const {
   std::set<int> there;
   std::vector<std::string> names;
@@ -270,15 +277,16 @@ std::string Coordinator::missing_text() const {
     if (member.facts.node_rank)
       there.insert(*member.facts.node_rank);
   }
-  const bool all_have_numbers = !there.empty() && there.size() == members_.size();
-  std::vector<int> missing;
+  const bool any_has_number = !there.empty() || !rules_.host_names.empty();
+  const bool all_have_numbers = any_has_number && there.size() == members_.size();
+  std::vector<std::string> missing;
   for (int rank = 0; all_have_numbers && rank < rules_.max_hosts; ++rank) {
     if (!there.contains(rank))
-      missing.push_back(rank);
+      missing.push_back(numbered(rank));
   }
   std::string text = names.empty() ? "" : cat(" (", join(names, ", "), ")");
   if (!missing.empty())
-    text += cat("; missing: node rank ", join(missing, ", "));
+    text += cat("; missing: ", join(missing, ", "));
   return text;
 }
 

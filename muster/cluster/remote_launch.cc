@@ -21,6 +21,7 @@
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/route.h"
 #include "muster/base/shell.h"
@@ -186,6 +187,9 @@ class RemoteJob {
     store_ = std::make_shared<TcpStore>(
         TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
     rules_ = rules_of(options_, cluster_);
+    if (hosts_are_fixed())
+      rules_.host_names =
+          mapped(remote_.hosts, [](const HostSpec& host) { return without_user(host.name); });
     check_folder_owner(run_dir());
     coordinator_ = std::make_unique<CoordinatorThread>(
         store_,
@@ -193,6 +197,9 @@ class RemoteJob {
         planner_of(options_),
         CoordinatorThreadOptions{.silence = cluster_.silence, .notes_joins = true});
   }
+
+  // Then the hosts are numbered as they are listed.
+  bool hosts_are_fixed() const { return remote_.discovery.empty() && !cluster_.elastic(); }
 
   // The name of the folder is the same on every host.
   std::string run_dir() const { return text_or(options_.run_dir, "runs/" + rules_.run_folder); }
@@ -204,8 +211,7 @@ class RemoteJob {
       spec.launch.request.nproc_per_node = agent.host.nproc;
     spec.launch.run_dir = run_dir();
     spec.cluster.host_name = without_user(agent.host.name);
-    const bool hosts_are_fixed = remote_.discovery.empty() && !cluster_.elastic();
-    if (hosts_are_fixed)
+    if (hosts_are_fixed())
       spec.cluster.node_rank = number;
     if (!agent.address.empty())
       spec.environment = environment_to_send(own_environment());

@@ -111,6 +111,16 @@ TEST(Coordinator, TheMissingOnesAreListed) {
   EXPECT_THAT(orders[0].reason, HasSubstr("got 2"));
 }
 
+TEST(Coordinator, TheMissingOnesHaveTheNamesThatTheLauncherKnows) {
+  CoordinatorRules rules = fixed(3);
+  rules.host_names = {"a", "b", "c"};
+  World world(rules);
+  world.join("b", 1);
+  const auto orders = world.after(std::chrono::minutes(11));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].reason, HasSubstr("missing: a (node rank 0), c (node rank 2)"));
+}
+
 TEST(Coordinator, TheSecondHostWithANumberIsRefused) {
   World world(fixed(3));
   world.join("a", 1);
