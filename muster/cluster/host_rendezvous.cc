@@ -27,6 +27,7 @@
 #include "muster/base/runtime_folder.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
+#include "muster/base/usage.h"
 #include "muster/launch/port.h"
 #include "muster/store/etcd_store.h"
 #include "muster/store/socket.h"
@@ -219,6 +220,7 @@ HostRendezvous meet_at_file(const ClusterOptions& options) {
       rendezvous.address = address_towards(parse_endpoint(found.point.endpoint).host);
     return rendezvous;
   }
+  check_local_address(options.local_address);
   rendezvous.secret = Secret::make();
   rendezvous.server = serve(options, {.host = here}, rendezvous.secret);
   const Endpoint endpoint = rendezvous.server->endpoint();
@@ -305,6 +307,7 @@ HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   rendezvous.secret = cluster_secret(options, is_loopback_only);
   if (may_serve) {
     check_is_served_here(options, here);
+    check_local_address(options.local_address);
     endpoint.host = text_or(options.local_address, here);
     rendezvous.server = by_rank ? serve(options, endpoint, rendezvous.secret)
                                 : serve_unless_served(options, endpoint, rendezvous.secret);
@@ -357,6 +360,20 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
 bool is_this_machine(const std::string& host) {
   const std::vector<SocketAddress> addresses = resolve({.host = host}, Deadline(kResolve));
   return std::any_of(addresses.begin(), addresses.end(), is_here);
+}
+
+// A name that does not resolve is none either.
+void check_local_address(const std::string& local_address) {
+  try {
+    if (local_address.empty() || is_this_machine(local_address))
+      return;
+  } catch (const Error& error) {
+    log(LogLevel::debug, error.message());
+  }
+  throw bad_flag("--local-addr",
+                 "an address or a name of this host, which has to listen there",
+                 local_address,
+                 "`ip address` lists the addresses");
 }
 
 // The first address of the host that is this machine's counts.

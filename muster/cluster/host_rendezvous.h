@@ -26,6 +26,10 @@ std::string address_to_serve(const std::string& host);
 // Whether the name is this machine's. Throws: unavailable when it does not resolve.
 bool is_this_machine(const std::string& host);
 
+// For a host that is to listen at --local-addr. Throws: invalid_argument, which names the flag, for
+// an address that is none of this machine's; nothing where the flag was not given.
+void check_local_address(const std::string& local_address);
+
 struct HostRendezvous {
   std::unique_ptr<TcpServer> server = {};     // when this host serves
   std::unique_ptr<RendezvousFile> file = {};  // and leaves word where

@@ -178,6 +178,7 @@ class RemoteJob {
 
   // Serves the store on a free port, with a secret for this job alone, and coordinates.
   void serve() {
+    check_local_address(cluster_.local_address);
     cluster_.secret = Secret::make();
     TcpServerOptions options{.secret = cluster_.secret};
     options.endpoint.host = own_address_;

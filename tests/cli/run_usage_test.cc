@@ -348,6 +348,29 @@ TEST(Run, TheVariableOfAFlagIsTrueOrFalse) {
   EXPECT_THAT(ran.err, HasSubstr("expected true or false, got 'nan'"));
 }
 
+TEST(Run, AnAddressOfAnotherMachineIsNoLocalOne) {
+  const ScratchFolder folder;
+  for (const char* const address : {"192.0.2.7", "nowhere.invalid"}) {
+    const Ran ran = muster({"run",
+                            "--nnodes",
+                            "2",
+                            "--node-rank",
+                            "0",
+                            "--rdzv-endpoint",
+                            "127.0.0.1:29417",
+                            "--local-addr",
+                            address,
+                            "true"},
+                           folder);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_THAT(ran.err,
+                HasSubstr(cat("--local-addr: expected an address or a name of this host, which has "
+                              "to listen there, got '",
+                              address,
+                              "'")));
+  }
+}
+
 TEST(Run, HelpStartsNothing) {
   const ScratchFolder folder;
   const Ran help = muster({"help", "run", "-n", "1", "sh", "-c", "touch started"}, folder);
