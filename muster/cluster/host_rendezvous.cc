@@ -84,6 +84,11 @@ Secret user_secret() {
   return Secret::from_file(file);
 }
 
+// The store's advice is for a rank, whose launcher serves it.
+std::string without_advice(const std::string& message) {
+  return message.substr(0, message.rfind("; "));  // all of it where there is none
+}
+
 // Throws: invalid_argument for what is no HOST:PORT.
 Endpoint endpoint_of(const ClusterOptions& options) {
   return parse_endpoint("tcp://" + options.endpoint);
@@ -157,7 +162,8 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
                         " within ",
                         format_duration(options.join_timeout),
                         ", got: ",
-                        error.message()));
+                        without_advice(error.message()),
+                        "; start the host that serves it, or correct --rdzv-endpoint"));
       }
       if (!std::exchange(said, true))
         log(LogLevel::info,
@@ -246,6 +252,28 @@ std::string address_towards_any(const std::vector<std::string>& endpoints) {
   }
 }
 
+// Connects as soon as a server answers. Throws: unavailable when none does in time.
+std::shared_ptr<Store> etcd_store(const EtcdStoreOptions& etcd, const ClusterOptions& options) {
+  try {
+    return retry_while_unavailable(
+        Deadline(options.join_timeout),
+        [&] { return std::make_shared<EtcdStore>(etcd); },
+        [](const std::string& error) { return cat("waiting for etcd: ", error); });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable)
+      throw;
+    throw Error(error.code(),
+                cat("rendezvous: expected etcd at ",
+                    options.endpoint,
+                    " within ",
+                    format_duration(options.join_timeout),
+                    ", got: ",
+                    error.message(),
+                    "; see whether it runs and can be reached from here, or correct "
+                    "--rdzv-endpoint"));
+  }
+}
+
 // No host serves. The server of etcd may be started at the same time as the job.
 HostRendezvous meet_in_etcd(const ClusterOptions& options) {
   const std::vector<std::string> endpoints = split(options.endpoint, ',');
@@ -264,10 +292,7 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
                                        .timeout = options.silence.answer()},
                               .job = options.job,
                               .patience = options.silence.limit()};
-  rendezvous.store = retry_while_unavailable(
-      Deadline(options.join_timeout),
-      [&] { return std::make_shared<EtcdStore>(etcd); },
-      [](const std::string& error) { return cat("waiting for etcd: ", error); });
+  rendezvous.store = etcd_store(etcd, options);
   return rendezvous;
 }
 

@@ -5,6 +5,7 @@
 
 import http.server
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -55,6 +56,17 @@ class NoEtcd(unittest.TestCase):
             ran.terminate()
             ran.communicate(timeout=100)
         self.assertEqual(ran.returncode, -signal.SIGTERM)
+
+    def test_nothing_listens_there(self):
+        with socket.socket() as held:  # bound, and nobody listens
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+            ran = subprocess.run([MUSTER, "run", "--nnodes", "2", "--node-rank", "0", "--rdzv-backend", "etcd", "--rdzv-id", "x",
+                                  "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "join_timeout=1", "true"],
+                                 capture_output=True, text=True, timeout=100)
+        self.assertEqual(ran.returncode, 1, ran.stderr)
+        self.assertRegex(ran.stderr, f"rendezvous: expected etcd at 127.0.0.1:{port} within 1.0s, got: http: .*; "
+                                     "see whether it runs and can be reached from here, or correct --rdzv-endpoint")
 
     def test_a_web_page(self):
         self.assertRegex(self.said_of(b"<html>a proxy's page</html>"),
