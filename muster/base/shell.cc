@@ -6,8 +6,10 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -31,10 +33,10 @@ std::string output_of_shell(const std::string& command,
   const int status = ::pclose(pipe);
   if (status == 0)
     return text;
-  const std::string got =
-      WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal");
-  throw Error(ErrorCode::io,
-              cat(what, ": expected '", printable(command), "' to succeed, got ", got));
+  const int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  const std::string got = exit_code < 0 ? "a signal" : cat("exit code ", exit_code);
+  throw ShellFailed(exit_code,
+                    cat(what, ": expected '", printable(command), "' to succeed, got ", got));
 }
 
 // A quote ends the quoted part, stands alone behind a backslash, and begins the next part.
@@ -58,6 +60,13 @@ std::string shell_command(const std::vector<std::string>& words) {
     quoted.push_back(is_plain ? word : shell_quoted(word));
   }
   return join(quoted, " ");
+}
+
+std::string advice_for_shell(int exit_code) {
+  constexpr std::pair<int, const char*> kAdvice[] = {
+      {126, "muster cannot be executed there; name one that can with --remote-muster PATH"},
+      {127, "muster is not at that path there; name it with --remote-muster PATH"}};
+  return lookup(kAdvice, exit_code, "");
 }
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 #include "muster/base/own_program.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/host_watch.h"
 #include "muster/cluster/ssh_command.h"
@@ -54,18 +55,21 @@ constexpr std::chrono::seconds kSayWhoIsWaitedFor{5};
 
 // Runs the command and returns its output. Throws: unavailable if it fails; ssh, or the muster
 // there, has then said why. `ssh` is empty for this host.
-std::string answer_of(const HostSpec& host, const std::string& command, const std::string& ssh) {
+std::string answer_of(const HostSpec& host,
+                      const std::string& command,
+                      const std::vector<std::string>& ssh) {
   try {
     // In the foreground ssh can ask on the terminal, and Ctrl-C ends it.
     return output_of_shell(cat("timeout --foreground ", kAnswerWithinSeconds, " ", command),
                            host.name);
-  } catch (const Error&) {
+  } catch (const ShellFailed& failed) {
+    constexpr int kTimeIsOver = 124;  // timeout's
     const std::string by_hand =
-        ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");
+        ssh.empty() ? "check that `muster devices` works here" : advice_for_ssh(ssh, host.name);
     fail_without_answer(
         host,
-        "none",
-        cat("check that ", by_hand, " works, or name the program with --remote-muster"));
+        failed.exit_code() == kTimeIsOver ? "none" : cat("exit code ", failed.exit_code()),
+        text_or(advice_for_shell(failed.exit_code()), by_hand));
   }
 }
 
@@ -94,7 +98,8 @@ Host ask_host(const HostSpec& host,
   if (!here)
     argv = ssh_command(remote.ssh, host.name, argv);
   const std::string command = shell_command(argv) + " </dev/null";
-  const std::string answer = answer_of(host, command, here ? "" : join(remote.ssh, " "));
+  const std::string answer =
+      answer_of(host, command, here ? std::vector<std::string>() : remote.ssh);
   Host found = parse_inventory(document_in(answer, host), host.name).hosts.at(0);
   found.name = without_user(host.name);
   return found;

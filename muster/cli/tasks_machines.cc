@@ -48,7 +48,7 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
     machine.command_environment = own_environment();
     machine.argv = ssh_command(remote->ssh, host.name, {program, "tasks", "--serve"});
     machine.environment = environment_to_send(own_environment());
-    machine.advice = cat("check that `", join(remote->ssh, " "), " ", host.name, " true` works");
+    machine.advice = advice_for_ssh(remote->ssh, host.name);
     machines.push_back(std::move(machine));
   }
   return machines;

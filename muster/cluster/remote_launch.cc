@@ -291,16 +291,19 @@ class RemoteJob {
   std::string describe_loss(const Agent& agent, const ChildExit& exit, bool is_end_of_ssh) const {
     const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
                                              : cat("exit code ", exit.exit_code);
-    const std::string what = cat(
-        "host ", agent.host.name, ": ", is_end_of_ssh ? "ssh" : "its agent", " ended with ", how);
-    if (exit.failed())
-      return what;
-    return cat(what,
-               " before the agent there had joined; check that `",
-               join(remote_.ssh, " "),
-               " ",
-               agent.host.name,
-               " echo hello` prints hello");
+    const bool has_joined = coordinator_->has_joined(without_user(agent.host.name));
+    const std::string what = cat("host ",
+                                 agent.host.name,
+                                 ": ",
+                                 is_end_of_ssh ? "ssh" : "its agent",
+                                 " ended with ",
+                                 how,
+                                 has_joined      ? ""
+                                 : is_end_of_ssh ? " before the agent there had joined"
+                                                 : " before it had joined");
+    if (is_end_of_ssh)
+      return cat(what, "; ", advice_for_ssh(remote_.ssh, agent.host.name));
+    return has_joined ? what : what + framed("; ", advice_for_shell(exit.exit_code));
   }
 
   // The first stop signal ends the job by its coordinator, so that all hosts end their ranks.

@@ -2,6 +2,7 @@
 #include "muster/cluster/ssh_command.h"
 
 #include "muster/base/shell.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -18,6 +19,10 @@ std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,
     argv.insert(argv.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"});
   argv.insert(argv.end(), {host, "exec " + shell_command(program)});
   return argv;
+}
+
+std::string advice_for_ssh(const std::vector<std::string>& ssh, const std::string& host) {
+  return cat("check that `", join(ssh, " "), " ", host, " echo hello` prints hello");
 }
 
 }  // namespace muster

@@ -17,4 +17,7 @@ std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,
                                      const std::string& host,
                                      const std::vector<std::string>& program);
 
+// What to try by hand where ssh itself has failed, or has ended before what it was to start.
+std::string advice_for_ssh(const std::vector<std::string>& ssh, const std::string& host);
+
 }  // namespace muster

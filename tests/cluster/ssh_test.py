@@ -66,6 +66,18 @@ class Ssh(HostsCase):
         self.assertEqual(code, 1, err)
         self.assertRegex(err, r"host c: ssh ended with exit code 0 before the agent there had joined; check that `.*silent_ssh c echo hello` prints hello")
 
+    def test_a_host_without_muster_is_told_what_to_do(self):
+        flags = ("--remote-muster", "/opt/none/muster")
+        code, _, err = self.run_on("b:1", "true", flags=flags)
+        self.assertEqual(code, 127, err)
+        self.assertIn("host b: its agent ended with exit code 127 before it had joined; muster is not at that path there; "
+                      "name it with --remote-muster PATH", err)
+        code, _, err = self.world["a"].run([MUSTER, "plan", "--hosts", "b:1", *flags])
+        self.assertIn("got exit code 127; muster is not at that path there", err)
+        code, _, err = self.run_on("10.77.0.99:1", "true", flags=("--local-addr", "10.77.0.1"))
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"ssh ended with exit code 255 before .*; check that `.* 10.77.0.99 echo hello` prints hello")
+
     @unittest.skipIf(os.environ.get("MUSTER_TEST_SANITIZE"), "a Python would have to preload the sanitizer's library")
     def test_python_spawns_a_function_on_several_hosts(self):
         script = self.world.folder / "spawn.py"

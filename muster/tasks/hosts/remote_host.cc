@@ -17,7 +17,9 @@
 #include <variant>
 
 #include "muster/base/contains.h"
+#include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -32,6 +34,8 @@ using std::chrono::milliseconds;
 // How long an answer may take, an orderly end, what a command says of its end, and the end of one
 // that was killed.
 constexpr milliseconds kConnectWithin{60'000};
+constexpr milliseconds kFirstWord{1'000};  // of who is waited for
+constexpr milliseconds kFurtherWords{15'000};
 constexpr milliseconds kCloseWithin{5'000};
 constexpr milliseconds kTellsItsEndWithin{500};
 constexpr milliseconds kDiesWithin{1'000};
@@ -281,10 +285,12 @@ std::string RemoteHost::how_it_ended() {
   const int rc = ::waitid(P_PIDFD, child_.pidfd.get(), &info, WEXITED | WNOWAIT | WNOHANG);
   const bool has_ended = rc == 0 && info.si_pid == child_.pid;
   std::string text = cat("the connection by ", program, " ended");
-  if (has_ended && info.si_code == CLD_EXITED)
+  if (has_ended && info.si_code == CLD_EXITED) {
     text = cat(program, " ended with exit code ", info.si_status);
-  else if (has_ended)
+    options_.advice = text_or(advice_for_shell(info.si_status), options_.advice);
+  } else if (has_ended) {
     text = cat(program, " was killed by ", signal_name(info.si_status));
+  }
   if (errors_.valid() && watches_errors_ != 0)
     read_errors();
   return last_error_.empty() ? text : cat(text, " (", last_error_, ")");
@@ -387,6 +393,20 @@ std::string why_no_answer(const RemoteHost& host) {
              advice);
 }
 
+// Nothing may be said for a minute otherwise.
+void tell_who_is_waited_for(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
+  constexpr size_t kMostNamed = 4;
+  std::vector<std::string> names;
+  for (const auto& host : hosts) {
+    if (!host->answered())
+      names.push_back(host->name());
+  }
+  const char* const hosts_word = word_for(names.size(), "host ", "hosts ");
+  if (!names.empty())
+    log(LogLevel::info,
+        cat("waiting for the answer of ", hosts_word, join_first(names, ", ", kMostNamed)));
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
@@ -402,8 +422,14 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
   const auto has_answered = [](const auto& host) {
     return host->answered();
   };
-  while (!std::ranges::all_of(hosts, has_answered) && Clock::now() < until)
-    loop.run_once(until);
+  for (auto next_word = Clock::now() + kFirstWord;
+       !std::ranges::all_of(hosts, has_answered) && Clock::now() < until;) {
+    loop.run_once(std::min(until, next_word));
+    if (Clock::now() < next_word)
+      continue;
+    next_word = Clock::now() + kFurtherWords;
+    tell_who_is_waited_for(hosts);
+  }
   std::vector<std::string> problems =
       mapped(hosts | std::views::filter([&](const auto& host) { return !host->inventory(); }),
              [&](const auto& host) { return why_no_answer(*host); });

@@ -92,6 +92,19 @@ class Remote(TasksCase, unittest.TestCase):
         return [attempt["attempt"] for attempt in result["attempts"]]
 
 
+class Answers(Remote):
+    def test_a_host_that_is_slow_to_answer_is_named(self):
+        ssh = self.folder / "slow_ssh"
+        ssh.write_text("#!/bin/sh\nuntil [ -e go ]; do sleep 0.05; done\nexit 127\n")
+        ssh.chmod(0o755)
+        process = self.start("--hosts", "far-b", "--ssh", str(ssh), "--run-dir", "run", self.write(task("t", "true")))
+        self.hear(process, "waiting for the answer of host far-b\n")
+        self.touch("go")
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("slow_ssh ended with exit code 127; muster is not at that path there; name it with --remote-muster PATH", err)
+
+
 class Leases(Remote):
     def hold(self):
         """Another job, which has the GPU of b."""
