@@ -78,7 +78,7 @@ Secret Secret::make() {
 
 // The error does not quote the text, which may be a secret with a slip in it.
 Secret Secret::from_hex(std::string_view text) {
-  const std::string_view digits = trim(text);
+  const std::string_view digits = trim(without_byte_order_mark(text));
   const auto page = std::make_shared<Page>();
   bool is_good = digits.size() == 2 * kBytes;
   for (size_t i = 0; is_good && i < kBytes; ++i) {
@@ -124,9 +124,12 @@ Secret Secret::from_fd(int fd) {
 
 namespace {
 
+bool is_of_us_or_root(const struct stat& info) {
+  return info.st_uid == ::geteuid() || info.st_uid == 0;
+}
+
 bool is_for_its_owner(const struct stat& info) {
-  const bool is_ours = info.st_uid == ::geteuid() || info.st_uid == 0;
-  return is_ours && (info.st_mode & 077) == 0;
+  return is_of_us_or_root(info) && (info.st_mode & 077) == 0;
 }
 
 // Kubernetes mounts the secrets of a pod that is not root's like this: root's, and readable by the
@@ -152,14 +155,19 @@ Fd open_private_file(const std::string& path) {
   }
   if (is_for_its_owner(info) || is_for_a_group_by_root(info))
     return fd;
+  const std::string next =
+      info.st_uid == ::geteuid()
+          ? "chmod 600 it"
+          : cat("make it a file of this user, ", ::geteuid(), ", as by a copy with mode 0600");
   throw Error(ErrorCode::failed_precondition,
               cat("secret: expected '",
                   printable(path),
-                  "' to be a file that only its owner may read (mode 0600), got mode ",
+                  "' to be this user's file that nobody else may read (mode 0600), got mode ",
                   octal_mode(info.st_mode),
                   " of user ",
                   info.st_uid,
-                  "; chmod 600 it"));
+                  "; ",
+                  next));
 }
 
 Secret Secret::from_file(const std::string& path) {

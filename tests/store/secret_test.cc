@@ -88,6 +88,8 @@ TEST(Secret, IsReadFromAPrivateFileOnly) {
     const std::string path = write_secret_file(dir, secret.hex() + "\n", mode);
     EXPECT_TRUE(Secret::from_file(path).bytes() == secret.bytes());
   }
+  const std::string marked = write_secret_file(dir, "\xef\xbb\xbf" + secret.hex() + "\n", 0600);
+  EXPECT_TRUE(Secret::from_file(marked).bytes() == secret.bytes());
   for (const mode_t mode : {0640, 0604, 0620, 0644, 0777}) {
     const std::string path = write_secret_file(dir, secret.hex(), mode);
     EXPECT_THAT(error_of(ErrorCode::failed_precondition, [&] { Secret::from_file(path); }),
