@@ -301,10 +301,11 @@ int start_run(const TasksOptions& options,
               TaskSchedule& schedule) {
   std::string run_id = make_uuid();
   check_replaces_nothing(run);
+  const std::string task_list = to_text(run.file);  // before a folder is made for what cannot be
   begin_run_folder(run, run_id);
   Journal journal = opened_journal(run);
   if (run.is_new) {
-    write_file(task_file_path(run.run_dir), to_text(run.file));
+    write_file(task_file_path(run.run_dir), task_list);
   } else if (fs::exists(journal_path(run.run_dir))) {
     run.before = read_journal(run.run_dir, run.file.tasks);  // nobody writes it any more
     end_lost_attempts(run.before);

@@ -466,5 +466,20 @@ TEST(TasksFiles, AJobIsRefusedInTheFolderOfARunOfTasks) {
   }
 }
 
+TEST_F(TasksUsage, AFolderWhoseNameIsNoTextIsNamed) {
+  const ScratchFolder folder;
+  const Ran ran = from_shell(
+                      "d=$(printf 'a\\377b'); mkdir \"$d\" && cd \"$d\" && \"$0\" tasks --run-dir "
+                      "run --sweep x=1 -- true; "
+                      "code=$?; ls; exit $code",
+                      folder)
+                      .finish();
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("the path of this folder '"));
+  EXPECT_THAT(ran.err,
+              HasSubstr("expected texts in UTF-8, got other bytes; correct or rename them"));
+  EXPECT_EQ(ran.out, "") << "no folder of a run that never was";
+}
+
 }  // namespace
 }  // namespace muster

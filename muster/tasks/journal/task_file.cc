@@ -15,8 +15,10 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 namespace muster {
 
@@ -97,15 +99,22 @@ Task task_of(const FileJson& json) {
 }
 
 // Texts of a spec may hold any bytes, and those that are no UTF-8 would be changed: they are
-// refused.
-std::string line_of(const FileJson& json, const std::string& name) {
+// refused. `of`: whose they are, in the words of the user.
+std::string line_of(const FileJson& json, const std::string& of) {
   try {
     return json.dump() + "\n";
   } catch (const FileJson::type_error&) {
     throw Error(
         ErrorCode::invalid_argument,
-        cat("task ", printable(name), ": expected texts in UTF-8, got other bytes; correct them"));
+        cat(printable(of), ": expected texts in UTF-8, got other bytes; correct or rename them"));
   }
+}
+
+// A setting has the name of its flag, but for two that are paths and no flag's.
+std::string user_word_for(const std::string& setting) {
+  constexpr std::pair<std::string_view, const char*> kPaths[] = {
+      {"folder", "the path of this folder"}, {"spec", "the path of the tasks' file"}};
+  return text_or(lookup(kPaths, setting, ""), "--" + setting);
 }
 
 }  // namespace
@@ -115,9 +124,12 @@ std::string task_file_path(const std::string& run_dir) {
 }
 
 std::string to_text(const TaskFile& file) {
+  for (const auto& [setting, value] : file.settings)
+    line_of(value, cat(user_word_for(setting), " '", value, "'"));
   std::string text = line_of({{"schema", kTasksSchema}, {"settings", file.settings}}, "settings");
-  text += sum_of<std::string>(file.tasks,
-                              [&](const Task& task) { return line_of(json_of(task), task.name); });
+  text += sum_of<std::string>(file.tasks, [&](const Task& task) {
+    return line_of(json_of(task), cat("task ", task.name));
+  });
   return text;
 }
 
