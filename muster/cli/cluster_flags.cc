@@ -357,16 +357,17 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
 // The file may be a pipe, so it is read once.
 void read_topology(RunFlags& flags) {
   if (!flags.topology.empty())
-    flags.switches = read_switch_file(flags.topology);
+    flags.switches = read_named("--topology", [&] { return read_switch_file(flags.topology); });
 }
 
 // A list on the command line and a file of hosts cannot be one list.
 std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     throw bad_flag("--hosts", "no --hostfile beside it", flags.hosts, "leave one of them out");
-  const std::vector<HostSpec> hosts = flags.hostfile.empty()
-                                          ? parse_host_list(flags.hosts, "--hosts")
-                                          : read_hostfile(flags.hostfile);
+  const std::vector<HostSpec> hosts =
+      flags.hostfile.empty()
+          ? parse_host_list(flags.hosts, "--hosts")
+          : read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); });
   return flags.topology.empty() ? hosts : in_network_order(hosts, flags);
 }
 

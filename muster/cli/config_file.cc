@@ -18,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/toml_text.h"
+#include "muster/base/usage.h"
 #include "muster/cli/unknown_flag.h"
 
 namespace muster {
@@ -36,7 +37,8 @@ class ConfigReader {
   ConfigReader(const CLI::App& command, const std::string& path) : command_(command), path_(path) {}
 
   std::vector<std::string> read() {
-    const std::string text = read_file(path_, kMaxConfigBytes);
+    const std::string text =
+        read_named("--config", [&] { return read_file(path_, kMaxConfigBytes); });
     if (text.size() > kMaxConfigBytes)
       fail({1, 1}, "at most 1 MiB", "more");
     for (const auto& [key, value] : parse(text))

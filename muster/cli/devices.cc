@@ -18,6 +18,7 @@
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/base/usage.h"
 #include "muster/cli/devices_text.h"
 #include "muster/cli/value_flags.h"
 #include "muster/cli/watch.h"
@@ -55,7 +56,7 @@ constexpr const char* kDevicesExamples = R"(Examples:
 Inventory find_inventory(const DevicesOptions& options) {
   Inventory inventory;
   if (!options.inventory.empty()) {
-    inventory = read_inventory(options.inventory);
+    inventory = read_named("--inventory", [&] { return read_inventory(options.inventory); });
   } else {
     inventory = probe_this_machine({.detail = GpuDetail::full,
                                     .links = true,
@@ -139,7 +140,8 @@ void draw(const DevicesOptions& options) {
                   {options.plan, "the plan is read from it"}});
   std::optional<Plan> plan;
   if (!options.plan.empty())
-    plan = plan_from_json(read_small_file(options.plan), options.plan);
+    plan = plan_from_json(read_named("--plan", [&] { return read_small_file(options.plan); }),
+                          options.plan);
   write_named_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
 }
 

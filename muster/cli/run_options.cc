@@ -52,12 +52,13 @@ int parse_count(const std::string& text, const std::string& flag, const std::str
 // Throws: invalid_argument naming the flag, also for a text without any number.
 std::vector<int> parse_ranks(const std::string& text,
                              const std::string& flag,
-                             const std::string& expected) {
+                             const std::string& expected,
+                             const std::string& next = "") {
   std::vector<int> numbers;
   for (const std::string& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
     if (!value || *value < 0 || *value > kMostRanksOfHost)
-      throw bad_flag(flag, expected, text);
+      throw bad_flag(flag, expected, text, next);
     numbers.push_back(static_cast<int>(*value));
   }
   return numbers;
@@ -77,9 +78,13 @@ std::string joined_by_commas(const std::string& text) {
 // Reads --map: "3,1,0,2", or "@FILE" with such a list. An error in a file names the file.
 std::vector<int> parse_map(const std::string& text) {
   const std::string expected = "GPU indices by local rank as in 3,1,0,2";
-  if (!text.starts_with('@'))
-    return parse_ranks(text, "--map", cat(expected, ", or @FILE"));
-  const std::string list = joined_by_commas(read_small_file(text.substr(1)));
+  if (!text.starts_with('@')) {
+    const bool is_file = std::filesystem::exists(text);
+    const std::string next = is_file ? cat("the file of that name is --map @", text) : "";
+    return parse_ranks(text, "--map", cat(expected, ", or @FILE"), next);
+  }
+  const std::string file = read_named("--map", [&] { return read_small_file(text.substr(1)); });
+  const std::string list = joined_by_commas(std::string(without_byte_order_mark(file)));
   return parse_ranks(list, cat("--map ", shown_text(text)), expected);
 }
 
@@ -235,7 +240,7 @@ void set_request(const RunFlags& flags, Request& request) {
   request.policy = flags.policy;
   set_map(flags, request);
   if (!flags.scores.empty())
-    request.scores = read_scores(flags.scores);
+    request.scores = read_named("--scores", [&] { return read_scores(flags.scores); });
   request.rank_memory_bytes = mapped(pieces(flags.rank_memory), [](const std::string& size) {
     return parse_bytes(size, "--rank-memory");
   });

@@ -354,7 +354,7 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
     return options.secret;
   std::optional<Secret> given;
   if (!options.secret_file.empty()) {
-    given = Secret::from_file(options.secret_file);
+    given = read_named("--secret-file", [&] { return Secret::from_file(options.secret_file); });
   } else {
     given = Secret::from_environment();
     // It is the agents': a rank that had it could give orders.

@@ -12,6 +12,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/usage.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
 #include "muster/launch/other_users.h"
@@ -78,7 +79,8 @@ Unfit unfit_on(const Inventory& inventory, const RankPlan& rank, bool simulated)
 
 // The plan of --plan. It fits when its GPUs are here and can be used.
 Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
-  Plan plan = plan_from_json(read_small_file(options.plan), options.plan);
+  Plan plan = plan_from_json(read_named("--plan", [&] { return read_small_file(options.plan); }),
+                             options.plan);
   if (plan.part) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--plan ",
@@ -145,7 +147,7 @@ Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Sc
 // Each detail costs time at the start: processes on GPUs, links between them, the CPU's topology.
 Inventory discover(const LaunchOptions& options) {
   if (!options.inventory.empty())
-    return read_inventory(options.inventory);
+    return read_named("--inventory", [&] { return read_inventory(options.inventory); });
   const Request& request = options.request;
   ProbeOptions probe;
   probe.cpu_slots = options.cpu_slots;

@@ -348,6 +348,29 @@ TEST(Run, TheVariableOfAFlagIsTrueOrFalse) {
   EXPECT_THAT(ran.err, HasSubstr("expected true or false, got 'nan'"));
 }
 
+TEST(Run, AFileOfAFlagThatIsNotThereIsWrongUsage) {
+  const ScratchFolder folder;
+  for (const char* const flag :
+       {"--inventory", "--plan", "--scores", "--topology", "--hostfile", "--config"}) {
+    const Ran ran = muster({"run", flag, "none", "true"}, folder);
+    EXPECT_EQ(ran.code, 2) << flag;
+    EXPECT_EQ(ran.err,
+              cat("muster run: ",
+                  flag,
+                  ": cannot open 'none': No such file or directory; correct the path\n"));
+  }
+  const Ran map = muster({"run", "--map", "@none", "true"}, folder);
+  EXPECT_EQ(map.code, 2);
+  EXPECT_THAT(map.err, HasSubstr("--map: cannot open 'none'"));
+  folder.write("map.txt",
+               "\xef\xbb\xbf"
+               "0,1\n");
+  EXPECT_THAT(muster({"run", "--map", "map.txt", "true"}, folder).err,
+              HasSubstr("that name is --map @map.txt"));
+  EXPECT_THAT(muster({"run", "--map", "@map.txt", "true"}, folder).err,
+              HasSubstr("expected a GPU that can be used"));
+}
+
 TEST(Run, AnAddressOfAnotherMachineIsNoLocalOne) {
   const ScratchFolder folder;
   for (const char* const address : {"192.0.2.7", "nowhere.invalid"}) {
