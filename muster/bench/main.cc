@@ -34,6 +34,7 @@ constexpr const char* kExamples = R"(Examples:
   muster bench device --gpus 0,2 --again    these two anew
   muster bench device --json > scores.json  for --scores
   muster plan --policy fastest              uses what was remembered
+Exit codes: 0 done, 1 it could not be done, 2 wrong usage.
 )";
 
 // Each of these three adds a subcommand whose callback runs the measurement.
@@ -57,7 +58,7 @@ void add_device(CLI::App& app, int* exit_code) {
       ->add_option(
           "--dtype", options->dtype, "Type to train in: float32, bfloat16 or float16 [float32]")
       ->type_name("TYPE");
-  command->add_option("--seconds", options->seconds, "Time for each batch size [0.5]")
+  command->add_option("--seconds", options->seconds, "Seconds for each batch size [0.5]")
       ->check(in_range(0.01, 600.0))
       ->type_name("SECONDS");
   command
@@ -73,6 +74,7 @@ constexpr const char* kCollectivesExamples = R"(Examples:
   muster bench collectives -n 4 --op all_gather --max 16M
   muster bench collectives --backends shm,gloo --json > times.json
   muster bench collectives --svg times.svg
+Exit codes: 0 done, 1 it could not be done, 2 wrong usage; a failed rank's own.
 )";
 
 void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
@@ -104,22 +106,28 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
           "Type of the elements: float32, float64, bfloat16, float16, int32 or int64 [float32]")
       ->type_name("TYPE");
   const CLI::Validator bytes = CLI::AsSizeValue(false).description("");
-  command->add_option("--min", options->min_bytes, "Smallest size of a rank's part [4]")
+  command->add_option("--min", options->min_bytes, "Smallest size of a rank's part, in bytes [4]")
       ->transform(bytes)
       ->check(kAnySize)
       ->type_name("SIZE");
-  command->add_option("--max", options->max_bytes, "Largest size of a rank's part [64M]")
+  command
+      ->add_option("--max",
+                   options->max_bytes,
+                   "Largest size of a rank's part, in bytes or as 64K, 16M (MiB) [64M]")
       ->transform(bytes)
       ->check(kAnySize)
       ->type_name("SIZE");
   command->add_option("--factor", options->factor, "Factor from one size to the next [4]")
       ->check(in_range(2, 1024))
       ->type_name("N");
-  command->add_option("--seconds", options->seconds, "Least time for each size and backend [0.2]")
+  command
+      ->add_option("--seconds", options->seconds, "Least seconds for each size and backend [0.2]")
       ->check(in_range(0.001, 600.0))
       ->type_name("SECONDS");
   command->add_flag("--json", options->json, "Print the table as JSON");
-  command->add_option("--svg", options->svg, "Draw the times into this file")->type_name("FILE");
+  command
+      ->add_option("--svg", options->svg, "Draw the times as a picture into this file (SVG) [none]")
+      ->type_name("FILE");
   command->callback([=] { *exit_code = muster::bench_collectives(*options, argc, argv); });
 }
 
@@ -128,6 +136,7 @@ constexpr const char* kDdpExamples = R"(Examples:
   muster bench ddp -n 4 --model gpt --batch 8
   muster bench ddp --model cnn --kinds shm --steps 100 --json
   muster bench ddp --model cnn --python python3   with PyTorch's own DDP beside
+Exit codes: 0 done, 1 it could not be done, 2 wrong usage; a failed rank's own.
 )";
 
 void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {

@@ -170,7 +170,7 @@ void add_show(CLI::App& app, const SharedFlags& flags) {
       ->expected(1);
   command
       ->add_option(
-          "--file", flags->file, "Show the tensors of this file only: model, optim or parts")
+          "--file", flags->file, "Show the tensors of this file only: model, optim or parts [all]")
       ->type_name("NAME");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags] { show_one(*flags); });

@@ -270,14 +270,16 @@ void add_checkpoint_export(CLI::App& app) {
   command
       ->add_option("--part",
                    flags->part,
-                   "Write the tensors of this part, such as an Ema, in place of the model's")
+                   "Write the tensors of this part in place of the model's, as ema [the model's]")
       ->type_name("NAME");
   command
       ->add_option("--strip",
                    flags->options.strip,
-                   "Remove this from the beginning of every name that has it")
+                   "Remove this from the beginning of every name that has it, as module. [none]")
       ->type_name("TEXT");
-  command->add_option("--prefix", flags->options.prefix, "Put this before every name")
+  command
+      ->add_option(
+          "--prefix", flags->options.prefix, "Put this before every name, as backbone. [none]")
       ->type_name("TEXT");
   command->add_flag("--force", flags->options.replace, "Replace OUT if it is there");
   command->callback([flags] { export_model(*flags); });

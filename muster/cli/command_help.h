@@ -31,4 +31,8 @@ struct CommandHelp {
 
 CommandHelp describe_command(const CLI::App& app);
 
+// Lets the help of each command say its exit codes: those that all commands have, where its own
+// text names none.
+void say_exit_codes(CLI::App& app);
+
 }  // namespace muster

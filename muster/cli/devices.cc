@@ -174,14 +174,16 @@ CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
   // A picture is one file, so it cannot be watched.
   auto* const svg =
       command
-          .add_option(
-              "--svg", options.svg, "Draw the machine as a picture into this file instead (SVG)")
+          .add_option("--svg",
+                      options.svg,
+                      "Draw the machine as a picture into this file instead (SVG) [none]")
           ->excludes(json)
           ->excludes(watch)
           ->type_name("FILE");
   command
-      .add_option(
-          "--plan", options.plan, "With --svg: draw the ranks of this plan on their GPUs too")
+      .add_option("--plan",
+                  options.plan,
+                  "With --svg: draw the ranks of this plan on their GPUs too [none]")
       ->needs(svg)
       ->type_name("FILE");
   return watch;
@@ -193,17 +195,19 @@ void add_devices(CLI::App& app, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("devices", "Show this machine's GPUs, their links and its CPU");
   const auto options = std::make_shared<DevicesOptions>();
-  auto* const inventory = command
-                              ->add_option("--inventory",
-                                           options->inventory,
-                                           "Show the machine in this file instead of this one")
-                              ->type_name("FILE");
+  auto* const inventory =
+      command
+          ->add_option("--inventory",
+                       options->inventory,
+                       "Show the machine in this file instead of this one [this "
+                       "machine]")
+          ->type_name("FILE");
   command->add_option("--host", options->host, "With --inventory: show this host only [all]")
       ->type_name("NAME");
   command
       ->add_option("--sysroot",
                    options->sysroot,
-                   "Read sysfs from below this folder, a copy of another machine's")
+                   "Read sysfs from below this folder, a copy of another machine's [/]")
       ->excludes(inventory)
       ->check(CLI::ExistingDirectory)
       ->type_name("DIR");

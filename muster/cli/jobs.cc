@@ -106,7 +106,7 @@ std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
     return running;
   if (options.jobs.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("stop: expected a job's id or --all, got neither (",
+                cat("expected a job's id or --all, got neither (",
                     running.size(),
                     " running); see `muster ps`"));
   }

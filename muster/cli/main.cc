@@ -124,6 +124,7 @@ muster::CommandHelp whole_program() {
   int unused = 0;
   for (const Command& command : kCommands)
     command.add(app, none, &unused);
+  muster::say_exit_codes(app);
   return muster::describe_command(app);
 }
 
@@ -261,6 +262,7 @@ int parse_and_run(CLI::App& app,
     }
     for (const Command& command : commands)
       command.add(app, args, &exit_code);
+    muster::say_exit_codes(app);
     muster::refuse_empty_values(app);
     args.insert(args.begin(), name.begin(), name.end());
     // CLI11 takes the arguments from the back.

@@ -123,7 +123,7 @@ const CommandHelp& find_command_help(const CommandHelp& program,
   for (const std::string& name : path) {
     const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
     if (next == found->commands.end())
-      fail_usage(cat("manual: expected a command, got '", join(path, " "), "'; see muster --help"));
+      fail_usage(cat("expected a command, got '", join(path, " "), "'; see muster --help"));
     found = &*next;
   }
   return *found;

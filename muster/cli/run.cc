@@ -37,6 +37,9 @@ constexpr const char* kRunExamples = R"(Examples:
   muster run --nnodes 2 --node-rank 0 --rdzv-endpoint a:29400 --secret-file s ./train    on each by itself
   muster run -n 1 --role ps ./server : -n 4 ./worker    different programs, one job
 torchrun's flags are accepted with hyphens or underscores, and as PET_<FLAG> variables. [Brackets] have the default.
+Exit codes: 0 every rank ended well; else the first failing rank's own, or 128 + its signal; 75 all ranks have saved and
+stopped; 124 --timeout; 128 + the signal that ended muster; 1 it could not be started; 2 wrong usage; 126 and 127 PROGRAM
+cannot be executed, is not there.
 )";
 
 constexpr const char* kPlanExamples = R"(Examples:

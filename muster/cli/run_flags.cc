@@ -143,13 +143,13 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
              "--cpu-slots",
              flags.cpu_slots,
              "Number of CPU slots: the ranks where there is no GPU [MUSTER_CPU_SLOTS, or 2]");
-  text_flag(
-      command,
-      "--inventory",
-      flags.inventory,
-      "FILE",
-      "a file",
-      "Plan for the machine in this file instead of this one (simulated: ranks run on the CPU)");
+  text_flag(command,
+            "--inventory",
+            flags.inventory,
+            "FILE",
+            "a file",
+            "Plan for the machine in this file instead of this one, as from muster devices --json "
+            "(simulated: ranks run on the CPU) [this machine]");
   entitle(command, "Devices");
 }
 
@@ -220,7 +220,8 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
       "--rdzv-endpoint",
       flags.rdzv_endpoint,
       "HOST:PORT",
-      "Address at which the hosts meet: node rank 0's as the others reach it, or etcd's");
+      "Address at which the hosts meet: node rank 0's as the others reach it, or etcd's, as in "
+      "node1:29400 [none]");
   torchrun_option(command,
                   "--rdzv-id",
                   flags.rdzv_id,
@@ -237,7 +238,8 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
                   "--local-addr",
                   flags.local_addr,
                   "HOST",
-                  "This host's address for the other hosts [that of the route to them]");
+                  "This host's address for the other hosts, as in 10.0.0.5 [that of the route to "
+                  "them]");
   text_flag(command,
             "--secret-file",
             flags.secret_file,
@@ -269,18 +271,18 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
             "DIR",
             "a folder",
             "Working directory of the ranks [this one]");
-  repeated_flag(
-      command,
-      "--env",
-      flags.env,
-      "NAME=VALUE",
-      "Set an environment variable of the ranks, or pass NAME on to other hosts; may be repeated")
+  repeated_flag(command,
+                "--env",
+                flags.env,
+                "NAME=VALUE",
+                "Set an environment variable of the ranks, or pass NAME on to other hosts, as in "
+                "OMP_NUM_THREADS=4; may be repeated [none]")
       ->allow_extra_args();  // CLI11 then takes "[A=1,B=2]" for two values
   torchrun_option(command,
                   "--role",
                   flags.role,
                   "NAME",
-                  "Value of ROLE_NAME in the ranks' environment [default]");
+                  "Value of ROLE_NAME in the ranks' environment, as in trainer [default]");
   text_flag(command,
             "--run-dir",
             flags.run_dir,
@@ -470,7 +472,7 @@ void add_run_flags(CLI::App* command, RunFlags& flags) {
 void add_plan_flags(CLI::App* command, RunFlags& flags) {
   add_config_flag(command);
   command->add_flag("--json", flags.json, "Print the plan as JSON");
-  command->add_option("--svg", flags.svg, "Draw the plan as a picture into this file (SVG)")
+  command->add_option("--svg", flags.svg, "Draw the plan as a picture into this file (SVG) [none]")
       ->type_name("FILE");
   entitle(command, "The plan");
   add_device_flags(command, flags);

@@ -45,7 +45,8 @@ void add_task_flags(CLI::App* command, TasksFlags& flags) {
       "--sweep",
       flags.sweeps,
       "NAME=VALUES",
-      "Make a task for each value: lr=0.1,0.01 or seed=1..5; repeated, for each combination");
+      "Make a task for each value: lr=0.1,0.01 or seed=1..5; repeated, for each combination "
+      "[none]");
   text_flag(command,
             "--need-gpus",
             flags.need_gpus,
@@ -76,7 +77,7 @@ void add_task_flags(CLI::App* command, TasksFlags& flags) {
             flags.resume,
             "DIR",
             "a folder",
-            "Resume the run in this folder; tasks that are done do not run again");
+            "Resume the run in this folder; tasks that are done do not run again [a new run]");
   entitle(command, "The tasks");
 }
 
@@ -93,12 +94,14 @@ void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
              "--jobs",
              flags.jobs,
              "Largest number of tasks that run at the same time [no limit]");
-  text_flag(command,
-            "--inventory",
-            flags.inventory,
-            "FILE",
-            "a file",
-            "Use the machine in this file instead of this one (simulated)");
+  text_flag(
+      command,
+      "--inventory",
+      flags.inventory,
+      "FILE",
+      "a file",
+      "Use the machine in this file instead of this one (simulated: tasks run on this CPU) [this "
+      "machine]");
   command->add_flag(
       "--standalone", flags.standalone, "Use this machine alone, in a Slurm allocation too");
   // A flag without a group is hidden from --help.
@@ -147,13 +150,14 @@ void add_host_flags(CLI::App* command, TasksFlags& flags) {
             flags.submit,
             "SYSTEM",
             "slurm",
-            "Hand the tasks to a batch system as job arrays, and end: slurm");
+            "Hand the tasks to a batch system as job arrays, and end: slurm [run them here]");
   repeated_flag(
       command,
       "--sbatch",
       flags.sbatch,
       "FLAG",
-      "With --submit: pass this flag to sbatch, as --sbatch=--partition=gpu; may be repeated");
+      "With --submit: pass this flag to sbatch, as --sbatch=--partition=gpu; may be repeated "
+      "[none]");
   command->add_option("--exec-element", flags.element, "An element of a job array: FILE INDEX")
       ->expected(2)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -210,7 +214,7 @@ void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
             flags.explain,
             "NAME",
             "a task's name",
-            "Say why this task waits, and start nothing");
+            "Say why this task waits, and start nothing [none]");
   command->add_flag("--json", flags.json, "Print the results as JSON [as a table]");
   text_flag(command,
             "--csv",
@@ -218,13 +222,13 @@ void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
             "FILE",
             "a file",
             "Write the results into this file as CSV, with parameters and the numbers that tasks "
-            "printed");
+            "printed [none]");
   text_flag(command,
             "--html",
             flags.html,
             "FILE",
             "a file",
-            "Draw the timeline of the devices into this page");
+            "Draw the timeline of the devices into this page [none]");
   command->add_flag("-q,--quiet", flags.quiet, "Print only failures and the results");
   entitle(command, "Output");
 }

@@ -89,8 +89,12 @@ void reach_flags(CLI::App* command,
                  std::string& hostfile,
                  std::string& ssh,
                  std::string& remote_muster) {
-  text_flag(
-      command, "--hostfile", hostfile, "FILE", "a file", "A file of hosts, one a line: a slots=4");
+  text_flag(command,
+            "--hostfile",
+            hostfile,
+            "FILE",
+            "a file",
+            "A file of hosts, one a line: a slots=4 [none]");
   text_flag(command,
             "--ssh",
             ssh,

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "muster/base/strings.h"
@@ -346,6 +347,51 @@ TEST(Run, TheVariableOfAFlagIsTrueOrFalse) {
   const Ran ran = muster({"run", "true"}, folder, {.environment = {{"PET_STANDALONE", "nan"}}});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("expected true or false, got 'nan'"));
+}
+
+// The lines of help, with what stands on a line of its own behind its flag.
+std::vector<std::string> flags_in(const std::string& help) {
+  std::vector<std::string> flags;
+  for (const std::string& line : split(help.substr(0, help.find("Accepted for compat")), '\n')) {
+    if (line.starts_with("  -"))
+      flags.push_back(line);
+    else if (line.starts_with("      ") && !flags.empty())
+      flags.back() += " " + std::string(trim(line));
+  }
+  return flags;
+}
+
+TEST(Run, HelpSaysExitCodesAndWhatIsDoneWithoutAFlag) {
+  const ScratchFolder folder;
+  for (const char* const command : {"run",
+                                    "plan",
+                                    "devices",
+                                    "tasks",
+                                    "checkpoint ls",
+                                    "checkpoint show",
+                                    "checkpoint verify",
+                                    "checkpoint diff",
+                                    "checkpoint export",
+                                    "top",
+                                    "report",
+                                    "ps",
+                                    "stop",
+                                    "doctor",
+                                    "secret",
+                                    "completion",
+                                    "manual"}) {
+    std::vector<std::string> args = split(command, ' ');
+    args.emplace_back("--help");
+    const std::string help = muster(args, folder).out;
+    EXPECT_THAT(help, HasSubstr("xit code")) << command;
+    for (const std::string& flag : flags_in(help)) {
+      // "--name VALUE", and neither "--name   Text" nor "--name Excludes: --other".
+      const std::string value =
+          flag.substr(std::min(flag.find(' ', flag.find("--")), flag.size() - 3));
+      const bool takes_value = std::isupper(value[1]) != 0 && std::islower(value[2]) == 0;
+      EXPECT_TRUE(!takes_value || trim(flag).ends_with("]")) << command << ": " << flag;
+    }
+  }
 }
 
 TEST(Run, AFileOfAFlagThatIsNotThereIsWrongUsage) {
