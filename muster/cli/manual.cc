@@ -141,7 +141,7 @@ void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* e
       "COMMAND",
       path,
       "The command whose page to print, such as run or checkpoint show [muster itself]");
-  command->add_option("--all", folder, "Write every page into this folder")
+  command->add_option("--all", folder, "Write every page into this folder [none]")
       ->type_name("FOLDER")
       ->excludes(of);
   command->callback([whole, exit_code] {
