@@ -4,15 +4,18 @@
 
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 GradientArrivals::GradientArrivals(std::vector<std::string> names,
+                                   std::vector<std::string> assigned,
                                    const DdpOptions& options,
                                    int rank)
     : names_(std::move(names)),
+      assigned_(std::move(assigned)),
       all_needed_(!options.find_unused_parameters && !options.static_graph),
       static_graph_(options.static_graph),
       finds_unused_(options.find_unused_parameters && !options.static_graph),
@@ -53,7 +56,7 @@ void GradientArrivals::note(size_t index) {
 }
 
 // A static graph needs only the parameters of its first backward.
-void GradientArrivals::refuse_missing(const char* rule, const char* next) const {
+void GradientArrivals::refuse_missing(const char* rule, const std::string& next) const {
   std::vector<std::string> missing;
   size_t needed = 0;
   for (size_t i = 0; i < arrived_.size(); ++i) {
@@ -81,11 +84,24 @@ void GradientArrivals::refuse_missing(const char* rule, const char* next) const 
                   next));
 }
 
+// A layer whose member was assigned never uses what it has registered.
+std::string GradientArrivals::way_out() const {
+  const std::string usual = "set find_unused_parameters, or freeze them";
+  for (size_t i = 0; i < arrived_.size(); ++i)
+    if (!arrived_[i] && contains(assigned_, names_[i]))
+      return cat(usual,
+                 ": the layer of '",
+                 names_[i],
+                 "' computes with another tensor, which was assigned to its member, as by "
+                 "head->weight = embed->weight, and never with the registered one");
+  return usual;
+}
+
 // The Reducer itself knows what is missing when it looks for unused parameters, or the graph is
 // static.
 void GradientArrivals::check_all() const {
   if (all_needed_)
-    refuse_missing("a gradient for every parameter", "set find_unused_parameters, or freeze them");
+    refuse_missing("a gradient for every parameter", way_out());
 }
 
 void GradientArrivals::check_reached() const {

@@ -12,7 +12,11 @@ namespace muster {
 class GradientArrivals {
  public:
   GradientArrivals() = default;
-  GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank);
+  // Layers compute with other tensors than those that are registered as `assigned`.
+  GradientArrivals(std::vector<std::string> names,
+                   std::vector<std::string> assigned,
+                   const DdpOptions& options,
+                   int rank);
 
   // Checks a gradient of a reduced backward. Throws: failed_precondition for a second gradient of
   // one parameter, and for one that the first backward of a static graph did not produce.
@@ -32,9 +36,11 @@ class GradientArrivals {
   const std::string& name(size_t index) const { return names_[index]; }
 
  private:
-  void refuse_missing(const char* rule, const char* next) const;
+  void refuse_missing(const char* rule, const std::string& next) const;
+  std::string way_out() const;
 
   std::vector<std::string> names_;
+  std::vector<std::string> assigned_;
   bool all_needed_ = true;
   bool static_graph_ = false;
   bool finds_unused_ = false;

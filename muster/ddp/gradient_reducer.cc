@@ -98,7 +98,8 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
 void GradientReducer::State::build_reducer() {
   parts = {};  // the old Reducer takes its hooks with it
   of_backward.reset();
-  arrivals = GradientArrivals(model.trained().names, options, group.job_rank());
+  arrivals =
+      GradientArrivals(model.trained().names, model.source().assigned(), options, group.job_rank());
   live.set(model.parameters(), model.trained().tensors, [this](const at::Tensor& tensor) {
     return model.source().ignores(tensor);
   });

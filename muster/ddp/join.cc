@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -83,8 +84,23 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group
 
 }  // namespace
 
+// A rank without inputs runs one backward for each forward of the others, right behind it.
+void GradientReducer::State::refuse_second_forward() {
+  const std::lock_guard lock(mutex);
+  if (expected != Expected::reduction)
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel::join: expected a backward after each forward, got "
+                  "another forward before it (rank ",
+                  group.job_rank(),
+                  "); run both in one forward of the wrapped model, on joined batches or in a "
+                  "module that calls both, or give all ranks the same number of inputs"));
+}
+
 // Meets the other ranks before a forward of this one. Returns the rank whose buffers count.
 int GradientReducer::State::meet_in_join(bool forward_reduces) {
+  if (forward_reduces && RanksShadow::here())
+    refuse_second_forward();
   const auto change = forward_reduces ? model.look() : ReplicatedModel::Change::none;
   const auto answer =
       join->meet({.active = true,

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/layer_members.h"
 #include "muster/ddp/renormalized.h"
 
 namespace muster {
@@ -55,6 +56,9 @@ class ModuleSource : public ModelSource {
   }
   std::set<const c10::TensorImpl*> sparse() const override;
   std::vector<NamedTensor> renormalized() const override { return renormalized_weights(*model_); }
+  std::vector<std::string> assigned() const override {
+    return mapped(assigned_members(*model_), &AssignedMember::name);
+  }
   bool is_training() const override { return model_->is_training(); }
 
  private:
@@ -125,6 +129,7 @@ class PartialSource : public ModelSource {
   std::vector<NamedTensor> buffers() const override { return followed(whole_->buffers()); }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override;
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
+  std::vector<std::string> assigned() const override { return whole_->assigned(); }
   std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
   bool ignores(const at::Tensor& tensor) const override {
     const std::lock_guard lock(mutex_);

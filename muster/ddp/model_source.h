@@ -30,6 +30,8 @@ class ModelSource {
   // Whether it is one of ignored_parameters: not a parameter here, although the model has it.
   virtual bool ignores(const at::Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
+  // Names under which layers compute with other tensors than are registered (layer_members.h).
+  virtual std::vector<std::string> assigned() const { return {}; }
   // Weights that forwards write to (renormalized.h).
   virtual std::vector<NamedTensor> renormalized() const { return {}; }
 };

@@ -19,6 +19,7 @@
 #include "muster/base/strings.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/recorded_group.h"
+#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -88,6 +89,25 @@ BucketsInBackendMemory::~BucketsInBackendMemory() {
     BackendMemoryUsers::instance().leave();
 }
 
+namespace {
+
+// Both would take each gradient, and what FullySharded has divided has no memory besides.
+void check_gradient_is_whole(const NamedTensor& parameter, const ProcessGroup& group) {
+  if (!optim::has_divided_gradient(parameter.tensor))
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("DistributedDataParallel: expected parameters whose gradients nothing else "
+          "averages, got '",
+          parameter.name,
+          "', which FullySharded, or a ShardedOptimizer with .gradients, has divided (rank ",
+          group.job_rank(),
+          "); call the model without DistributedDataParallel there, or leave .gradients of "
+          "the ShardedOptimizer out"));
+}
+
+}  // namespace
+
 // device_ids are Python's: a rank may give its own device there, and no other. On the CPU
 // `ctx.device().index()` is -1, so that the same line is right on every machine.
 void check_placement(const ModelSource& model,
@@ -109,6 +129,7 @@ void check_placement(const ModelSource& model,
             "); leave device_ids empty, or give {ctx.device().index()}"));
   }
   for (const auto& item : model.parameters()) {
+    check_gradient_is_whole(item, group);
     if (item.tensor.device() == device)
       continue;
     throw Error(ErrorCode::invalid_argument,

@@ -81,6 +81,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
 
   // join.cc
   int meet_in_join(bool forward_reduces);
+  void refuse_second_forward();
   void shadow_forward(const JoinRounds::Answer& answer);
   void shadow_backward();
   const char* obstacle_to_join() const;

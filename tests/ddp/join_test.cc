@@ -45,6 +45,25 @@ bool same_parameters(ProcessGroup& group, const torch::nn::Module& net) {
   return std::all_of(all.begin(), all.end(), [&](const auto& other) { return other == all[0]; });
 }
 
+// A shadow would run one backward for each forward of the others.
+TEST_P(JoinTest, TwoForwardsOfAStepAreRefused) {
+  const auto failures = failures_of_ranks(
+      2,
+      [](ProcessGroup& group) {
+        DistributedDataParallel model(two_layers(), group);
+        model.join([&] {
+          const auto one = model(batch_of(0, 0)), other = model(batch_of(1, 0));
+          (one.square().mean() + other.square().mean()).backward();
+        });
+      },
+      backend());
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                AllOf(HasSubstr("join: expected a backward after each forward, got another forward "
+                                "before it (rank "),
+                      HasSubstr("run both in one forward of the wrapped model")));
+}
+
 TEST_P(JoinTest, ARankWithoutInputsShadowsTheOthersAndEndsWithTheirModel) {
   run_ranks(
       3,

@@ -97,6 +97,24 @@ TEST(SilentHoles, UnusedParameters) {
   });
 }
 
+// A weight that a layer has by assignment leaves the registered one unused: it is told why.
+TEST(SilentHoles, AParameterThatAnAssignedMemberReplacesIsNamed) {
+  for (const bool finds : {false, true}) {
+    const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+      TwoLayers net;
+      net->sometimes->weight = net->used->weight;
+      DistributedDataParallel model(net, group, {.find_unused_parameters = finds});
+      model(input_of(group.rank()), true).sum().backward();
+      EXPECT_TRUE(net->used->weight.grad().defined());
+    });
+    const ::testing::Matcher<std::string> cause =
+        AllOf(HasSubstr("got none for sometimes.weight (1 of 4, rank "),
+              HasSubstr("the layer of 'sometimes.weight' computes with another tensor"));
+    for (const auto& failure : failures)
+      EXPECT_THAT(message_of(failure), finds ? ::testing::Matcher<std::string>("") : cause);
+  }
+}
+
 TEST(SilentHoles, UnusedParametersAreReducedWhenAskedFor) {
   const auto mean = mean_gradient(2, false);
   run_ranks(2, [&](ProcessGroup& group) {

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/live_reducers.h"
 
 namespace muster {
 
@@ -73,14 +74,19 @@ std::string flat_problem(const std::string& owner,
                  group.job_rank(),
                  "); move the model to the rank's device first");
     }
-    if (parameter.layout() != at::kStrided || parameter.nbytes() > parameter.storage().nbytes()) {
-      return cat(owner,
-                 ": expected dense parameters that are not sharded yet, got ",
-                 name,
-                 " without memory (rank ",
-                 group.job_rank(),
-                 "); shard each parameter only once");
-    }
+    const bool is_dense = parameter.layout() == at::kStrided;
+    if (is_dense && parameter.nbytes() <= parameter.storage().nbytes())
+      continue;
+    return cat(owner,
+               ": expected dense parameters that are not divided yet, got ",
+               name,
+               is_dense ? " without memory, as a FullySharded leaves them, also one that is gone"
+                        : " that is sparse",
+               " (rank ",
+               group.job_rank(),
+               is_dense ? "); wrap each parameter once, and make the model anew to wrap it again, "
+                          "with the values of a checkpoint or of whole_parameters()"
+                        : "); give dense ones");
   }
   if (are_tied_by_memory(parameters)) {
     return cat(owner,
@@ -93,6 +99,24 @@ std::string flat_problem(const std::string& owner,
 }
 
 }  // namespace
+
+std::string wrapped_problem(const std::string& owner,
+                            const std::vector<at::Tensor>& parameters,
+                            const ProcessGroup& group) {
+  const auto wrapped = std::ranges::find_if(parameters, LiveReducer::any_has);
+  if (wrapped == parameters.end())
+    return {};
+  return cat(
+      owner,
+      ": expected parameters whose gradients nothing else averages, got parameter ",
+      wrapped - parameters.begin(),
+      ", [",
+      join(wrapped->sizes(), ", "),
+      "], of a model that a DistributedDataParallel wraps (rank ",
+      group.job_rank(),
+      "); leave the model without DistributedDataParallel, since this averages its gradients "
+      "itself, or use ShardedOptimizer without .gradients");
+}
 
 // A part has at least one element, so that no collective is empty.
 FlatLayout::FlatLayout(const std::vector<at::Tensor>& parameters, int ranks_) : ranks(ranks_) {

@@ -38,6 +38,12 @@ struct FlatLayout {
   int ranks = 1;
 };
 
+// What is wrong with parameters whose gradients are about to be divided, where a
+// DistributedDataParallel that lives averages them; or nothing.
+std::string wrapped_problem(const std::string& owner,
+                            const std::vector<at::Tensor>& parameters,
+                            const ProcessGroup& group);
+
 // Compares the parameters' types, shapes, values and requires_grad, and everything in `terms`, over
 // the group's ranks. `wrong`: what this rank has already found wrong. Collective: yes. Throws:
 // invalid_argument, on every rank, if they differ, or if a rank's parameters are on another device

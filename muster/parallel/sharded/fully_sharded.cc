@@ -4,10 +4,12 @@
 #include "muster/parallel/sharded/fully_sharded.h"
 
 #include <string>
+#include <string_view>
 
 #include <ATen/SequenceNumber.h>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"
@@ -32,6 +34,19 @@ FullyShardedForward::FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit)
 FullyShardedForward::~FullyShardedForward() {
   if (const auto set = unit_->owner.lock())
     --set->depth;
+}
+
+// A view of parameters that are not gathered is one of too little memory.
+void FullyShardedForward::rethrow(const c10::Error& error) const {
+  if (std::string_view(error.what_without_backtrace()).find("storage of size 0") ==
+      std::string_view::npos)
+    throw;
+  throw Error(ErrorCode::failed_precondition,
+              cat("fully sharded: expected a forward that reads parameters of its own wrapped "
+                  "module, got a look at others, which have no memory meanwhile (rank ",
+                  unit_->group.job_rank(),
+                  "); call wrapped modules by what wrap() returned, and wrap in one module what "
+                  "shares a weight, also by an assigned member (head->weight = embed->weight)"));
 }
 
 void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {
@@ -70,6 +85,8 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
               "); tie weights by register_parameter with one tensor, in one wrapped module");
     }
   }
+  if (wrong.empty())
+    wrong = wrapped_problem("fully sharded", parameters, set_->group);
   const auto type_of = [](const std::optional<at::ScalarType>& type) {
     return type ? std::string(c10::toString(*type)) : std::string("the parameters'");
   };
@@ -88,6 +105,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   const std::vector<detail::LeftMemory> memory = detail::memory_of_parameters(parameters);
   std::erase_if(set_->left, [](const auto& old) { return old.storage.expired(); });
   set_->left.insert(set_->left.end(), memory.begin(), memory.end());
+  append_all(set_->assigned, view.assigned);
   auto& units = only_calls ? set_->without_parameters : set_->units;
   units.push_back(std::make_shared<FullyShardedUnit>(set_, std::ssize(units), std::move(view)));
   FullyShardedUnit& unit = *units.back();

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -55,9 +56,20 @@ class FullyShardedForward {
   ~FullyShardedForward();
   FullyShardedForward(const FullyShardedForward&) = delete;
   FullyShardedForward& operator=(const FullyShardedForward&) = delete;
+  // Runs the module's own forward. Says what LibTorch does not know of parameters without memory.
+  template <class Body>
+  auto run(const Body& body) {
+    try {
+      return body();
+    } catch (const c10::Error& error) {
+      rethrow(error);
+    }
+  }
   void finish(const std::vector<ForwardOutput>& outputs);
 
  private:
+  [[noreturn]] void rethrow(const c10::Error& error) const;
+
   std::shared_ptr<FullyShardedUnit> unit_;
   uint64_t first_node_;  // of autograd's, that it makes
 };
@@ -80,7 +92,7 @@ class FullyShardedModule {
   template <class... Args>
   auto forward(Args&&... args) {
     detail::FullyShardedForward running(unit_);
-    auto output = module_->forward(std::forward<Args>(args)...);
+    auto output = running.run([&] { return module_->forward(std::forward<Args>(args)...); });
     running.finish(outputs_of(output));
     return output;
   }

@@ -95,6 +95,38 @@ bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& le
   });
 }
 
+namespace {
+
+std::string tied_apart(const std::string& name, const ProcessGroup& group) {
+  return cat("fully sharded: expected parameters that one wrapped module alone has, got '",
+             name,
+             "', which is tied to one that was wrapped before (rank ",
+             group.job_rank(),
+             "); wrap one module that holds both, and neither of them");
+}
+
+// Members that were assigned compute with parameters of other modules: those of this module with
+// parameters that were wrapped before, or those of modules that were wrapped before with parameters
+// of this one.
+std::string assigned_apart(const FullyShardedSet& set, const FullyShardedModuleView& view) {
+  for (const AssignedMember& member : view.assigned) {
+    const auto owner = set.owners.find(member.tensor.unsafeGetTensorImpl());
+    if (owner != set.owners.end() && !owner->second->modules.contains(member.layer))
+      return tied_apart(member.name, set.group);
+  }
+  for (const AssignedMember& member : set.assigned) {
+    const auto is_it = [&](const at::Tensor& parameter) {
+      return parameter.is_same(member.tensor);
+    };
+    const auto parameter = std::ranges::find_if(view.parameters, is_it);
+    if (parameter != view.parameters.end() && !view.modules.contains(member.layer))
+      return tied_apart(view.names[parameter - view.parameters.begin()], set.group);
+  }
+  return {};
+}
+
+}  // namespace
+
 // A weight of a wrapped module that a module outside of it has too would be read without memory
 // there.
 FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module) {
@@ -109,14 +141,8 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
       const auto owner = set.owners.find(which);
       if (owner != set.owners.end()) {
         view.outer = true;
-        if (!owner->second->modules.contains(&inner)) {
-          view.wrong =
-              cat("fully sharded: expected parameters that one wrapped module alone has, got '",
-                  name,
-                  "', which is tied to one that was wrapped before (rank ",
-                  set.group.job_rank(),
-                  "); wrap one module that holds both, and neither of them");
-        }
+        if (!owner->second->modules.contains(&inner))
+          view.wrong = tied_apart(name, set.group);
       } else if (seen.insert(which).second) {
         view.parameters.push_back(item.value());
         view.names.push_back(name);
@@ -135,6 +161,9 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
             "or lies in one that is (rank ",
             set.group.job_rank(),
             "); wrap inner modules first, each once");
+  view.assigned = assigned_members(module);
+  if (view.wrong.empty())
+    view.wrong = assigned_apart(set, view);
   return view;
 }
 

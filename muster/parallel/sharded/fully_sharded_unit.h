@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/ddp/gradient_hooks.h"
+#include "muster/ddp/layer_members.h"
 #include "muster/parallel/outside_watch.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
@@ -53,6 +54,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   std::map<const c10::TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
   std::set<const c10::TensorImpl*> late;  // trained, and in no part: each is told once
   std::vector<LeftMemory> left;
+  std::vector<AssignedMember> assigned;  // of the modules that were wrapped
 
   bool reduces = true;
   bool whole = false;  // the guard of whole_parameters() lives
@@ -82,7 +84,8 @@ struct FullyShardedModuleView {
   std::vector<std::string> names;
   std::set<const torch::nn::Module*> modules;     // itself and all inside
   std::weak_ptr<const torch::nn::Module> module;  // itself, if it is shared
-  bool outer = false;                             // it contains wrapped modules
+  std::vector<AssignedMember> assigned;
+  bool outer = false;  // it contains wrapped modules
   std::string wrong;
 };
 

@@ -594,6 +594,8 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
                                    {"learning rate", rates_of(groups, *defaults_)}};
   optim::keep_each_once("sharded optimizer", groups, cat(" (rank ", group.job_rank(), ")"));
   const std::vector<at::Tensor> all = shard_all_parameters(groups);
+  if (wrong.empty() && options.gradients)
+    wrong = wrapped_problem("sharded optimizer", all, group);
   agree_on_parameters("sharded optimizer", all, wrong, terms, group);
   if (options.replicate_group)
     agree_on_parameters(

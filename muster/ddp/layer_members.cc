@@ -1,0 +1,125 @@
+// C++ tells nobody the members of a class, so the layers whose members programs can reach are named
+// here. A member may be registered elsewhere in the model, as another layer's, or nowhere.
+#include "muster/ddp/layer_members.h"
+
+#include <torch/nn/modules.h>
+
+#include <map>
+#include <memory>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+struct LayerMember {
+  const char* name;
+  at::Tensor* tensor;
+};
+
+template <class Layer>
+std::vector<LayerMember> members_of_layer(Layer& layer) {
+  std::vector<LayerMember> members;
+  if constexpr (requires { layer.weight; })
+    members.push_back({"weight", &layer.weight});
+  if constexpr (requires { layer.bias; })
+    members.push_back({"bias", &layer.bias});
+  if constexpr (requires { layer.in_proj_weight; })
+    members = {{"in_proj_weight", &layer.in_proj_weight},
+               {"in_proj_bias", &layer.in_proj_bias},
+               {"q_proj_weight", &layer.q_proj_weight},
+               {"k_proj_weight", &layer.k_proj_weight},
+               {"v_proj_weight", &layer.v_proj_weight},
+               {"bias_k", &layer.bias_k},
+               {"bias_v", &layer.bias_v}};
+  return members;
+}
+
+template <class... Layers>
+std::vector<LayerMember> members_of_one_of(torch::nn::Module& module) {
+  std::vector<LayerMember> members;
+  const auto look_for = [&](auto* layer) {
+    if (layer != nullptr)
+      members = members_of_layer(*layer);
+  };
+  (look_for(dynamic_cast<Layers*>(&module)), ...);
+  return members;
+}
+
+std::vector<LayerMember> members_of(torch::nn::Module& module) {
+  return members_of_one_of<torch::nn::LinearImpl,
+                           torch::nn::BilinearImpl,
+                           torch::nn::EmbeddingImpl,
+                           torch::nn::EmbeddingBagImpl,
+                           torch::nn::Conv1dImpl,
+                           torch::nn::Conv2dImpl,
+                           torch::nn::Conv3dImpl,
+                           torch::nn::ConvTranspose1dImpl,
+                           torch::nn::ConvTranspose2dImpl,
+                           torch::nn::ConvTranspose3dImpl,
+                           torch::nn::BatchNorm1dImpl,
+                           torch::nn::BatchNorm2dImpl,
+                           torch::nn::BatchNorm3dImpl,
+                           torch::nn::InstanceNorm1dImpl,
+                           torch::nn::InstanceNorm2dImpl,
+                           torch::nn::InstanceNorm3dImpl,
+                           torch::nn::LayerNormImpl,
+                           torch::nn::GroupNormImpl,
+                           torch::nn::PReLUImpl,
+                           torch::nn::MultiheadAttentionImpl>(module);
+}
+
+// What the clone has for each registered tensor of the model.
+std::map<const c10::TensorImpl*, at::Tensor> registered_copies(const torch::nn::Module& from,
+                                                               const torch::nn::Module& to) {
+  std::map<const c10::TensorImpl*, at::Tensor> copies;
+  const auto note = [&](const std::vector<at::Tensor>& sources,
+                        const std::vector<at::Tensor>& targets) {
+    for (size_t i = 0; i < targets.size(); ++i)
+      copies.emplace(sources[i].unsafeGetTensorImpl(), targets[i]);
+  };
+  note(from.parameters(), to.parameters());
+  note(from.buffers(), to.buffers());
+  return copies;
+}
+
+}  // namespace
+
+std::vector<AssignedMember> assigned_members(torch::nn::Module& model) {
+  std::vector<AssignedMember> found;
+  model.apply([&](const std::string& prefix, torch::nn::Module& layer) {
+    const auto registered = layer.named_parameters(/*recurse=*/false);
+    for (const LayerMember& member : members_of(layer)) {
+      const at::Tensor* const own = registered.find(member.name);
+      if (!member.tensor->defined() || (own != nullptr && own->is_same(*member.tensor)))
+        continue;
+      found.push_back({.name = prefix.empty() ? member.name : cat(prefix, ".", member.name),
+                       .tensor = *member.tensor,
+                       .layer = &layer});
+    }
+  });
+  return found;
+}
+
+// A member that is registered nowhere is what it is on the first device: there is no copy of it.
+void copy_member_ties(const torch::nn::Module& from,
+                      const torch::nn::Module& to,
+                      c10::Device device) {
+  const auto copies = registered_copies(from, to);
+  const auto sources = from.modules(), targets = to.modules();
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const std::vector<LayerMember> members = members_of(*sources[i]);
+    const std::vector<LayerMember> of_copy = members_of(*targets[i]);
+    for (size_t j = 0; j < members.size(); ++j) {
+      const at::Tensor& member = *members[j].tensor;
+      const auto copy = copies.find(member.unsafeGetTensorImpl());
+      if (copy != copies.end())
+        *of_copy[j].tensor = copy->second;
+      else if (member.defined())
+        *of_copy[j].tensor = member.to(device);
+    }
+  }
+}
+
+}  // namespace muster
