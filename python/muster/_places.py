@@ -94,6 +94,14 @@ def places_of(inventory: Dict[str, Any], wanted: Optional[Sequence[str]], cpu_sl
     return Places([Place(index=slot, uuid="", name=f"cpu:{slot}") for slot in range(slots)])
 
 
+def why_no_gpu(inventory: Dict[str, Any]) -> str:
+    """Of a machine whose GPUs can all not be used; empty for others."""
+    health = [str(gpu.get("health", "ok")) for gpu in inventory["hosts"][0].get("gpus", ())]
+    if not health or "ok" in health:
+        return ""
+    return f"none of {len(health)} GPUs can be used ({', '.join(dict.fromkeys(health))})"
+
+
 def _devices_of(gpu: Dict[str, Any]) -> List[Place]:
     """The GPU, or the instances that MIG has split it into."""
     parts = gpu.get("mig") if gpu.get("mig_enabled") else [gpu]

@@ -14,7 +14,7 @@ from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
 from muster._log_file import append_to_log, remove_if_empty
-from muster._places import WHOLE, Need, Share, places_of
+from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
 from muster._task import Task, failure_of
@@ -56,6 +56,9 @@ class TaskRunner:
             self._channel.close()
             raise
         self._places = places_of(self._server.inventory, wanted, cpu_slots)
+        hidden = why_no_gpu(self._server.inventory) if wanted is None and cpu_slots is None else ""
+        if hidden:
+            print(f"muster.Executor: info: {hidden}: tasks have CPU slots; see CUDA_VISIBLE_DEVICES, or `muster doctor`", file=sys.stderr, flush=True)
         for held in self._server.held:
             self._places.set_held(held["gpu"], held["units"])
         self._timers = Timers()

@@ -35,6 +35,18 @@ class Gpus(PackageCase):
                         print(pool.submit(see).result())
             """), "True\nGPU-a,GPU-b True\nGPU-b\nGPU-a\n")
 
+    def test_gpus_that_are_all_hidden_are_told(self):
+        of_one_task = script("""
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    print(pool.submit(muster.rank).result())
+            """)
+        for visible, told in (("7", True), ("1", False)):
+            code, out, err = self.run_script(of_one_task, CUDA_VISIBLE_DEVICES=visible)
+            self.assertEqual((code, out), (0, "0\n"), err)
+            self.assertEqual("info: none of 3 GPUs can be used (hidden from muster by its environment): tasks have CPU slots; see CUDA_VISIBLE_DEVICES" in err,
+                             told, err)
+
     def test_shares_and_memory(self):
         self.must_print(script("""
             def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
