@@ -59,8 +59,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   bool supportsCoalescing() const override { return false; }
 
   // Memory of the carrier's, which collectives use without a copy. c10d asks for it by a device's
-  // index. Its Reducer asks for complex numbers, and takes what it gets for real ones, both parts of
-  // each. A hook may resize what it gets: then it is other memory.
+  // index. Its Reducer asks for complex numbers, and takes what it gets for real ones, both parts
+  // of each. A hook may resize what it gets: then it is other memory.
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
     return device < 0 && carrier_->allocates();  // the CPU's index is -1
   }
