@@ -6,6 +6,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -17,9 +18,13 @@
 #include <thread>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/ddp/layer_members.h"
 #include "muster/ddp/own_numbers.h"
+#include "muster/ddp/parameter_uses.h"
 
 namespace muster {
 
@@ -40,6 +45,7 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
     for (const at::Tensor& parameter : parameters)
       copies.push_back(copy_on(device, parameter));
     context->saved_data["device"] = parameters[0].device();
+    context->set_materialize_grads(false);  // an unused parameter has no gradient, as in the model
     return copies;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -149,6 +155,7 @@ void ModelReplicas::refresh(size_t count) {
     make(copies_once_ ? devices_.size() : count);
   for (size_t i = 1; i < count; ++i) {
     copy_modes(*model_, *replicas_[i]);
+    copy_member_ties(*model_, *replicas_[i], devices_[i]);
     copy_buffers(*model_, *replicas_[i], devices_[i]);
     if (!model_->parameters().empty())
       link_parameters(*model_, *replicas_[i], devices_[i]);
@@ -182,6 +189,29 @@ void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& bo
     if (failure)
       std::rethrow_exception(failure);
   }
+}
+
+bool ModelReplicas::is_to_compare(size_t count) const {
+  return !was_compared_ && count > 1 && at::GradMode::is_enabled();
+}
+
+void ModelReplicas::warn_of_lost_tie(const std::vector<std::vector<at::Tensor>>& outputs) {
+  was_compared_ = true;
+  const auto uses = mapped_indices(outputs.size(), [&](size_t i) {
+    return parameter_uses(outputs[i], replicas_[i]->parameters());
+  });
+  const auto tie = lost_tie(uses, model_->parameters());
+  if (!tie)
+    return;
+  const auto names = model_->named_parameters().keys();
+  log(LogLevel::warn,
+      cat("DataParallel: expected copies that compute with what the model computes with, got '",
+          names[tie->in_copies],
+          "' in the place of '",
+          names[tie->in_model],
+          "' on every device but the first: a member that was assigned (head->weight = "
+          "embed->weight) is lost in copies of a class that is no layer of LibTorch's, which train "
+          "two weights; tie them by register_parameter with the same tensor, or share the module"));
 }
 
 namespace detail {

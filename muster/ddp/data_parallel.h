@@ -25,6 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/ddp/outputs.h"
+
 namespace muster {
 
 struct DataParallelOptions {
@@ -57,12 +59,18 @@ class ModelReplicas {
   // device.
   void for_each(size_t count, const std::function<void(size_t)>& body) const;
 
+  // Warns, once, of a tie that the replicas do not have. `outputs` are those of each, after the
+  // first forward of several that builds a graph.
+  void warn_of_lost_tie(const std::vector<std::vector<at::Tensor>>& outputs);
+  bool is_to_compare(size_t count) const;
+
  private:
   void make(size_t count);
 
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<c10::Device> devices_;
   bool copies_once_;
+  bool was_compared_ = false;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;  // the model first
 };
 
@@ -78,6 +86,17 @@ struct DividedTensor {
 };
 
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim);
+
+template <class Results>
+std::vector<std::vector<at::Tensor>> tensors_of_each(Results& results) {
+  std::vector<std::vector<at::Tensor>> tensors;
+  for (auto& result : results) {
+    auto& of_result = tensors.emplace_back();
+    for (const ForwardOutput& output : outputs_of(*result))
+      of_result.push_back(output.tensor);
+  }
+  return tensors;
+}
 
 template <class Value>
 Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) {
@@ -132,6 +151,8 @@ class DataParallel {
       results[i] = std::apply(
           [&](const auto&... parts) { return replica.forward(part(parts, i)...); }, inputs);
     });
+    if (replicas_.is_to_compare(count))
+      replicas_.warn_of_lost_tie(detail::tensors_of_each(results));
     std::vector<Result> outputs;
     for (auto& result : results)
       outputs.push_back(std::move(*result));

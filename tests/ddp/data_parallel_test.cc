@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "muster/base/error.h"
+#include "tests/support/times.h"
 
 namespace muster::testing {
 namespace {
@@ -226,6 +227,109 @@ TEST(DataParallel, GivesEachReplicaAWholeVector) {
   const auto x = torch::randn({6, 4});
   const std::vector<at::Tensor> shifts{torch::randn({4}), torch::randn({4})};
   EXPECT_TRUE(model(x, shifts).equal(net(x, shifts)));
+}
+
+// A weight that the last layer has from the first by assignment, and a bias that nothing has
+// registered.
+struct TiedByMemberImpl : torch::nn::Cloneable<TiedByMemberImpl> {
+  void reset() override {
+    embed = register_module("embed", torch::nn::Embedding(6, 4));
+    head = register_module("head", torch::nn::Linear(4, 6));
+  }
+  TiedByMemberImpl() { TiedByMemberImpl::reset(); }
+  at::Tensor forward(const at::Tensor& x) { return head(embed(x)); }
+  torch::nn::Embedding embed{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(TiedByMember);
+
+TiedByMember tied_by_member() {
+  torch::manual_seed(4);
+  TiedByMember net;
+  net->head->weight = net->embed->weight;
+  net->head->bias = torch::linspace(-1, 1, 6).requires_grad_();
+  return net;
+}
+
+TEST(DataParallel, KeepsTiesByAssignmentOfMembers) {
+  for (const bool once : {false, true}) {
+    auto one = tied_by_member(), several = tied_by_member();
+    DataParallel model(several, kThreeSlots, {.copies_once = once});
+    torch::optim::SGD a({one->embed->weight, one->head->bias}, 0.1);
+    torch::optim::SGD b({several->embed->weight, several->head->bias}, 0.1);
+    for (int step = 0; step < 3; ++step) {
+      const auto x = torch::arange(6);
+      a.zero_grad();
+      b.zero_grad();
+      const auto expected = one(x), got = model(x);
+      EXPECT_TRUE(got.allclose(expected, 1e-5, 1e-6));
+      expected.square().mean().backward();
+      got.square().mean().backward();
+      EXPECT_TRUE(several->embed->weight.grad().allclose(one->embed->weight.grad(), 1e-5, 1e-6));
+      EXPECT_TRUE(several->head->bias.grad().allclose(one->head->bias.grad(), 1e-5, 1e-6));
+      EXPECT_FALSE(several->named_parameters()["head.weight"].grad().defined());
+      a.step();
+      b.step();
+    }
+  }
+}
+
+// A class of one's own, whose members nobody knows but itself.
+struct OwnHeadImpl : torch::nn::Cloneable<OwnHeadImpl> {
+  void reset() override { weight = register_parameter("weight", torch::ones({6, 4})); }
+  OwnHeadImpl() { OwnHeadImpl::reset(); }
+  at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight); }
+  at::Tensor weight;
+};
+TORCH_MODULE(OwnHead);
+
+struct OwnHeadedImpl : torch::nn::Cloneable<OwnHeadedImpl> {
+  void reset() override {
+    embed = register_module("embed", torch::nn::Embedding(6, 4));
+    head = register_module("head", OwnHead());
+  }
+  OwnHeadedImpl() { OwnHeadedImpl::reset(); }
+  at::Tensor forward(const at::Tensor& x) { return head(embed(x)); }
+  torch::nn::Embedding embed{nullptr};
+  OwnHead head{nullptr};
+};
+TORCH_MODULE(OwnHeaded);
+
+TEST(DataParallel, WarnsOnceOfATieThatCopiesLose) {
+  for (const bool is_tied : {true, false}) {
+    OwnHeaded net;
+    if (is_tied)
+      net->head->weight = net->embed->weight;
+    DataParallel model(net, kThreeSlots);
+    ::testing::internal::CaptureStderr();
+    for (int i = 0; i < 2; ++i)
+      model(torch::arange(6)).sum().backward();
+    const std::string printed = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(times(printed, "got 'head.weight' in the place of 'embed.weight' on every device"),
+              is_tied ? 1U : 0U)
+        << printed;
+  }
+}
+
+// Samples that take other ways use other experts: no tie is lost.
+struct OwnExpertsImpl : torch::nn::Cloneable<OwnExpertsImpl> {
+  void reset() override {
+    one = register_module("one", torch::nn::Linear(4, 4));
+    other = register_module("other", torch::nn::Linear(4, 4));
+  }
+  OwnExpertsImpl() { OwnExpertsImpl::reset(); }
+  at::Tensor forward(const at::Tensor& x) { return x.sum().item<double>() > 0 ? one(x) : other(x); }
+  torch::nn::Linear one{nullptr}, other{nullptr};
+};
+TORCH_MODULE(OwnExperts);
+
+TEST(DataParallel, SaysNothingOfPartsThatUseOtherParameters) {
+  OwnExperts net;
+  DataParallel model(net, {torch::kCPU, torch::kCPU});
+  const auto x = torch::cat({torch::ones({2, 4}), -torch::ones({2, 4})});
+  ::testing::internal::CaptureStderr();
+  model(x).sum().backward();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(DataParallel, NamesTheReplicaThatFails) {

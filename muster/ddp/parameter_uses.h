@@ -1,0 +1,29 @@
+// How often a forward reads each parameter, as its graph shows it. A copy of a model reads what the
+// model reads, unless a member of some class was assigned, which no copy knows. Used by
+// DataParallel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+namespace muster {
+
+using ParameterUses = std::vector<int>;  // by the parameters' numbers
+
+// Parameters are leaves, or hang on others' graphs.
+ParameterUses parameter_uses(const std::vector<at::Tensor>& outputs,
+                             const std::vector<at::Tensor>& parameters);
+
+// A parameter that all copies read and the model does not, and the one that the model reads so
+// often more instead.
+struct LostTie {
+  size_t in_copies;
+  size_t in_model;
+};
+// The first of `uses` is the model's.
+std::optional<LostTie> lost_tie(const std::vector<ParameterUses>& uses,
+                                const std::vector<at::Tensor>& parameters);
+
+}  // namespace muster
