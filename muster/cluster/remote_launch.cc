@@ -416,6 +416,7 @@ int run_on_hosts(const LaunchOptions& options,
                  const ClusterOptions& cluster,
                  const RemoteOptions& remote) {
   check_launch(options);
+  check_folders(options);
   return RemoteJob(options, cluster, remote).run();
 }
 

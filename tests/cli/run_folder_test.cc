@@ -88,6 +88,17 @@ TEST(Run, LeavesAloneAFolderForLogsThatNoRunHasLeft) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/data/job/7/sample"));
 }
 
+// As the launcher of agents leaves it where none of them is.
+TEST(Run, TakesTheReportOfAFailureForItsOwn) {
+  const ScratchFolder folder;
+  ASSERT_EQ(muster(sh({"-q", "-n", "1", "--run-dir", "out"}, "exit 3"), folder).code, 3);
+  std::filesystem::create_directory(folder.path() + "/job");
+  std::filesystem::rename(folder.path() + "/out/failure.json", folder.path() + "/job/failure.json");
+  const Ran ran = muster(sh({"-q", "-n", "1", "--run-dir", "job"}, "true"), folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/job/failure.json"));
+}
+
 // It is the plan that is executed.
 TEST(Run, TakesThePlanFromItsOwnFolder) {
   const ScratchFolder folder;
