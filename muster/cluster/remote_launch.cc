@@ -292,15 +292,15 @@ class RemoteJob {
     const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
                                              : cat("exit code ", exit.exit_code);
     const bool has_joined = coordinator_->has_joined(without_user(agent.host.name));
+    const char* const too_early =
+        is_end_of_ssh ? " before the agent there had joined" : " before it had joined";
     const std::string what = cat("host ",
                                  agent.host.name,
                                  ": ",
                                  is_end_of_ssh ? "ssh" : "its agent",
                                  " ended with ",
                                  how,
-                                 has_joined      ? ""
-                                 : is_end_of_ssh ? " before the agent there had joined"
-                                                 : " before it had joined");
+                                 has_joined ? "" : too_early);
     if (is_end_of_ssh)
       return cat(what, "; ", advice_for_ssh(remote_.ssh, agent.host.name));
     return has_joined ? what : what + framed("; ", advice_for_shell(exit.exit_code));
