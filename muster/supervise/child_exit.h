@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <set>
 #include <string>
 
@@ -29,7 +30,8 @@ struct ChildExit {
 ChildExit exit_of(const Child& child, int id, int sent_signal);
 
 // Waits for those of this process's children that have ended, and returns the others.
-std::set<pid_t> without_ended(std::set<pid_t> children);
+std::set<pid_t> without_ended(std::set<pid_t> children,
+                              const std::function<void(pid_t pid, int status)>& on_end = {});
 
 // "process 17 (python3, state S)", for one that does not end.
 std::string describe_process(pid_t pid);

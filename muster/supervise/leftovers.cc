@@ -18,15 +18,11 @@ namespace muster {
 
 namespace {
 
-// A shell tells of a signal by an exit code, and so do programs that save first. A process that is
-// no child any more has not.
-bool has_ended_of_sigterm(pid_t pid) {
+// A shell tells of a signal by an exit code, and so do programs that save first.
+bool is_end_of_sigterm(int status) {
   constexpr int kExitCode = 128 + SIGTERM;
-  siginfo_t info = {};
-  if (::waitid(P_PID, pid, &info, WEXITED | WNOWAIT | WNOHANG) != 0 || info.si_pid != pid)
-    return false;
-  return (info.si_code == CLD_KILLED && info.si_status == SIGTERM) ||
-         (info.si_code == CLD_EXITED && info.si_status == kExitCode);
+  return (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) ||
+         (WIFEXITED(status) && WEXITSTATUS(status) == kExitCode);
 }
 
 }  // namespace
@@ -69,11 +65,10 @@ void LeftoverSweep::ask(const std::set<pid_t>& left) {
   }
 }
 
-void LeftoverSweep::note_ended() {
-  for (auto& [pid, description] : asked_) {
-    if (!description.empty() && has_ended_of_sigterm(pid))
-      ended_.push_back(std::exchange(description, {}));
-  }
+void LeftoverSweep::note_end(pid_t pid, int status) {
+  const auto asked = asked_.find(pid);
+  if (asked != asked_.end() && !asked->second.empty() && is_end_of_sigterm(status))
+    ended_.push_back(std::exchange(asked->second, {}));
 }
 
 // SIGKILL is sent each time, as it may have come while the process was in the kernel.

@@ -49,9 +49,8 @@ class LeftoverSweep {
   void note_asked(pid_t pid);
   bool has_signalled(pid_t pid) const { return asked_.contains(pid) || killed_.contains(pid); }
 
-  // Notes which of the processes that were asked SIGTERM has ended. To be called before they are
-  // reaped: a process that ended by itself meanwhile is none of them.
-  void note_ended();
+  // Notes that a process has ended, with waitpid's status: of SIGTERM, if it was asked and did.
+  void note_end(pid_t pid, int status);
 
   // A description of each process that was killed, and of each that SIGTERM was enough for.
   const std::vector<std::string>& killed() const { return descriptions_; }

@@ -201,10 +201,8 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
 }
 
 // The children that are neither members nor foreign: members have started them and left them
-// behind. Those that have ended are reaped, and how they ended is noted before.
+// behind. Those that have ended are reaped, and it is noted how they ended.
 std::set<pid_t> ProcessPool::left_behind() {
-  for (const int id : ended_)
-    members_.at(id)->leftovers.note_ended();
   std::set<pid_t> left = children_.read();
   for (const pid_t pid : parent_->foreign())
     left.erase(pid);
@@ -212,7 +210,10 @@ std::set<pid_t> ProcessPool::left_behind() {
     left.erase(member->child.pid);
   if (options_.is_foreign)
     std::erase_if(left, options_.is_foreign);
-  return without_ended(std::move(left));
+  return without_ended(std::move(left), [&](pid_t pid, int status) {
+    for (const int id : ended_)
+      members_.at(id)->leftovers.note_end(pid, status);
+  });
 }
 
 // The member that has started the process, as its group or its environment shows; null when neither

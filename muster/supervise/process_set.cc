@@ -450,8 +450,8 @@ void ProcessSet::sweep() {
   bool groups_asked = false;
   LeftoverSweep leftovers([this](pid_t pid) { return describe(pid); });
   for (;;) {
-    leftovers.note_ended();
-    const std::set<pid_t> left = without_ended(left_behind());
+    const std::set<pid_t> left = without_ended(
+        left_behind(), [&](pid_t pid, int status) { leftovers.note_end(pid, status); });
     const bool has_running = !running().empty();
     if (left.empty() && !has_running)
       break;
