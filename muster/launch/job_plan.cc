@@ -142,6 +142,26 @@ Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Sc
   return plan;
 }
 
+// Whether other GPUs will do where other jobs hold those of the plan.
+bool may_replan(const LaunchOptions& options) {
+  return options.plan.empty() && takes_any(options.request.gpus);
+}
+
+// The plan as a start would change it now for what other jobs hold. Within a job, its own leases
+// are no obstacle.
+Plan plan_around_others(const Inventory& inventory,
+                        const Plan& plan,
+                        const LaunchOptions& options,
+                        const Scores& remembered) {
+  if (!options.lease || get_env(kLeaseVariable))
+    return plan;
+  const auto make_plan = [&](const BusyGpus& busy) {
+    return busy.empty() ? plan : place_by(without_busy(inventory, busy), options, remembered);
+  };
+  return plan_around_leases(
+      LeaseFolder({.create = false}), make_plan, {.replan = may_replan(options)});
+}
+
 }  // namespace
 
 // Each detail costs time at the start: processes on GPUs, links between them, the CPU's topology.
@@ -195,8 +215,10 @@ LeasedPlan place_without(const BusyGpus& bad, int num_ranks, const LaunchOptions
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
   const Scores remembered = scores_for(inventory, options);
   Plan plan = place_by(inventory, options, remembered);
-  if (options.dry_run || lease_wishes(plan).empty())
+  if (lease_wishes(plan).empty())
     return {.plan = std::move(plan)};
+  if (options.dry_run)
+    return {.plan = plan_around_others(inventory, plan, options, remembered)};
   if (!options.lease) {
     warn_of_other_users(inventory.hosts.at(0), plan);
     return {.plan = std::move(plan)};
@@ -211,13 +233,13 @@ LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& opti
       now = discover(options);
     return place_by(busy.empty() ? now : without_busy(now, busy), options, remembered);
   };
-  LeasedPlan leased =
-      plan_with_leases(folder,
-                       make_plan,
-                       {.job = options.run_id, .program = options.argv.at(0)},
-                       {.replan = options.plan.empty() && takes_any(options.request.gpus),
-                        .wait = options.wait,
-                        .on_wait = [](const std::string& line) { log(LogLevel::info, line); }});
+  LeasedPlan leased = plan_with_leases(
+      folder,
+      make_plan,
+      {.job = options.run_id, .program = options.argv.at(0)},
+      {.replan = may_replan(options), .wait = options.wait, .on_wait = [](const std::string& line) {
+         log(LogLevel::info, line);
+       }});
   warn_of_other_users(now.hosts.at(0), leased.plan);
   return leased;
 }

@@ -49,22 +49,31 @@ Error still_busy(const BusyGpus& busy,
       cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
 }
 
+// Who holds what of the wishes, without a lease taken.
+LeaseResult look(const LeaseFolder& folder, const std::vector<LeaseWish>& wishes) {
+  LeaseResult result;
+  for (const LeaseWish& wish : wishes) {
+    if (auto holders = folder.holders(wish.gpu); !holders.empty())
+      result.busy.push_back({wish.gpu, std::move(holders)});
+  }
+  return result;
+}
+
+using Take = std::function<LeaseResult(const std::vector<LeaseWish>&)>;
+
 // One try for a plan with its leases. When there is none, busy() and planner_error() say what
 // stands in the way.
 class Round {
  public:
-  Round(const LeaseFolder& folder,
-        const std::function<Plan(const BusyGpus&)>& make_plan,
-        const LeaseNote& note,
-        int host_index)
-      : folder_(folder), make_plan_(make_plan), note_(note), host_index_(host_index) {}
+  Round(Take take, const std::function<Plan(const BusyGpus&)>& make_plan, int host_index)
+      : take_(std::move(take)), make_plan_(make_plan), host_index_(host_index) {}
 
   std::optional<LeasedPlan> run(bool replan) {
     for (;;) {
       Plan plan;
       if (!try_plan(plan))
         return std::nullopt;
-      LeaseResult result = folder_.try_take_all(lease_wishes(plan, host_index_), note_);
+      LeaseResult result = take_(lease_wishes(plan, host_index_));
       if (result.busy.empty())
         return LeasedPlan{std::move(plan), std::move(result.leases)};
       bool more = false;  // a planner that plans what it was told to leave out would never end
@@ -93,9 +102,8 @@ class Round {
     }
   }
 
-  const LeaseFolder& folder_;
+  const Take take_;
   const std::function<Plan(const BusyGpus&)>& make_plan_;
-  const LeaseNote& note_;
   int host_index_;
   BusyGpus busy_;
   std::string planner_error_;
@@ -142,6 +150,20 @@ Inventory without_busy(Inventory inventory, const BusyGpus& busy) {
   return inventory;
 }
 
+Plan plan_around_leases(const LeaseFolder& folder,
+                        const std::function<Plan(const BusyGpus&)>& make_plan,
+                        const LeasePlanOptions& options) {
+  Round round(
+      [&](const auto& wishes) { return look(folder, wishes); }, make_plan, options.host_index);
+  if (auto found = round.run(options.replan))
+    return std::move(found->plan);
+  if (options.replan)
+    throw still_busy(round.busy(), round.planner_error(), options);
+  Plan plan = make_plan({});
+  plan.notes.push_back(cat(busy_text(round.busy()), ": `muster run` waits for that with --wait"));
+  return plan;
+}
+
 LeasedPlan plan_with_leases(const LeaseFolder& folder,
                             const std::function<Plan(const BusyGpus&)>& make_plan,
                             const LeaseNote& note,
@@ -151,7 +173,9 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder,
   constexpr milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
   const Deadline deadline(std::min(options.wait.value_or(milliseconds(0)), kLongest));
   for (bool told = false;; told = true) {
-    Round round(folder, make_plan, note, options.host_index);
+    Round round([&](const auto& wishes) { return folder.try_take_all(wishes, note); },
+                make_plan,
+                options.host_index);
     if (auto leased = round.run(options.replan))
       return std::move(*leased);
     if (!options.wait || deadline.passed())

@@ -62,4 +62,10 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder,
                             const LeaseNote& note,
                             const LeasePlanOptions& options = {});
 
+// The plan that `plan_with_leases` would make now. It takes no lease, but looks at who holds what.
+// Without `replan`, a note of the plan says what of it is held. Throws: as plan_with_leases.
+Plan plan_around_leases(const LeaseFolder& folder,
+                        const std::function<Plan(const BusyGpus&)>& make_plan,
+                        const LeasePlanOptions& options = {});
+
 }  // namespace muster

@@ -236,6 +236,21 @@ TEST_F(TwoGpus, AnyFreeGpuIsAnotherOne) {
   holder.end();
 }
 
+// A plan takes no lease, and still tells what a start would get.
+TEST_F(TwoGpus, APlanGoesAroundWhatOthersHold) {
+  Holder holder(folder_, settings_);
+  const Ran any = run({"plan", "--gpus", "free:1"});
+  EXPECT_THAT(any.out, AllOf(HasSubstr("GPU 1"), HasSubstr("note: left out GPU 0: held by job ")))
+      << any.err;
+  const Ran few = run({"plan", "--gpus", "free:2"});
+  EXPECT_EQ(few.code, 1);
+  EXPECT_THAT(few.err, AllOf(HasSubstr(kFirst), HasSubstr("expected 2 GPUs"))) << few.out;
+  EXPECT_THAT(run({"plan", "--gpus", "0"}).out,
+              AllOf(HasSubstr("0  GPU 0"), HasSubstr(cat("note: ", kFirst, " held by job "))));
+  holder.end();
+  EXPECT_THAT(run({"plan", "--gpus", "free:2"}).out, Not(HasSubstr("note:")));
+}
+
 TEST_F(TwoGpus, WaitsForAGpu) {
   Holder holder(folder_, settings_);
   const Ran in_vain = run(sh({"--gpus", "0", "--wait=50ms"}, "echo started"));
