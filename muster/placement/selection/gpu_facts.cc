@@ -86,11 +86,14 @@ std::string load_text(const GpuLoad& load) {
   return cat(load.num_processes, load.num_processes == 1 ? " process" : " processes", " of others");
 }
 
+bool is_little_memory(uint64_t used, uint64_t total) {
+  return used <= std::max(kIdleBytes, total / kIdleShare);
+}
+
 // Compute processes of other users may be hidden; the memory that they use is not.
 bool is_idle(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
-  const uint64_t most = std::max(kIdleBytes, gpu.memory_total_bytes / kIdleShare);
-  return gpu.processes.empty() && used_bytes(gpu) <= most;
+  return gpu.processes.empty() && is_little_memory(used_bytes(gpu), gpu.memory_total_bytes);
 }
 
 }  // namespace muster

@@ -55,8 +55,11 @@ GpuLoad load_of(const Host& host, const UsableGpu& device);
 // "1 process of others".
 std::string load_text(const GpuLoad& load);
 
-// No compute process, and no more memory used than a driver or a desktop takes: 256 MiB, or 2 % of
-// it all when that is more.
+// Whether so much used of a GPU's memory is no more than a driver or a desktop takes: 256 MiB, or
+// 2 % of it all when that is more.
+bool is_little_memory(uint64_t used, uint64_t total);
+
+// No compute process, and little memory used.
 bool is_idle(const Host& host, const UsableGpu& device);
 
 }  // namespace muster

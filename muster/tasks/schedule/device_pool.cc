@@ -117,16 +117,25 @@ PoolGpu pool_gpu(const Host& host, const UsableGpu& gpu) {
           .memory_left = free};
 }
 
+// Whether other programs use so much of the GPU's memory that they compute there.
+bool is_disturbed(const PoolGpu& gpu) {
+  return !is_little_memory(gpu.memory_others, gpu.memory_bytes);
+}
+
 }  // namespace
 
 // One host's offer for a need, and what `find` compares it by.
 struct DevicePool::Offer {
   Allocation where = {};
   size_t num_fitting = 0;  // GPUs of the host that would do
+  bool disturbed = false;  // by other programs on its GPUs
   double slowest_link = 0;
 
-  // Faster links win, then the fuller host, so that empty hosts stay whole for larger tasks.
+  // GPUs for oneself win, then faster links, then the fuller host, so that empty hosts stay whole
+  // for larger tasks.
   bool is_better_than(const Offer& other) const {
+    if (disturbed != other.disturbed)
+      return other.disturbed;
     if (slowest_link != other.slowest_link)
       return slowest_link > other.slowest_link;
     return num_fitting < other.num_fitting;
@@ -352,16 +361,20 @@ std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
   if (!gpus)
     return std::nullopt;
   const double link = slowest_link(host, *gpus);
+  const bool disturbed =
+      std::ranges::any_of(*gpus, [&](int g) { return is_disturbed(mine.gpus[g]); });
   return Offer{.where = {.host = host,
                          .gpus = std::move(*gpus),
                          .units = units_of(need),
                          .memory_bytes = need.memory_bytes,
                          .cpus = cpus},
                .num_fitting = fitting.size(),
+               .disturbed = disturbed,
                .slowest_link = link};
 }
 
-// Several GPUs are chosen by their links; a single one by its size.
+// GPUs that other programs use are taken only where there are too few others. Several are chosen by
+// their links; a single one by its size.
 std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
                                                         int host,
                                                         const std::vector<int>& fitting) const {
@@ -370,14 +383,17 @@ std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
     return std::vector<int>();
   if (std::ssize(fitting) < count)
     return std::nullopt;
+  std::vector<int> calm = fitting;
+  std::erase_if(calm, [&](int g) { return is_disturbed(hosts_[host].gpus[g]); });
+  const std::vector<int>& chosen_of = std::ssize(calm) < count ? fitting : calm;
   if (count > 1)
-    return best_linked(host, fitting, count);
+    return best_linked(host, chosen_of, count);
   // The best fit is the smallest: what stays free can be of most use to others.
   const auto what_is_left = [&](int g) {
     const PoolGpu& gpu = hosts_[host].gpus[g];
     return std::pair(gpu.units_left, gpu.memory_left);
   };
-  return std::vector<int>{*std::ranges::min_element(fitting, {}, what_is_left)};
+  return std::vector<int>{*std::ranges::min_element(chosen_of, {}, what_is_left)};
 }
 
 // The policy "topology" chooses where links are known, else "pack", which keeps to as few NUMA

@@ -280,6 +280,26 @@ TEST(TaskSchedule, MemoryThatOtherProgramsUseIsWaitedFor) {
   EXPECT_FALSE(schedule.waits_for_gpus());
 }
 
+// Where others compute, a task comes last: alone, as a part of a GPU, with several, and by host.
+TEST(TaskSchedule, GpusThatOtherProgramsUseComeLast) {
+  Host host = host_with(4);
+  host.gpus[0].memory_free_bytes = kGpuBytes / 2;
+  Host busy = host_with(1, 8, "busy");
+  busy.gpus[0].memory_free_bytes = kGpuBytes / 2;
+  const Inventory inventory{.source = "test", .hosts = {busy, host}};
+  const auto gpus_for = [&](double gpus, size_t count) {
+    const std::vector<Task> tasks(count, task_of("t", {{.gpus = gpus}}));
+    std::vector<std::string> chosen;
+    TaskSchedule schedule(tasks, DevicePool(inventory));
+    for (const TaskStart& start : schedule.start(0))
+      chosen.push_back(cat(start.where.host, ": ", join(start.where.gpus, " ")));
+    return chosen;
+  };
+  EXPECT_THAT(gpus_for(1, 5), ElementsAre("1: 1", "1: 2", "1: 3", "0: 0", "1: 0"));
+  EXPECT_THAT(gpus_for(0.5, 2), ElementsAre("1: 1", "1: 1"));
+  EXPECT_THAT(gpus_for(2, 1), ElementsAre("1: 2 3"));
+}
+
 // As on every real GPU, where the driver has some memory for itself.
 TEST(TaskSchedule, ALittleMemoryInUseIsInNobodysWay) {
   Host host = host_with(2);
