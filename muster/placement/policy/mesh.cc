@@ -1,6 +1,7 @@
 // The GPUs of a host in the order that a mesh of ranks wants: neighbours along the last axis on the
 // fastest links. Which coordinates a rank has is its number's business (base/mesh_shape.h), so only
-// the order of GPUs is chosen here. Where no links are known, the order is the selection's.
+// the order of GPUs is chosen here. Where no links are known, or ranks share GPUs, the order is the
+// selection's.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -116,9 +117,11 @@ std::vector<size_t> order_of_kind(const Bandwidths& all, const std::vector<int>&
 // Ranks that share GPUs get them in turn, since an order of GPUs says nothing of them.
 std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
   const Bandwidths all = mesh_bandwidths(input);
-  if (!any_link(all) || num_ranks > int_size(input.gpus)) {
-    return in_turn(
-        input.gpus, num_ranks, [](size_t) { return "mesh: in order, since no links are known"; });
+  const bool share = num_ranks > int_size(input.gpus);
+  if (share || !any_link(all)) {
+    const char* const reason = share ? "mesh: in order, since ranks share GPUs"
+                                     : "mesh: in order, since no links are known";
+    return in_turn(input.gpus, num_ranks, [&](size_t) { return reason; });
   }
   const auto sizes = sizes_in_host(input.request.mesh, num_ranks);
   const auto order = order_of_kind(all, sizes);

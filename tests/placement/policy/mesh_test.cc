@@ -55,6 +55,13 @@ TEST(MeshPlacement, TheLastAxisGetsTheBestLinks) {
   EXPECT_EQ(plan.ranks[3].reason, "mesh: along tp GPU 1 by NV4 100 GB/s");
 }
 
+// The links are known, and still no order of GPUs is better for ranks that share them.
+TEST(MeshPlacement, RanksThatShareGpusAreToldSo) {
+  const Plan plan = mesh_plan({workstation()}, "dp=2,tp=5", {.surplus = Surplus::share});
+  EXPECT_THAT(gpus_of(plan), ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 3, 4));
+  EXPECT_EQ(plan.ranks[0].reason, "mesh: in order, since ranks share GPUs; shared by 2 ranks");
+}
+
 // Hosts that are alike are searched once, and each kind has its own order.
 TEST(MeshPlacement, EachKindOfHostHasItsOwnOrder) {
   Host other = workstation();  // bridged pairs are (0, 1) and (2, 3)
