@@ -131,6 +131,31 @@ WatchOptions watch_options(const DevicesOptions& options) {
   return watch;
 }
 
+// Throws: invalid_argument when the GPU of a rank is not on its host, or no rank is on any.
+void check_plan_of(const Inventory& inventory, const Plan& plan, const std::string& path) {
+  const RankPlan* lost = plan.ranks.empty() ? nullptr : &plan.ranks[0];
+  for (const RankPlan& rank : plan.ranks) {
+    const auto host = std::ranges::find(inventory.hosts, rank.host, &Host::name);
+    if (host == inventory.hosts.end())
+      continue;
+    lost = has_device(*host, rank.device) ? nullptr : &rank;
+    if (lost != nullptr)
+      break;
+  }
+  if (lost == nullptr)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("--plan ",
+                  printable(path),
+                  ": expected a plan of the machine that is drawn, got rank ",
+                  lost->rank,
+                  " on ",
+                  printable(lost->device.id()),
+                  " of host ",
+                  printable(lost->host),
+                  ", which it has not; give that machine with --inventory"));
+}
+
 // The picture may be that of a plan, with the ranks on their GPUs.
 void draw(const DevicesOptions& options) {
   check_named_file("--svg", options.svg);
@@ -142,7 +167,10 @@ void draw(const DevicesOptions& options) {
   if (!options.plan.empty())
     plan = plan_from_json(read_named("--plan", [&] { return read_small_file(options.plan); }),
                           options.plan);
-  write_named_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
+  const Inventory inventory = find_inventory(options);
+  if (plan)
+    check_plan_of(inventory, *plan, options.plan);
+  write_named_file(options.svg, draw_svg(inventory, plan ? &*plan : nullptr));
 }
 
 // A picture goes to its file, and a watched machine to the terminal until Ctrl-C.

@@ -209,6 +209,26 @@ TEST(DevicesCommand, DrawsAPicture) {
   EXPECT_THROW(run("devices --plan " + plan_file), CLI::ParseError);
 }
 
+TEST(DevicesCommand, DrawsNoPlanOfAnotherMachine) {
+  const ScratchFolder folder;
+  const std::string box = folder.write("box.json", kBox);
+  const auto error_of = [&](const std::string& host, const std::string& uuid) {
+    Plan plan{.policy = "sequential"};
+    plan.ranks = {{.host = host,
+                   .device = {.kind = DeviceAssignment::Kind::gpu, .uuid = {uuid}, .model = "M"}}};
+    const std::string file = folder.write("plan.json", plan_to_json(plan));
+    try {
+      run("devices --inventory " + box + " --plan " + file + " --svg " + folder.path() + "/a.svg");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of("box", "GPU-1111"), "");
+  EXPECT_THAT(error_of("box", "GPU-2222"), HasSubstr("got rank 0 on GPU-2222 of host box"));
+  EXPECT_THAT(error_of("another", "GPU-1111"), HasSubstr("got rank 0 on GPU-1111 of host another"));
+}
+
 TEST(DevicesCommand, JsonIsReadBack) {
   const ScratchFolder folder;
   const std::string path = folder.write("box.json", kBox);

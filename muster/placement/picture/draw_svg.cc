@@ -523,6 +523,10 @@ class HostPicture {
 
 }  // namespace
 
+bool has_device(const Host& host, const DeviceAssignment& device) {
+  return device.kind == DeviceAssignment::Kind::cpu || find_gpu(host, device).has_value();
+}
+
 // A plan's hosts are drawn in the inventory's order. With no rank anywhere, all hosts are.
 std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOptions& options) {
   RanksByHost ranks = ranks_by_host(plan);

@@ -24,4 +24,7 @@ std::string draw_svg(const Inventory& inventory,
 // The same for one host.
 std::string draw_svg(const Host& host, const Plan* plan = nullptr);
 
+// Whether the host has the device of a rank: the GPU, or its instance. CPU slots it always has.
+bool has_device(const Host& host, const DeviceAssignment& device);
+
 }  // namespace muster
