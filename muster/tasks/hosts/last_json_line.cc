@@ -1,5 +1,6 @@
 // The file is read from its end and looked through line by line, the last line first: a task's
-// result is usually among its last words, and a log may be very long.
+// result is usually among its last words, and a log may be very long. A carriage return ends a line
+// too: a progress bar that is wiped ends with one, and the result follows it.
 #include "muster/tasks/hosts/last_json_line.h"
 
 #include <fcntl.h>
@@ -22,6 +23,8 @@
 
 namespace muster {
 namespace {
+
+constexpr std::string_view kLineEnds = "\r\n";
 
 // Whether the line is a JSON object from its first to its last character.
 bool is_json_object(std::string_view line) {
@@ -139,8 +142,8 @@ std::string last_lines_of_file(const std::string& path, size_t max_bytes) {
   text.resize(read_at(file, path, from, text));
   if (!cut)
     return text;
-  const size_t newline = text.find('\n');
-  return newline == std::string::npos ? "" : text.substr(newline + 1);
+  const size_t end = text.find_first_of(kLineEnds);
+  return end == std::string::npos ? "" : text.substr(end + 1);
 }
 
 }  // namespace
@@ -153,7 +156,7 @@ std::string last_json_line(const std::string& path, size_t max_bytes) {
 // texts.
 std::string last_json_line_of(const std::string& text) {
   for (std::string_view rest = text;;) {
-    const size_t begin = rest.rfind('\n') + 1;  // 0 in the first line, as npos + 1 is 0
+    const size_t begin = rest.find_last_of(kLineEnds) + 1;  // 0 in the first line, as npos + 1 is 0
     const std::string_view line = without_rank(trim(rest.substr(begin)));
     if (is_json_object(line))
       return std::string(line);

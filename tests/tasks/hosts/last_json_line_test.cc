@@ -31,6 +31,8 @@ TEST_F(LastJsonLine, IsTheLastThatIsAnObject) {
   EXPECT_EQ(of("x\n  {\"a\": 1} \r\n\n\n"), "{\"a\": 1}");
   EXPECT_EQ(of("{\"a\": 1}"), "{\"a\": 1}");
   EXPECT_EQ(of("[0] {\"a\": 3}\n[1] words\n[ ] {}\n[x] {}\n"), "{\"a\": 3}") << "of a rank";
+  EXPECT_EQ(of("  0%|  | 0/2\r100%|##| 2/2\r          \r{\"a\": 4}\n"), "{\"a\": 4}")
+      << "behind a progress bar";
   EXPECT_EQ(of("{}{}\n"), "");
   EXPECT_EQ(of(""), "");
 }
