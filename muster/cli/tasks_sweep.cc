@@ -60,7 +60,10 @@ Task common_of(const TasksFlags& flags) {
   TaskNeed need;
   need.gpus = given(flags.need_gpus, parse_need_gpus).value_or(need.gpus);
   need.memory_bytes = given(flags.need_memory, parse_need_memory).value_or(need.memory_bytes);
-  if (need.memory_bytes > 0 && need.gpus == 0)
+  const bool needs_one = need.memory_bytes > 0 && need.gpus == 0;
+  if (needs_one && !flags.need_gpus.empty())
+    fail_usage("--need-gpus: expected a GPU at least beside --need-memory, got 0");
+  if (needs_one)
     need.gpus = 1;
   need.cpus = given(flags.need_cpus, parse_need_cpus).value_or(need.cpus);
   common.needs = {need};

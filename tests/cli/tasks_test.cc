@@ -213,6 +213,9 @@ TEST(Tasks, ASweepOverASimulatedMachine) {
   EXPECT_THAT(log_of_task(folder, "x=1"), HasSubstr("1 [] GPU-"));
   EXPECT_EQ(json::parse(ran.out)["tasks"][2]["result"]["score"], 0.3);
   EXPECT_EQ(sweep({"--need-gpus", "3"}).code, 2) << "the machine has two";
+  EXPECT_THAT(
+      sweep({"--need-gpus", "0", "--need-memory", "1GiB"}).err,
+      testing::HasSubstr("--need-gpus: expected a GPU at least beside --need-memory, got 0"));
 }
 
 // Its CPUs are no more there than its GPUs are.
