@@ -74,6 +74,9 @@ std::vector<Order> Coordinator::on_report(Report report, Clock::time_point now) 
     case Report::Kind::stop:
       on_stop(report);
       break;
+    case Report::Kind::signal:
+      pass_on(report.signal);
+      break;
   }
   return on_tick(now);
 }
@@ -282,6 +285,12 @@ void Coordinator::on_stop(const Report& report) {
   } else if (phase_ == Phase::gathering) {
     finish(report.error.empty() ? 128 + report.stopped_by : report.exit_code, reason);
   }
+}
+
+// Where no ranks run, there is nobody to hear of it.
+void Coordinator::pass_on(int signal) {
+  if (is_one_of(phase_, Phase::running, Phase::stopping))
+    orders_.push_back({.kind = Order::Kind::signal, .round = round_, .signal = signal});
 }
 
 // Tells one host that it takes no part, and why. Its agent ends with that.

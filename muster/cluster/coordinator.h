@@ -137,6 +137,7 @@ class Coordinator {
   void on_gone(const std::string& id, bool lost);
   void go_on_without(const std::string& id, bool lost);
   void on_stop(const Report& report);
+  void pass_on(int signal);
   std::string why_not(const HostFacts& facts) const;  // it may not join; empty: it may
   void tell_differences(const HostFacts& facts) const;
   void refuse(const std::string& id, const std::string& reason);

@@ -120,8 +120,9 @@ int HostAgent::run() {
       case Order::Kind::refuse:
         log(LogLevel::error, order.reason);
         return order.exit_code;
-      case Order::Kind::stop:
-        break;  // of a round that has ended here already
+      case Order::Kind::stop:  // of a round that has ended here already
+      case Order::Kind::signal:
+        break;
     }
   }
 }
@@ -171,6 +172,11 @@ bool HostAgent::is_for_us(const Order& order) const {
 
 // Acts at once on what concerns the ranks that run; run() does the rest in its turn.
 void HostAgent::take(Order order) {
+  if (order.kind == Order::Kind::signal) {
+    if (order.round == running_round_)
+      processes_.tell_all(order.signal);
+    return;
+  }
   if (order.kind == Order::Kind::stop) {
     stopped_round_ = order.round;
     if (job_)

@@ -78,6 +78,7 @@ void LogHistory::note(int64_t number, const Report& report, Clock::time_point no
       [[fallthrough]];
     case Report::Kind::failing:
     case Report::Kind::stop:
+    case Report::Kind::signal:
       reports_.push_back(key);
   }
 }

@@ -31,9 +31,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kAlive = "alive/";
 
 // The names are in the order of the kinds.
-constexpr std::array<const char*, 6> kReportKinds = {
-    "join", "failing", "ended", "leave", "lost", "stop"};
-constexpr std::array<const char*, 4> kOrderKinds = {"start", "stop", "finish", "refuse"};
+constexpr std::array<const char*, 7> kReportKinds = {
+    "join", "failing", "ended", "leave", "lost", "stop", "signal"};
+constexpr std::array<const char*, 5> kOrderKinds = {"start", "stop", "finish", "refuse", "signal"};
 
 // The names stand at their kinds' places.
 template <class Kind, size_t N>
@@ -75,6 +75,7 @@ void visit_report(AnyReport& report, const Visit& visit) {
   visit("stopped_by", report.stopped_by);
   visit("error", report.error);
   visit("exit_code", report.exit_code);
+  visit("signal", report.signal);
 }
 
 template <class AnyOrder, class Visit>
@@ -93,6 +94,7 @@ void visit_order(AnyOrder& order, const Visit& visit) {
   visit("store", order.store);
   visit("reason", order.reason);
   visit("exit_code", order.exit_code);
+  visit("signal", order.signal);
 }
 
 template <class AnyStored, class Visit>

@@ -52,6 +52,7 @@ struct Report {
     leave,    // the host ends its part and wants no more orders
     lost,     // the host's process has ended, or is silent
     stop,     // the job is to end, by this signal or error
+    signal,   // all ranks are to get this signal
   };
   Kind kind = Kind::join;
   std::string from = {};  // the host's id
@@ -62,6 +63,7 @@ struct Report {
   int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
   std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
   int exit_code = 0;       // with error
+  int signal = 0;          // signal
 };
 
 // A round's number as an attempt: rounds count from 1, attempts from 0. Before any round: 0.
@@ -93,6 +95,7 @@ struct Order {
     stop,    // the round's ranks are to be ended; another may follow
     finish,  // the job is over
     refuse,  // one host is not wanted
+    signal,  // the round's ranks get a signal
   };
   Kind kind = Kind::start;
   int round = 0;
@@ -116,6 +119,7 @@ struct Order {
   std::string store = {};                    // start
   std::string reason = {};                   // stop, finish, refuse; start in place
   int exit_code = 0;                         // finish, refuse
+  int signal = 0;                            // signal; SIGKILL: the ranks are ended at once
   // finish, start in place: of the round that failed, the cause first
   std::vector<RankExit> exits = {};
 };

@@ -103,7 +103,8 @@ class RemoteJob {
         processes_.wait_all({.stop_on_failure = false,
                              .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
                              .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
-                             .on_stop = [this](int signal) { on_stop(signal); }});
+                             .on_stop = [this](int signal) { on_stop(signal); },
+                             .pass_on = [this](int signal) { pass_on(signal); }});
     output_->finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; },
                     until);
     coordinator_->wait(kAllTakeLeave);
@@ -312,6 +313,9 @@ class RemoteJob {
       host_watch_->stop();
     coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
   }
+
+  // An ssh passes no signal on, and would end of it.
+  void pass_on(int signal) { coordinator_report({.kind = Report::Kind::signal, .signal = signal}); }
 
   // The launcher reports as hosts do, in its own name.
   void coordinator_report(Report report) {

@@ -168,9 +168,9 @@ void ProcessSet::on_stop_signal(int signal) {
     if (phase_ == Phase::running && !members_.empty())
       stop_as_asked(signal);
   } else if (signal == SIGINT && !members_.empty()) {
-    kill_now();
+    kill_as_asked();
   } else {
-    signal_mains(signal, true);
+    pass_on(signal);
   }
 }
 
@@ -180,13 +180,28 @@ void ProcessSet::on_signal(int signal) {
   if (signal == SIGTSTP && !options_.goes_on_because.empty())
     return log(LogLevel::warn,
                cat("SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because));
-  const bool is_job_control = signal == SIGTSTP || signal == SIGCONT;
-  if (!is_job_control)
-    return signal_mains(signal, false);
-  // The terminal's job control reaches only us: the children have process groups of their own.
-  signal_groups(signal);
+  pass_on(signal);
   if (signal == SIGTSTP)
     ::raise(SIGSTOP);
+}
+
+void ProcessSet::pass_on(int signal) {
+  if (rules_.pass_on) {
+    rules_.pass_on(signal);
+  } else {
+    tell_all(signal);
+  }
+}
+
+// The terminal's job control reaches only us: the children have process groups of their own.
+void ProcessSet::tell_all(int signal) {
+  if (signal == SIGKILL) {
+    end_all_now();
+  } else if (signal == SIGTSTP || signal == SIGCONT) {
+    signal_groups(signal);
+  } else {
+    signal_mains(signal, contains(options_.stop_signals, signal));
+  }
 }
 
 // Members that are spared get a signal that is to end them later, when tell_spared() is called.
@@ -266,6 +281,15 @@ void ProcessSet::end_all() {
 void ProcessSet::end_all_now() {
   if (!members_.empty())
     kill_now();
+}
+
+// Children that are reached by other means first end what they have started elsewhere.
+void ProcessSet::kill_as_asked() {
+  if (!rules_.pass_on)
+    return kill_now();
+  const auto soon = Clock::now() + rules_.kill_wait;
+  deadline_ = std::min(deadline_.value_or(soon), soon);
+  rules_.pass_on(SIGKILL);
 }
 
 void ProcessSet::kill_now() {

@@ -63,6 +63,9 @@ struct WaitRules {
   // Called instead of passing on the first stop signal, for children that are stopped by other
   // means than a signal. The grace period still applies.
   std::function<void(int signal)> on_stop = {};
+  // Called instead of passing on any other signal, for such children. A second SIGINT is SIGKILL
+  // here; the children then have kill_wait to end.
+  std::function<void(int signal)> pass_on = {};
 };
 
 struct WaitResult {
@@ -120,6 +123,10 @@ class ProcessSet {
   // The same without the grace period.
   void end_all_now();
 
+  // Sends the signal to the children as if this process had got it to pass it on; SIGKILL ends all
+  // now.
+  void tell_all(int signal);
+
   // Sends SIGKILL to everything now. Blocking: as wait_all's last step.
   WaitResult kill_all();
 
@@ -144,7 +151,9 @@ class ProcessSet {
   bool stop_as_asked(int signal);  // false: a failure is the reason
   void stop(int signal);
   void tell_spared();
+  void kill_as_asked();
   void kill_now();
+  void pass_on(int signal);
   static void tell(Member& member, int signal, bool to_end);
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;

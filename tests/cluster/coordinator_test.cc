@@ -2,6 +2,7 @@
 #include "muster/cluster/coordinator.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
 
 #include "muster/base/strings.h"
 #include "tests/cluster/coordinator_world.h"
@@ -49,6 +50,19 @@ TEST(Coordinator, EndsWellWhenEveryHostHas) {
   EXPECT_EQ(orders[0].kind, Kind::finish);
   EXPECT_EQ(orders[0].exit_code, 0);
   EXPECT_TRUE(world.coordinator().finished());
+}
+
+TEST(Coordinator, ASignalIsForTheRanksThatRun) {
+  World world(fixed(2));
+  const Report signal{.kind = Report::Kind::signal, .from = "launcher", .signal = SIGUSR1};
+  world.join("a");
+  EXPECT_THAT(world.report(signal), IsEmpty());
+  world.join("b");
+  const auto orders = world.report(signal);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::signal);
+  EXPECT_EQ(orders[0].round, 1);
+  EXPECT_EQ(order_from_text(to_text(orders[0])).signal, SIGUSR1);
 }
 
 TEST(Coordinator, AFailureStopsAllAndIsTheExitCode) {

@@ -163,6 +163,27 @@ class Ssh(HostsCase):
         self.assertEqual(process.wait(timeout=30), 128 + signal.SIGTERM)
         self.nothing_is_left()
 
+    def test_a_signal_is_passed_on_to_the_ranks_of_all_hosts(self):
+        listen = "trap 'echo heard; exit 0' USR1; echo up; while :; do sleep 0.02; done"
+        process = self.start_on("a:1,b:1,c:1", "sh", "-c", listen)
+        for _ in range(3):
+            self.assertIn("up", process.stdout.readline())
+        os.kill(process.pid, signal.SIGUSR1)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, err), (0, ""))
+        self.assertEqual(sorted(out.splitlines()), ["[0@a] heard", "[1@b] heard", "[2@c] heard"])
+
+    def test_a_second_interrupt_ends_stubborn_ranks_of_all_hosts_at_once(self):
+        process = self.start_on("a:1,b:1", "sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done",
+                                flags=["--shutdown-timeout", "10m"])
+        for said in ("up", "asked"):
+            for _ in range(2):
+                self.assertIn(said, process.stdout.readline())
+            os.kill(process.pid, signal.SIGINT)
+        self.assertEqual(process.wait(timeout=60), 128 + signal.SIGINT)
+        self.assertFalse([cmdline(pid) for host in self.world for pid in host.processes() if cmdline(pid).startswith(b"sh\0")])
+        self.nothing_is_left()
+
     def test_a_time_limit_ends_a_job_whose_reader_has_stopped(self):
         write = "head -c 8000000 /dev/zero | tr '\\0' x; sleep 1000"
 
