@@ -329,6 +329,7 @@ void Coordinator::round_over() {
   if (have_stopped(exits_) && job_ends)
     return finish(kStoppedExitCode, "all ranks have stopped, as they were asked to");
   put_cause_first(trouble_.failures);
+  put_replaced_first(trouble_.failures, trouble_.replaced);
   if (!trouble_.error.empty())
     return finish(trouble_.error_code, trouble_.error);
   if (trouble_.stopped_by != 0)
@@ -491,6 +492,7 @@ void Coordinator::enter_round(const Order& order) {
   first_running_.clear();
   round_began_ = now_;
   trouble_ = {};
+  trouble_.replaced = order.exits;
   exits_.clear();
   hosts_in_round_ = 0;
   some_have_ended_ = false;

@@ -105,6 +105,7 @@ class Coordinator {
     void add_failure(const RankExit& exit);
 
     std::vector<RankExit> failures;
+    std::vector<RankExit> replaced;       // failures for which the round was begun in place
     std::map<int, size_t> place_of_rank;  // among the failures
     std::vector<std::string> lost;        // names of hosts
     std::string error;                    // of a host that could not start, or of the job

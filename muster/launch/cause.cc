@@ -21,6 +21,9 @@ namespace {
 // Failures this close together may have come in any order.
 constexpr std::chrono::milliseconds kMoment{250};
 
+// A rank that lost one which was replaced longer ago has lost another since.
+constexpr std::chrono::milliseconds kOfTheLoss{60'000};
+
 // How long after `b` rank `a` ended. The time of day may have jumped between the two, so it counts
 // only for ranks of different hosts.
 std::chrono::milliseconds time_between(const RankExit& b, const RankExit& a) {
@@ -109,6 +112,19 @@ void put_cause_first(std::vector<RankExit>& exits, bool goes_on) {
   });
   const auto cause = first + (failures[cause_in(failures).index] - &*first);
   std::rotate(first, cause, cause + 1);  // the others stay in their order
+}
+
+void put_replaced_first(std::vector<RankExit>& exits, const std::vector<RankExit>& replaced) {
+  const RankExit* const first = first_failure(exits);
+  const bool is_loss =
+      first != nullptr && lost_a_peer(*first) && left_early(exits, *first) == nullptr;
+  if (!is_loss || replaced.empty() || time_between(replaced.front(), *first) > kOfTheLoss)
+    return;
+  std::erase_if(exits, [&](const RankExit& exit) {
+    return element_where(replaced,
+                         [&](const RankExit& other) { return other.rank == exit.rank; }) != nullptr;
+  });
+  exits.insert(exits.begin(), replaced.begin(), replaced.end());
 }
 
 const RankExit* first_failure(const std::vector<RankExit>& exits) {

@@ -24,6 +24,10 @@ bool lost_a_peer(const RankExit& exit);
 // that only what comes in one moment with the first belongs to it.
 void put_cause_first(std::vector<RankExit>& exits, bool goes_on = false);
 
+// Where the first failure is but the loss of another rank, and others were replaced soon before:
+// those are the cause. They come first then, in place of the processes that followed them.
+void put_replaced_first(std::vector<RankExit>& exits, const std::vector<RankExit>& replaced);
+
 // The first in order that failed by itself, and not of the loss of another where there is one;
 // nothing when none did.
 const RankExit* first_failure(const std::vector<RankExit>& exits);

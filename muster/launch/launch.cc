@@ -174,6 +174,8 @@ class LocalJob {
                            .failure_policy = options_.failure_policy,
                            .replacing = in_place_ ? &in_place_->rules() : nullptr};
     GroupResult result = run_local_ranks(processes_, specs, job_.inherited_fds(), rules);
+    if (in_place_)
+      in_place_->explain(result.exits);
     record_->end_attempt(result.exits, result.fault);
     return result;
   }

@@ -4,6 +4,7 @@
 #include "muster/launch/replacement.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -11,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
+#include "muster/launch/cause.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/gpu_watch.h"
 #include "muster/launch/job_setup.h"
@@ -131,6 +133,10 @@ InPlaceRestarts::InPlaceRestarts(const Plan& plan,
   };
 }
 
+void InPlaceRestarts::explain(std::vector<RankExit>& exits) {
+  put_replaced_first(exits, std::exchange(replaced_, {}));
+}
+
 // A refusal whose reason the user cannot see is said. The attempt before is recorded as ended by
 // the failures before the next one begins.
 bool InPlaceRestarts::replace(const RankFailures& failures) {
@@ -149,6 +155,7 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
     log(LogLevel::warn, cat("not replaced in place: ", describe(bad)));
     return false;
   }
+  replaced_ = failures.failed;
   const auto pause = restarts_.use();
   log(LogLevel::warn,
       describe_replacing(failures.failed, pause, restarts_.used(), restarts_.budget()));

@@ -95,6 +95,9 @@ class InPlaceRestarts {
   // Valid as long as this.
   Replacing& rules() { return rules_; }
 
+  // All ranks have ended so: the failures for which the last replacements were started may be why.
+  void explain(std::vector<RankExit>& exits);
+
  private:
   bool replace(const RankFailures& failures);
 
@@ -104,7 +107,8 @@ class InPlaceRestarts {
   Restarts& restarts_;
   RunRecorder& record_;
   int& attempt_;
-  const GpuWatch* gpus_;  // nullptr: they are not looked at
+  const GpuWatch* gpus_;            // nullptr: they are not looked at
+  std::vector<RankExit> replaced_;  // last
   Replacing rules_;
 };
 

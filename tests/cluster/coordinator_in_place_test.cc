@@ -76,6 +76,22 @@ TEST(CoordinatorInPlace, RanksThatEndForTheSakeOfAnotherCannotGoOn) {
               HasSubstr("not replaced in place: rank 0 ended because it had lost another"));
 }
 
+TEST(CoordinatorInPlace, WhatTheLossOfAReplacedRankEndsIsNotTheCause) {
+  TwoHosts world(fixed(2, 1));
+  world.fail("b", 1, failure_of(1, "b", 3));
+  RankExit consequence = failure_of(0, "a", 1);
+  consequence.facts.code = "peer_failed";
+  EXPECT_EQ(world.fail("a", 2, consequence).at(0).kind, Order::Kind::stop);
+  RankExit successor = failure_of(1, "b", 0, SIGTERM);
+  successor.sent_signal = SIGTERM;
+  world.end("a", 2, {consequence});
+  const auto orders = world.end("b", 2, {successor});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].exit_code, 3);
+  EXPECT_THAT(orders[0].exits,
+              ElementsAre(testing::Field(&RankExit::rank, 1), testing::Field(&RankExit::rank, 0)));
+}
+
 TEST(CoordinatorInPlace, RanksThatHaveStoppedAreNotReplaced) {
   TwoHosts world(fixed(2, 3));
   EXPECT_EQ(world.fail("a", 1, failure_of(0, "a", 75)).at(0).kind, Order::Kind::stop);

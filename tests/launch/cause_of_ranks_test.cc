@@ -36,6 +36,22 @@ TEST(CauseOfRanks, ComesFirstAndTheOthersKeepTheirOrder) {
   EXPECT_EQ(first_failure(exits)->rank, 3);
 }
 
+TEST(CauseOfRanks, IsWhatWasReplacedSoonBeforeARankLostIt) {
+  const std::vector<RankExit> replaced = {failed(1, 3)};
+  for (const auto [after, first] :
+       {std::pair(milliseconds(5'000), 1), std::pair(milliseconds(100'000), 0)}) {
+    std::vector<RankExit> exits = {failed(0, 1, 0, after), failed(1, 0, SIGTERM, after)};
+    exits[0].facts.code = "peer_failed";
+    exits[1].sent_signal = SIGTERM;
+    put_replaced_first(exits, replaced);
+    EXPECT_EQ(first_failure(exits)->rank, first);
+    EXPECT_EQ(exits.size(), 2);
+  }
+  std::vector<RankExit> own = {failed(0, 1)};
+  put_replaced_first(own, replaced);
+  EXPECT_EQ(first_failure(own)->rank, 0);
+}
+
 TEST(CauseOfRanks, WhatMusterEndedIsNone) {
   std::vector<RankExit> exits = {failed(2, 1), failed(0, 0, SIGKILL)};
   exits[1].sent_signal = SIGKILL;

@@ -276,6 +276,15 @@ class NotInPlace(Elastic):
         self.assertIn("not replaced in place: rank 0 ended because it had lost another; only programs of muster::run keep their processes", done.stderr)
         self.assertIn("starting all ranks again", done.stderr)
 
+    def test_what_the_loss_of_a_replaced_rank_ends_is_not_the_cause(self):
+        # Rank 0 fails of the loss when rank 1 has been replaced already.
+        script = "if [ $RANK = 0 ]; then while [ ! -e replaced ]; do sleep 0.02; done; " \
+                 "echo '[gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:7' >&2; exit 1; fi; " \
+                 "[ $MUSTER_ATTEMPT = 0 ] && exit 3; touch replaced; exec sleep 1000"
+        done = self.run_muster("-q", "-n", "2", "--on-failure", "replace", "--max-restarts", "1", "sh", "-c", script)
+        self.assert_fails(done, "(1 of 1 restarts)", "rank 1 failed first: exit code 3", code=3)
+        self.assertEqual(json.loads(pathlib.Path(self.folder, "run/failure.json").read_text())["first"]["rank"], 1)
+
     def test_a_job_that_is_asked_to_stop_saves_and_stops(self):
         job = subprocess.Popen([MUSTER, "run", "--run-dir", f"{self.folder}/run", "-q", "-n", str(RANKS), "--on-failure", "replace",
                                 "--shutdown-timeout", "100", ELASTIC_PROBE, "--hang", "0@3", "--steps", "1000"],
