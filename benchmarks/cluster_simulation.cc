@@ -368,6 +368,7 @@ void ClusterSimulation::obey(const std::string& id, const Order& order) {
       tell({.kind = Report::Kind::leave, .from = id}, now_);
       break;
     case Order::Kind::refuse:
+    case Order::Kind::signal:
       break;
   }
 }

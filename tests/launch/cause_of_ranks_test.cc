@@ -38,7 +38,7 @@ TEST(CauseOfRanks, ComesFirstAndTheOthersKeepTheirOrder) {
 
 TEST(CauseOfRanks, IsWhatWasReplacedSoonBeforeARankLostIt) {
   const std::vector<RankExit> replaced = {failed(1, 3)};
-  for (const auto [after, first] :
+  for (const auto& [after, first] :
        {std::pair(milliseconds(5'000), 1), std::pair(milliseconds(100'000), 0)}) {
     std::vector<RankExit> exits = {failed(0, 1, 0, after), failed(1, 0, SIGTERM, after)};
     exits[0].facts.code = "peer_failed";
