@@ -163,7 +163,9 @@ void Coordinator::on_failing(const Report& report) {
     return stop_round(cat("not replaced in place: ", report.error));
   if (!report.exits.empty()) {
     const RankExit& first = report.exits.front();
-    stop_round(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause));
+    const std::string what = some_have_stopped({first}) ? " has stopped, as it was asked to"
+                                                        : cat(" failed: ", first.cause);
+    stop_round(cat("rank ", first.rank, " on host ", first.host, what));
   }
 }
 

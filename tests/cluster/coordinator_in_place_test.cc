@@ -94,7 +94,11 @@ TEST(CoordinatorInPlace, WhatTheLossOfAReplacedRankEndsIsNotTheCause) {
 
 TEST(CoordinatorInPlace, RanksThatHaveStoppedAreNotReplaced) {
   TwoHosts world(fixed(2, 3));
-  EXPECT_EQ(world.fail("a", 1, failure_of(0, "a", 75)).at(0).kind, Order::Kind::stop);
+  const auto orders = world.fail("a", 1, failure_of(0, "a", 75));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+  EXPECT_EQ(orders[0].reason, "rank 0 on host a has stopped, as it was asked to")
+      << "which is no failure";
 }
 
 // Host a's rank had done its work when it was to come to round 2.
