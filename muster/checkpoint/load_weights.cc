@@ -132,14 +132,14 @@ bool has_scale(const TensorEntries& entries, const std::string& name) {
   return false;
 }
 
-// Refuses whole numbers, scaled fp8 and complex numbers for a tensor of fractions: converted as
-// they are, they would be other weights.
-void check_can_be_fractions(const std::string& name,
+// Refuses complex numbers for a tensor of real ones, and whole numbers and scaled fp8 for one of
+// fractions: converted as they are, they would be other weights.
+void check_can_be_converted(const std::string& name,
                             const at::Tensor& tensor,
                             const FoundWeight& weight,
                             const TensorEntries& entries,
                             const std::string& path) {
-  if (!at::isFloatingType(tensor.scalar_type()))
+  if (at::isComplexType(tensor.scalar_type()))
     return;
   for (const std::string& part : weight.parts) {
     const TensorEntry& kind = entries.at(part);
@@ -151,7 +151,7 @@ void check_can_be_fractions(const std::string& name,
                      "take the tensor's parts by .make");
     const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
     const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, part);
-    if (is_whole || is_scaled)
+    if (at::isFloatingType(tensor.scalar_type()) && (is_whole || is_scaled))
       refuse_weights(cat("numbers of the model's type for '", name, "'"),
                      path,
                      cat(to_string(kind), " '", part, "', which is quantized"),
@@ -242,7 +242,7 @@ LoadedWeights compare_with(const ModelTensors& tensors,
       continue;
     }
     check_shape(name, tensor, weight->second, path);
-    check_can_be_fractions(name, tensor, weight->second, entries, path);
+    check_can_be_converted(name, tensor, weight->second, entries, path);
     result.loaded.push_back(name);
     left.erase(weight);
   }
@@ -280,7 +280,27 @@ void check_same_if_shared(const std::vector<at::Tensor>& filled,
                  "leave one out by .name");
 }
 
-// Refuses numbers that the model's type has not. An infinity of the file stays one.
+// Refuses numbers that the model's whole numbers or truth values are not: 0.5, NaN, 300 for a byte.
+void check_stays_whole(const std::string& name,
+                       const at::Tensor& saved,
+                       const at::Tensor& values,
+                       const std::string& path) {
+  if (!at::isIntegralType(values.scalar_type(), /*includeBool=*/true))
+    return;
+  const at::Tensor given = saved.cpu().expand_as(values);
+  const at::Tensor others = values.to(given.scalar_type()).ne(given);
+  if (!others.any().item<bool>())
+    return;
+  refuse_weights(cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
+                 path,
+                 cat(given.masked_select(others)[0].item<double>(),
+                     ", which becomes ",
+                     values.masked_select(others)[0].item<double>(),
+                     " in it"),
+                 "convert them by .make, or give the model's tensor the file's type");
+}
+
+// Refuses numbers that the model's fractions have not. An infinity of the file stays one.
 void check_stays_finite(const std::string& name,
                         const at::Tensor& saved,
                         const at::Tensor& values,
@@ -369,6 +389,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
       const at::Tensor saved =
           is_made ? options.make(name, reader) : read_found(found.at(name), reader, place);
       values.copy_(saved);
+      check_stays_whole(name, saved, values, place);
       check_stays_finite(name, saved, values, place);
       check_same_if_shared(filled, name, tensor, values, place);
     });

@@ -69,8 +69,8 @@ struct LoadedWeights {
 // PyTorch. Collective: yes. Throws: on every rank, io; invalid_argument for a malformed file, a
 // shape that differs, two names that become one, nothing to load at all, without `partial` for
 // missing or unexpected tensors (names the first of each), for whole numbers or scaled fp8 where
-// the model has others (they are quantized: `make` can scale them), for a number that would become
-// infinite in the model's type (1e5 in fp16), and for a shared tensor with two contents.
+// the model has others (they are quantized: `make` can scale them), for a number that the model's
+// type has not (1e5 in fp16, 0.5 in whole numbers), and for a shared tensor with two contents.
 LoadedWeights load_weights(torch::nn::Module& model,
                            const std::string& path,
                            const LoadWeightsOptions& options = {},

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 #include "muster/checkpoint/files/weight_files.h"
 #include "muster/checkpoint/safetensors.h"
 #include "tests/checkpoint/model.h"
@@ -70,6 +71,39 @@ TEST_F(LoadWeights, NumbersThatTheTypeHasNotAreNamed) {
   half->to(torch::kHalf);
   EXPECT_EQ(load_weights(*half, folder_ / "mask.safetensors").loaded.size(), 2U);
   EXPECT_EQ(half->weight[1][2].item<float>(), -INFINITY);
+}
+
+TEST_F(LoadWeights, NumbersThatWholeNumbersAreNotAreNamed) {
+  struct Counted : torch::nn::Module {
+    Counted() {
+      register_buffer("steps", torch::zeros({2}, torch::kInt));
+      register_buffer("mask", torch::zeros({2}, torch::kBool));
+    }
+  };
+  Counted net;
+  int files = 0;
+  const auto load = [&](const at::Tensor& steps, const at::Tensor& mask) {
+    const std::string name = cat(++files, ".safetensors");
+    put(name, {{"steps", steps}, {"mask", mask}});
+    load_weights(net, folder_ / name);
+  };
+  const auto message = [&](const at::Tensor& steps, const at::Tensor& mask) {
+    return message_of([&] { load(steps, mask); });
+  };
+  const at::Tensor mask = torch::tensor({1.0, 0.0}), steps = torch::tensor({3.0, 7.0});
+  load(steps, mask);
+  load(torch::tensor({3, 7}), torch::tensor({1, 0}, torch::kByte));
+  EXPECT_TRUE(net.named_buffers()["steps"].equal(torch::tensor({3, 7}, torch::kInt)));
+  EXPECT_THAT(message(torch::tensor({3.0, 7.5}), mask),
+              AllOf(HasSubstr("expected numbers that Int has for 'steps'"),
+                    HasSubstr("got 7.5, which becomes 7 in it")));
+  EXPECT_THAT(message(steps / torch::zeros({2}), mask), HasSubstr("got inf, which becomes"));
+  EXPECT_THAT(message(torch::tensor({int64_t{1}, (int64_t{1} << 32) + 5}), mask),
+              HasSubstr("which becomes 5 in it"));
+  EXPECT_THAT(message(steps, torch::tensor({0.5, 0.0})),
+              HasSubstr("expected numbers that Bool has for 'mask'"));
+  EXPECT_THAT(message(torch::zeros({2}, torch::kComplexFloat), mask),
+              HasSubstr("expected real numbers for 'steps'"));
 }
 
 TEST_F(LoadWeights, NamesAreMappedAndLeftOut) {
