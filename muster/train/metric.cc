@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -50,6 +51,15 @@ at::Tensor counted(const at::Tensor& labels, const std::optional<int64_t>& ignor
   return ignore_index ? labels.ne(*ignore_index) : at::ones_like(labels, at::kBool);
 }
 
+constexpr int64_t kNoClass = std::numeric_limits<int64_t>::min();
+
+// The class of the largest logit; kNoClass where a logit is NaN, which argmax takes for the
+// largest.
+at::Tensor likeliest_classes(const at::Tensor& logits) {
+  const at::Tensor best = logits.argmax(-1, /*keepdim=*/true);
+  return best.masked_fill(logits.gather(-1, best).isnan(), kNoClass).squeeze(-1);
+}
+
 // The class of each label: that of the largest logit where logits are given.
 at::Tensor predicted_classes(const at::Tensor& predicted,
                              const at::Tensor& labels,
@@ -61,7 +71,7 @@ at::Tensor predicted_classes(const at::Tensor& predicted,
   const bool are_logits = predicted.dim() == dims + 1 && predicted.size(-1) == classes &&
                           predicted.sizes().slice(0, dims) == labels.sizes();
   if (are_logits)
-    return predicted.argmax(-1);
+    return likeliest_classes(predicted);
   refuse_addition("confusion matrix",
                   cat("logits […, ",
                       classes,
@@ -214,7 +224,8 @@ void ConfusionMatrix::reduce(ProcessGroup& group) {
                       classes_ - 1,
                       ", got ",
                       outside,
-                      " pairs with others on all ranks; give more classes, or the ignore_index"));
+                      " pairs with others on all ranks; give more classes, or the ignore_index, "
+                      "and see whether logits are NaN"));
 }
 
 at::Tensor ConfusionMatrix::value() const {
@@ -244,8 +255,10 @@ at::Tensor label_hits(const std::string& owner,
                         "], of which the one class is always the likeliest; with one logit for two "
                         "classes take Mean, and add (logits.squeeze(-1) > 0).eq(labels)"));
   if (k == 1)
-    return logits.argmax(-1).eq(labels);
-  return std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);
+    return likeliest_classes(logits).eq(labels);
+  const auto [largest, classes] = logits.topk(k, -1);
+  const at::Tensor has_nan = largest.select(-1, 0).isnan();  // topk, too, puts it first
+  return classes.eq(labels.unsqueeze(-1)).any(-1).logical_and(has_nan.logical_not());
 }
 
 }  // namespace muster

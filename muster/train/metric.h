@@ -86,7 +86,7 @@ struct AccuracyOptions {
   std::optional<int64_t> ignore_index = {};
 };
 
-// The fraction of labels that are among the likeliest classes.
+// The fraction of labels that are among the likeliest classes. Where a logit is NaN none is.
 class Accuracy : public SumMetric {
  public:
   // Throws: invalid_argument for a `top` below 1.
@@ -114,7 +114,7 @@ class ConfusionMatrix : public SumMetric {
   // `predicted` has logits or classes. Shapes: logits […, classes], classes […], labels […].
   // Throws: invalid_argument for others.
   void add(const at::Tensor& predicted, const at::Tensor& labels);
-  // Throws: also invalid_argument, on every rank, if classes were out of range.
+  // Throws: also invalid_argument, on every rank, if classes were out of range or logits NaN.
   void reduce(ProcessGroup& group) override;
 
   // A row for each label, a column for each prediction. Shapes: [classes, classes] int64, on the
@@ -126,9 +126,9 @@ class ConfusionMatrix : public SumMetric {
   std::optional<int64_t> ignore_index_;
 };
 
-// Whether each label is among the k likeliest classes. Shapes: logits […, classes], labels […].
-// Throws: invalid_argument in the name of `owner` for others, for a k that is not from 1 to the
-// classes, and for less than 2 classes.
+// Whether each label is among the k likeliest classes. Where a logit is NaN none is. Shapes: logits
+// […, classes], labels […]. Throws: invalid_argument in the name of `owner` for others, for a k
+// that is not from 1 to the classes, and for less than 2 classes.
 at::Tensor label_hits(const std::string& owner,
                       const at::Tensor& logits,
                       const at::Tensor& labels,

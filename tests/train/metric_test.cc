@@ -12,6 +12,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string refusal_of(const std::function<void()>& call) {
@@ -114,6 +115,24 @@ TEST(Metric, AccuracyRefusesWhatIsNoClass) {
   Accuracy of_one;
   EXPECT_THAT(refusal_of([&] { of_one.add(torch::ones({4, 1}), torch::tensor({0, 1, 1, 1})); }),
               HasSubstr("logits of 2 classes or more, got [4, 1]"));
+}
+
+// argmax and topk take NaN for the largest: of a model that has become NaN all were class 0.
+TEST(Metric, LogitsThatAreNaNPredictNoClass) {
+  constexpr double kNaN = NAN;
+  const at::Tensor labels = torch::tensor({0, 1, 1});
+  const at::Tensor logits = torch::tensor({{kNaN, kNaN, kNaN}, {2.0, kNaN, 1.0}, {0.0, 1.0, -1.0}});
+  for (const int64_t k : {1, 2, 3}) {
+    Accuracy hits({.top = k});
+    hits.add(logits, labels);
+    EXPECT_EQ(hits.value(), 1.0 / 3) << k;
+  }
+  run_ranks(1, [&](ProcessGroup& group) {
+    ConfusionMatrix matrix(3);
+    matrix.add(logits, labels);
+    EXPECT_THAT(refusal_of([&] { matrix.reduce(group); }),
+                AllOf(HasSubstr("got 2 pairs with others"), HasSubstr("whether logits are NaN")));
+  });
 }
 
 TEST(Metric, AConfusionMatrixHasARowForEachLabel) {
