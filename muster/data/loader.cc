@@ -122,6 +122,18 @@ LoaderCore::LoaderCore(int64_t dataset_size,
   position_.order = sampler_->order_number();
 }
 
+// The sampler's order is one of the first size: it would leave out what came later.
+void LoaderCore::check_size(int64_t size) const {
+  if (size == sampler_->dataset_size())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("data loader: expected a data set of ",
+                  plural(sampler_->dataset_size(), "sample"),
+                  ", as when the loader was made, got ",
+                  size,
+                  "; make another loader when the size has changed"));
+}
+
 // The ranks compare their samplers once, in training. Evaluation may differ by rank.
 void LoaderCore::compare_with_ranks() {
   if (is_compared_ || options().undivided || !c10::GradMode::is_enabled())

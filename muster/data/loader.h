@@ -154,8 +154,8 @@ class DataLoader {
   // Starts an epoch, or goes on in one that steps() has begun. You can start any number of them and
   // leave them early: no worker outlives its iterator. An epoch that is left is over, here and
   // after a resume; but not if the job has been asked to stop (Context::should_stop), nor by an
-  // exception. Throws: failed_precondition in training, if ranks have different numbers of batches
-  // (pad = false).
+  // exception. Throws: failed_precondition if the data set's size has changed, and in training, if
+  // ranks have different numbers of batches (pad = false).
   Iterator begin() & { return {*state_, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
@@ -271,6 +271,7 @@ typename DataLoader<D>::Batch DataLoader<D>::batch_of(const std::vector<int64_t>
 template <class D>
 void DataLoader<D>::Iterator::start() {
   LoaderCore& core = loader_->core;
+  core.check_size(loader_->dataset->size());
   const auto& options = core.options();
   prefetch_.reset();
   coming_.clear();
@@ -356,6 +357,7 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
   }
   // In the middle of a step the training stays at its beginning.
   step_.batches > 0 ? core.check_not_empty(*epoch_) : core.end_epoch(*epoch_);
+  core.check_size(loader_->dataset->size());
   if (!next.epoch) {
     start();
     return true;

@@ -102,6 +102,8 @@ class LoaderCore {
   void leave_epoch(const EpochBatches& epoch);
   // The epoch that the next begin() starts.
   int64_t epoch() const;
+  // Of the data set, as an epoch begins. Throws: failed_precondition if it has changed.
+  void check_size(int64_t size) const;
   // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where
   // gradients are computed and ranks have different numbers of batches, so that one would go on to
   // the next epoch alone.

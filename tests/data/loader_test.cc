@@ -4,7 +4,9 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "tests/data/files.h"
@@ -13,6 +15,7 @@ namespace muster {
 namespace {
 
 using test::message_of;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -132,6 +135,31 @@ TEST(DataLoader, FollowsTheSamplerThroughEpochs) {
     same.set_epoch(epoch);
     EXPECT_EQ(labels_of(loader), same.indices());
   }
+}
+
+struct Growing : Dataset<at::Tensor> {
+  explicit Growing(std::shared_ptr<const int64_t> now) : size_now(std::move(now)) {}
+  int64_t size() const override { return *size_now; }
+  at::Tensor get(int64_t index, Generator& /*rng*/) const override { return torch::tensor(index); }
+  std::shared_ptr<const int64_t> size_now;
+};
+
+// The order is made for the first size: samples that came later were never read.
+TEST(DataLoader, ADataSetOfAnotherSizeIsRefusedInTheNextEpoch) {
+  const auto size_now = std::make_shared<int64_t>(4);
+  DataLoader loader(Growing(size_now), {.batch_size = 2});
+  const auto take_steps = [&](int64_t until, int64_t size_then) {
+    for (const auto& batch : loader.steps(until)) {
+      (void)static_cast<double>(batch.weight);
+      *size_now = size_then;
+    }
+  };
+  take_steps(2, 6);  // all of the first epoch
+  EXPECT_THAT(message_of([&] { take_steps(4, 6); }),
+              AllOf(HasSubstr("expected a data set of 4 samples, as when the loader was made"),
+                    HasSubstr("got 6; make another loader")));
+  *size_now = 4;
+  EXPECT_THAT(message_of([&] { take_steps(8, 3); }), HasSubstr("got 3;")) << "within steps()";
 }
 
 TEST(DataLoader, StartsAgainAfterAnEarlyBreak) {
