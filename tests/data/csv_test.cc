@@ -83,6 +83,7 @@ TEST_F(Csv, NamesLineAndColumn) {
               AllOf(HasSubstr("a quote that ends in '"), HasSubstr("line 2")));
   EXPECT_THAT(refusal("1,\"2\"3\n"), HasSubstr("a separator after a quote"));
   EXPECT_THAT(refusal("1,0.5\n"), AllOf(HasSubstr("whole numbers as classes"), HasSubstr("row 0")));
+  EXPECT_THAT(refusal("1,9007199254740993\n"), HasSubstr("as classes, below 2^53"));
   EXPECT_THAT(refusal(""), HasSubstr("an empty file"));
   EXPECT_THAT(refusal("a,b\n"), HasSubstr("at least one row"));
 }

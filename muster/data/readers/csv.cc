@@ -18,7 +18,7 @@ namespace muster {
 
 namespace {
 
-constexpr double kMostWhole = 9007199254740992;  // 2^53: from there on a double skips some
+constexpr double kMostWhole = 9007199254740992;  // 2^53, which 2^53 + 1 is read as, too
 
 // pandas and R write the rows' numbers into a first column without a name. A table that is sorted
 // by class would be learnt from them.
@@ -82,9 +82,9 @@ at::Tensor classes_of(const std::vector<double>& values, int64_t width, const st
   auto* to = tensor.mutable_data_ptr<int64_t>();
   for (int64_t at = width - 1; at < std::ssize(values); at += width) {
     const bool is_whole = std::trunc(values[at]) == values[at];
-    if (!is_whole || std::abs(values[at]) > kMostWhole)
+    if (!is_whole || std::abs(values[at]) >= kMostWhole)
       throw Error(ErrorCode::invalid_argument,
-                  cat("csv: expected whole numbers as classes in '",
+                  cat("csv: expected whole numbers as classes, below 2^53, in '",
                       path,
                       "', got ",
                       values[at],
