@@ -174,7 +174,7 @@ bool HostAgent::is_for_us(const Order& order) const {
 void HostAgent::take(Order order) {
   if (order.kind == Order::Kind::signal) {
     if (order.round == running_round_)
-      processes_.tell_all(order.signal);
+      processes_->tell_all(order.signal);
     return;
   }
   if (order.kind == Order::Kind::stop) {

@@ -3,6 +3,8 @@
 // module. The set of all units is held by the modules, so it lives as long as any of them.
 #include "muster/parallel/sharded/fully_sharded.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -133,6 +135,30 @@ std::vector<at::Tensor> FullySharded::parameters() const {
   return all;
 }
 
+namespace {
+
+// This rank's parts of a parameter.
+std::vector<at::Tensor> parts_of(const FullyShardedSet& set, const at::Tensor& parameter) {
+  const auto owner = set.owners.find(parameter.unsafeGetTensorImpl());
+  if (owner == set.owners.end()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("fully sharded: expected groups of the wrapped modules' parameters, got "
+                    "another one of shape [",
+                    join(parameter.sizes(), ", "),
+                    "] (rank ",
+                    set.group.job_rank(),
+                    "); wrap the module that it is in first"));
+  }
+  const FullyShardedUnit& unit = *owner->second;
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < unit.pieces.size(); ++i)
+    if (unit.parameters[unit.pieces[i].parameter].is_same(parameter))
+      parts.push_back(unit.tensors[i]);
+  return parts;
+}
+
+}  // namespace
+
 // Groups keep their options; only their parameters become this rank's parts.
 std::vector<OptimizerParamGroup> FullySharded::parameters(
     const std::vector<OptimizerParamGroup>& groups) const {
@@ -141,23 +167,8 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
   std::vector<OptimizerParamGroup> divided;
   for (const OptimizerParamGroup& group : distinct) {
     std::vector<at::Tensor> parts;
-    for (const at::Tensor& parameter : group.params()) {
-      const auto owner = set_->owners.find(parameter.unsafeGetTensorImpl());
-      if (owner == set_->owners.end()) {
-        throw Error(ErrorCode::invalid_argument,
-                    cat("fully sharded: expected groups of the wrapped modules' parameters, got "
-                        "another one "
-                        "of shape [",
-                        join(parameter.sizes(), ", "),
-                        "] (rank ",
-                        set_->group.job_rank(),
-                        "); wrap the module that it is in first"));
-      }
-      const FullyShardedUnit& unit = *owner->second;
-      for (size_t i = 0; i < unit.pieces.size(); ++i)
-        if (unit.parameters[unit.pieces[i].parameter].is_same(parameter))
-          parts.push_back(unit.tensors[i]);
-    }
+    for (const at::Tensor& parameter : group.params())
+      std::ranges::move(parts_of(*set_, parameter), std::back_inserter(parts));
     if (group.has_options()) {
       divided.emplace_back(std::move(parts), group.options().clone());
     } else {

@@ -133,21 +133,23 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
   FullyShardedModuleView view;
   view.module = module.weak_from_this();
   std::set<const c10::TensorImpl*> seen;
+  const auto look_at = [&](const torch::nn::Module& inner, const NamedTensor& parameter) {
+    const c10::TensorImpl* const which = parameter.tensor.unsafeGetTensorImpl();
+    const auto owner = set.owners.find(which);
+    if (owner != set.owners.end()) {
+      view.outer = true;
+      if (!owner->second->modules.contains(&inner))
+        view.wrong = tied_apart(parameter.name, set.group);
+    } else if (seen.insert(which).second) {
+      view.parameters.push_back(parameter.tensor);
+      view.names.push_back(parameter.name);
+    }
+  };
   module.apply([&](const std::string& prefix, torch::nn::Module& inner) {
     view.modules.insert(&inner);
-    for (const auto& item : inner.named_parameters(/*recurse=*/false)) {
-      const c10::TensorImpl* const which = item.value().unsafeGetTensorImpl();
-      const std::string name = prefix.empty() ? item.key() : cat(prefix, ".", item.key());
-      const auto owner = set.owners.find(which);
-      if (owner != set.owners.end()) {
-        view.outer = true;
-        if (!owner->second->modules.contains(&inner))
-          view.wrong = tied_apart(name, set.group);
-      } else if (seen.insert(which).second) {
-        view.parameters.push_back(item.value());
-        view.names.push_back(name);
-      }
-    }
+    const std::string before = prefix.empty() ? "" : cat(prefix, ".");
+    for (const auto& item : inner.named_parameters(/*recurse=*/false))
+      look_at(inner, {cat(before, item.key()), item.value()});
   });
   const auto has_it = [&](const auto& unit) {
     return unit->modules.contains(&module);
