@@ -107,9 +107,11 @@ int set_lock(const Fd& file, short type) {
 
 }  // namespace
 
+// A full disk may have cut a note off anywhere. Another program's number ends its line.
 bool is_lock_note(const std::string& text) {
   const std::vector<std::string> words = words_of_note(text);
-  return parse_int(words[kPid]).has_value() && !words[kHost].empty();
+  const bool is_cut_off = !text.ends_with('\n');
+  return parse_int(words[kPid]).has_value() && (!words[kHost].empty() || is_cut_off);
 }
 
 FolderLock::FolderLock(FolderClaim claim)

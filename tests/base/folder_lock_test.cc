@@ -6,10 +6,13 @@
 #include <atomic>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "muster/base/error.h"
+#include "muster/base/fd.h"
 #include "muster/base/units.h"
 #include "tests/device/scratch.h"
 
@@ -95,6 +98,28 @@ TEST(FolderLock, WhatCannotBeLockedIsSaid) {
   const ScratchFolder folder;
   std::filesystem::create_directory(folder.path() + "/" + kFolderLock);
   EXPECT_EQ(FolderLock(folder.path(), "a").why_not(), "Is a directory");
+}
+
+// A full disk cuts it off.
+TEST(FolderLock, ANoteThatIsCutOffAnywhereIsItsOwn) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/" + kFolderLock;
+  std::optional<FolderLock> lock(std::in_place, folder.path(), "a");
+  const std::string note = read_file(path);
+  lock.reset();
+  ASSERT_NE(note, "");
+  for (size_t length = 0; length <= note.size(); ++length) {
+    std::ofstream(path, std::ios::trunc) << note.substr(0, length);
+    EXPECT_EQ(error_of_lock(folder.path(), "a"), "") << length;
+  }
+}
+
+TEST(FolderLock, AnotherProgramsFileIsRefused) {
+  const ScratchFolder folder;
+  for (const std::string text : {"4711\n", "locked by hand", "{}"}) {
+    std::ofstream(folder.path() + "/" + kFolderLock, std::ios::trunc) << text;
+    EXPECT_THAT(error_of_lock(folder.path(), "a"), HasSubstr("another program's file")) << text;
+  }
 }
 
 TEST(FolderLock, AFolderThatWasRemovedIsMadeAgain) {
