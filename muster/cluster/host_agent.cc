@@ -32,8 +32,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kTakeLeave{5};
-constexpr const char* kCommandKey = "command";
-constexpr size_t kMostOfCommand = 4096;  // bytes
+constexpr const char* kProgramKey = "program";
 
 // The machine as far as the job needs to know it, under the name that the job gives it.
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
@@ -48,21 +47,23 @@ Secret ranks_secret(const HostRendezvous& rendezvous) {
   return rendezvous.secret.empty() ? Secret() : rendezvous.secret.derive("ranks");
 }
 
-// The program with its arguments. Where it lies may differ between hosts.
-std::string command_of(const LaunchOptions& options) {
-  std::vector<std::string> words = options.argv;
-  words.at(0) = std::filesystem::path(words.at(0)).filename().string();
-  return shell_command(words).substr(0, kMostOfCommand);
+// The program, or the script that it runs, without its folder: that and the arguments may differ
+// between the hosts of a job.
+std::string program_of(const LaunchOptions& options) {
+  const std::vector<std::string>& words = options.argv;
+  const bool runs_script = words.size() > 1 && words[1].ends_with(".py");
+  return std::filesystem::path(words.at(runs_script ? 1 : 0)).filename().string();
 }
 
-// Two jobs of one address become one where neither has a name. Whoever comes with another command
-// than the first is told.
-void tell_other_command(const LaunchOptions& options, const ClusterOptions& cluster, Store& store) {
-  const bool is_named = cluster.remote || !cluster.rendezvous_file.empty() || cluster.job != "none";
+// Two jobs of one address become one where neither has a name, nor its hosts numbers. Whoever
+// comes with another program than the first is told.
+void tell_other_program(const LaunchOptions& options, const ClusterOptions& cluster, Store& store) {
+  const bool is_named = cluster.remote || cluster.node_rank || !cluster.rendezvous_file.empty() ||
+                        cluster.job != "none";
   if (is_named)
     return;
-  const std::string ours = command_of(options);
-  const std::string first = store.compare_set(kCommandKey, "", ours);
+  const std::string ours = program_of(options);
+  const std::string first = store.compare_set(kProgramKey, "", ours);
   if (first == ours)
     return;
   log(LogLevel::warn,
@@ -89,7 +90,7 @@ HostAgent::HostAgent(const LaunchOptions& options,
       ranks_(RankRendezvousOptions{.address = rendezvous_.address,
                                    .secret = ranks_secret(rendezvous_),
                                    .no_auth = rendezvous_.secret.empty()}) {
-  tell_other_command(options_, cluster_, *rendezvous_.store);
+  tell_other_program(options_, cluster_, *rendezvous_.store);
   if (rendezvous_.server)
     coordinate(false);
   member_ = std::make_unique<Member>(
