@@ -64,8 +64,10 @@ std::string shell_command(const std::vector<std::string>& words) {
 
 std::string advice_for_shell(int exit_code) {
   constexpr std::pair<int, const char*> kAdvice[] = {
-      {126, "muster cannot be executed there; name one that can with --remote-muster PATH"},
-      {127, "muster is not at that path there; name it with --remote-muster PATH"}};
+      {126, "muster cannot be executed there (--remote-muster PATH names another), or the program"},
+      {127,
+       "muster is not at that path there (--remote-muster PATH names it), or the program is "
+       "missing"}};
   return lookup(kAdvice, exit_code, "");
 }
 

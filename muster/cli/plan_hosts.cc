@@ -63,13 +63,14 @@ std::string answer_of(const HostSpec& host,
     return output_of_shell(cat("timeout --foreground ", kAnswerWithinSeconds, " ", command),
                            host.name);
   } catch (const ShellFailed& failed) {
-    constexpr int kTimeIsOver = 124;  // timeout's
-    const std::string by_hand =
-        ssh.empty() ? "check that `muster devices` works here" : advice_for_ssh(ssh, host.name);
-    fail_without_answer(
-        host,
-        failed.exit_code() == kTimeIsOver ? "none" : cat("exit code ", failed.exit_code()),
-        text_or(advice_for_shell(failed.exit_code()), by_hand));
+    constexpr int kTimeIsOver = 124;      // timeout's
+    const int code = failed.exit_code();  // -1: a signal
+    const std::string got = code < 0 ? "a signal" : cat("exit code ", code);
+    fail_without_answer(host,
+                        code == kTimeIsOver ? "none" : got,
+                        ssh.empty()
+                            ? "check that `muster devices` works here"
+                            : text_or(advice_for_shell(code), advice_for_ssh(ssh, host.name)));
   }
 }
 

@@ -304,7 +304,9 @@ class RemoteJob {
                                  has_joined ? "" : too_early);
     if (is_end_of_ssh)
       return cat(what, "; ", advice_for_ssh(remote_.ssh, agent.host.name));
-    return has_joined ? what : what + framed("; ", advice_for_shell(exit.exit_code));
+    const bool is_elsewhere = !agent.address.empty();
+    return has_joined || !is_elsewhere ? what
+                                       : what + framed("; ", advice_for_shell(exit.exit_code));
   }
 
   // The first stop signal ends the job by its coordinator, so that all hosts end their ranks.

@@ -70,8 +70,8 @@ class Ssh(HostsCase):
         flags = ("--remote-muster", "/opt/none/muster")
         code, _, err = self.run_on("b:1", "true", flags=flags)
         self.assertEqual(code, 127, err)
-        self.assertIn("host b: its agent ended with exit code 127 before it had joined; muster is not at that path there; "
-                      "name it with --remote-muster PATH", err)
+        self.assertIn("host b: its agent ended with exit code 127 before it had joined; muster is not at that path there "
+                      "(--remote-muster PATH names it), or the program is missing", err)
         code, _, err = self.world["a"].run([MUSTER, "plan", "--hosts", "b:1", *flags])
         self.assertIn("got exit code 127; muster is not at that path there", err)
         code, _, err = self.run_on("10.77.0.99:1", "true", flags=("--local-addr", "10.77.0.1"))

@@ -102,7 +102,7 @@ class Answers(Remote):
         self.touch("go")
         _, err = process.communicate()
         self.assertEqual(process.returncode, 1, err)
-        self.assertIn("slow_ssh ended with exit code 127; muster is not at that path there; name it with --remote-muster PATH", err)
+        self.assertIn("slow_ssh ended with exit code 127; muster is not at that path there (--remote-muster PATH names it), or the program is missing", err)
 
 
 class Leases(Remote):
