@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -79,7 +80,8 @@ std::string joined_by_commas(const std::string& text) {
 std::vector<int> parse_map(const std::string& text) {
   const std::string expected = "GPU indices by local rank as in 3,1,0,2";
   if (!text.starts_with('@')) {
-    const bool is_file = std::filesystem::exists(text);
+    std::error_code is_too_long;  // a long list is no file's name
+    const bool is_file = std::filesystem::exists(text, is_too_long);
     const std::string next = is_file ? cat("the file of that name is --map @", text) : "";
     return parse_ranks(text, "--map", cat(expected, ", or @FILE"), next);
   }
@@ -107,15 +109,16 @@ auto map_of_command(const std::string& command) {
     const Environment told = {{"MUSTER_MAP_HOST", host.name},
                               {"MUSTER_MAP_GPUS", join(gpus, ",")},
                               {"MUSTER_MAP_RANKS", text_of(num_ranks)}};
-    const auto [answer, is_new] = answers->try_emplace(told);
-    if (is_new) {
-      answer->second =
-          parse_ranks(joined_by_commas(output_of_command(
-                          command, "--map-command", told, kAnswerOfCommand, input_of_command())),
-                      "--map-command",
-                      "a command that prints GPU indices as in 3,1,0,2");
-    }
-    return answer->second;
+    if (const auto known = answers->find(told); known != answers->end())
+      return known->second;
+    const std::string answer =
+        output_of_command(command, "--map-command", told, kAnswerOfCommand, input_of_command());
+    return answers
+        ->emplace(told,
+                  parse_ranks(joined_by_commas(answer),
+                              "--map-command",
+                              "a command that prints GPU indices as in 3,1,0,2"))
+        .first->second;
   };
 }
 

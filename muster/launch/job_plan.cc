@@ -158,8 +158,16 @@ Plan plan_around_others(const Inventory& inventory,
   const auto make_plan = [&](const BusyGpus& busy) {
     return busy.empty() ? plan : place_by(without_busy(inventory, busy), options, remembered);
   };
-  return plan_around_leases(
-      LeaseFolder({.create = false}), make_plan, {.replan = may_replan(options)});
+  try {
+    return plan_around_leases(
+        LeaseFolder({.create = false}), make_plan, {.replan = may_replan(options)});
+  } catch (const Error& error) {
+    if (!is_one_of(error.code(), ErrorCode::io, ErrorCode::failed_precondition))
+      throw;
+    Plan alone = plan;
+    alone.notes.push_back(cat("leases of other jobs cannot be read: ", error.message()));
+    return alone;
+  }
 }
 
 }  // namespace

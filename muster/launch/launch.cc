@@ -174,9 +174,9 @@ class LocalJob {
                            .failure_policy = options_.failure_policy,
                            .replacing = in_place_ ? &in_place_->rules() : nullptr};
     GroupResult result = run_local_ranks(processes_, specs, job_.inherited_fds(), rules);
+    record_->end_attempt(result.exits, result.fault);
     if (in_place_)
       in_place_->explain(result.exits);
-    record_->end_attempt(result.exits, result.fault);
     return result;
   }
 

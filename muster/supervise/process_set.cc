@@ -283,9 +283,10 @@ void ProcessSet::end_all_now() {
     kill_now();
 }
 
-// Children that are reached by other means first end what they have started elsewhere.
+// Children that are reached by other means first end what they have started elsewhere. Who asks
+// again wants an end at once.
 void ProcessSet::kill_as_asked() {
-  if (!rules_.pass_on)
+  if (!rules_.pass_on || std::exchange(has_passed_kill_on_, true))
     return kill_now();
   const auto soon = Clock::now() + rules_.kill_wait;
   deadline_ = std::min(deadline_.value_or(soon), soon);
@@ -422,6 +423,7 @@ WaitResult ProcessSet::finish() {
   phase_ = Phase::running;
   deadline_.reset();
   made_good_ = 0;
+  has_passed_kill_on_ = false;
   rules_ = {};
   return std::exchange(result_, {});
 }

@@ -185,6 +185,7 @@ class ProcessSet {
   WaitRules rules_;
   WaitResult result_;
   Phase phase_ = Phase::running;
+  bool has_passed_kill_on_ = false;
   std::optional<Clock::time_point> deadline_;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow

@@ -104,6 +104,7 @@ void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool
     log(LogLevel::info, note);
   if (dry_run)
     return write_all(STDOUT_FILENO, shown(plan, tasks, options));
+  check_replaces_nothing(run);
   begin_run_folder(run, "");
   const std::vector<std::string> jobs = submit_slurm(plan, tasks, options);
   write_all(STDOUT_FILENO,
