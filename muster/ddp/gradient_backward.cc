@@ -254,6 +254,7 @@ void GradientReducer::State::expect(Expected next) {
 
 void GradientReducer::State::expect_nothing() {
   expect(Expected::nothing);
+  awaits_in_join = false;
   local_unseen = false;
   arrivals.clear();
   graph.reset();

@@ -330,6 +330,7 @@ void GradientReducer::State::after_reduced_forward(std::vector<ForwardOutput>& o
       join_outputs(outputs);
   });
   expect(Expected::reduction);
+  awaits_in_join = join.has_value();
   arrivals.clear();
   const auto forward = model.in_training() ? steps.add_forward() : nullptr;
   watch_outputs(outputs, Expected::reduction, forward);

@@ -84,17 +84,20 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group
 
 }  // namespace
 
-// A rank without inputs runs one backward for each forward of the others, right behind it.
+// A rank without inputs runs one backward for each forward of the others, right behind it. What was
+// before join() is no matter of theirs.
 void GradientReducer::State::refuse_second_forward() {
   const std::lock_guard lock(mutex);
-  if (expected != Expected::reduction)
+  if (!awaits_in_join)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel::join: expected a backward after each forward, got "
-                  "another forward before it (rank ",
-                  group.job_rank(),
-                  "); run both in one forward of the wrapped model, on joined batches or in a "
-                  "module that calls both, or give all ranks the same number of inputs"));
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("DistributedDataParallel::join: expected a backward after each forward, got "
+          "another forward before it (rank ",
+          group.job_rank(),
+          "); run both in one forward of the wrapped model, on joined batches or in a "
+          "module that calls both, put NoGradGuard around a forward that has no backward, or "
+          "give all ranks the same number of inputs"));
 }
 
 // Meets the other ranks before a forward of this one. Returns the rank whose buffers count.
@@ -194,6 +197,7 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
     }
   } inside{state, RanksShadow(state.group.size() > 1 && !options.stop_together)};
   state.join.emplace(state.group, options);
+  state.awaits_in_join = false;
   state.say_that_trial_rests();
   try {
     body();

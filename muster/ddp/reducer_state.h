@@ -116,13 +116,14 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
 
   std::mutex mutex;  // autograd's threads write the members below
   Expected expected = Expected::nothing;
-  bool local_unseen = false;  // a local forward had no output that can be watched
-  GradientArrivals arrivals;  // of the reduced backward
-  std::weak_ptr<void> graph;  // the running one, with our callback, which keeps this object alive
-  int graph_id = -1;          // autograd's number for it; those of backwards inside it are others
-  bool begun = false;         // a reduced backward that has not ended well
-  bool accumulated = false;   // gradients here that no reduction has made equal on all ranks
-  LocalGradients local;       // the step that must not follow them
+  bool awaits_in_join = false;  // a forward of this join() has had no backward yet
+  bool local_unseen = false;    // a local forward had no output that can be watched
+  GradientArrivals arrivals;    // of the reduced backward
+  std::weak_ptr<void> graph;    // the running one, with our callback, which keeps this object alive
+  int graph_id = -1;            // autograd's number for it; those of backwards inside it are others
+  bool begun = false;           // a reduced backward that has not ended well
+  bool accumulated = false;     // gradients here that no reduction has made equal on all ranks
+  LocalGradients local;         // the step that must not follow them
   bool local_step_said = false;  // once
   bool static_graph_seen = false;
   bool order_known = false;  // of the gradients: the Reducer makes new buckets

@@ -61,7 +61,23 @@ TEST_P(JoinTest, TwoForwardsOfAStepAreRefused) {
     EXPECT_THAT(message_of(failure),
                 AllOf(HasSubstr("join: expected a backward after each forward, got another forward "
                                 "before it (rank "),
-                      HasSubstr("run both in one forward of the wrapped model")));
+                      HasSubstr("run both in one forward of the wrapped model"),
+                      HasSubstr("put NoGradGuard around a forward that has no backward")));
+}
+
+// The ranks that shadow count from join() on.
+TEST_P(JoinTest, AForwardBeforeItIsNoSecondOne) {
+  run_ranks(
+      3,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group);
+        model(batch_of(0));
+        EXPECT_EQ(model.join([&] { run_uneven_steps(group, model); }).shadowed,
+                  2 * (2 - group.rank()));
+        EXPECT_TRUE(same_parameters(group, *net));
+      },
+      backend());
 }
 
 TEST_P(JoinTest, ARankWithoutInputsShadowsTheOthersAndEndsWithTheirModel) {
