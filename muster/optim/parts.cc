@@ -56,7 +56,7 @@ class MarkedTensors {
   struct Mark {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
     int count = 0;
-    std::vector<int> numbers = {};  // of ranks or stages
+    std::vector<int> numbers = {};  // of ranks
   };
 
   std::mutex mutex_;
@@ -64,8 +64,7 @@ class MarkedTensors {
 };
 
 struct AllMarks {
-  MarkedTensors flat_parts, divided_gradients, claimed_gradients, layer_parts, stage_parameters,
-      shared_by_stages;
+  MarkedTensors flat_parts, divided_gradients, claimed_gradients, layer_parts, stage_parameters;
 };
 
 // They are never destroyed: a program may have a model or an optimizer that lives until its end.
@@ -155,18 +154,6 @@ void unmark_stage_parameters(const std::vector<at::Tensor>& parameters) {
 
 bool is_stage_parameter(const at::Tensor& parameter) {
   return marks().stage_parameters.has(parameter);
-}
-
-void mark_shared_by_stages(const at::Tensor& parameter, const std::vector<int>& stages) {
-  marks().shared_by_stages.mark({parameter}, stages);
-}
-
-void unmark_shared_by_stages(const std::vector<at::Tensor>& parameters) {
-  marks().shared_by_stages.unmark(parameters);
-}
-
-std::vector<int> stages_that_share(const at::Tensor& parameter) {
-  return marks().shared_by_stages.numbers_of(parameter);
 }
 
 }  // namespace muster::optim

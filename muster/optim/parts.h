@@ -43,10 +43,4 @@ void mark_stage_parameters(const std::vector<at::Tensor>& parameters);
 void unmark_stage_parameters(const std::vector<at::Tensor>& parameters);
 bool is_stage_parameter(const at::Tensor& parameter);
 
-// Parameters that a cut has left to these stages of a pipeline, each of which uses them.
-void mark_shared_by_stages(const at::Tensor& parameter, const std::vector<int>& stages);
-void unmark_shared_by_stages(const std::vector<at::Tensor>& parameters);
-// The stages that use the parameter; none for one that no cut has divided so.
-std::vector<int> stages_that_share(const at::Tensor& parameter);
-
 }  // namespace muster::optim

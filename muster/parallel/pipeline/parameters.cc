@@ -17,6 +17,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/optim/parts.h"
+#include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 
 namespace muster {
@@ -177,6 +178,16 @@ void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
   piece.aliases.assign(names.begin() + 1, names.end());
 }
 
+// What the cut has noted that made the module, or a module inside of it. A stage that was made by
+// hand has none, whatever was cut before.
+SharedParameters shared_parameters(torch::nn::Module& stage) {
+  SharedParameters shared;
+  for (const auto& module : stage.modules())
+    if (const auto* const cut = dynamic_cast<const CutStage*>(module.get()))
+      shared.insert(cut->shared.begin(), cut->shared.end());
+  return shared;
+}
+
 }  // namespace
 
 // It returns an empty place where no stage of this rank has the parameter.
@@ -190,7 +201,8 @@ StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::T
   return {};
 }
 
-// Each rank would train a weight of its own from the first step on.
+// Each rank would train a weight of its own from the first step on. Copies of a frozen one stay
+// equal.
 std::string untied_problem(const std::vector<PipelineStage>& stages,
                            const std::deque<TiedWeight>& tied,
                            const PipelineSchedule& schedule,
@@ -199,18 +211,21 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
     return stage < schedule.stages && schedule.rank_of(stage) != group.rank();
   };
   for (const PipelineStage& stage : stages) {
+    const SharedParameters shared = shared_parameters(*stage.module);
     for (const auto& item : stage.module->named_parameters()) {
-      const std::vector<int> users = optim::stages_that_share(item.value());
+      const auto found = shared.find(item.value().unsafeGetTensorImpl());
       const auto is_it = [&](const TiedWeight& weight) {
         return weight.parameter().is_same(item.value());
       };
-      if (std::ranges::none_of(users, is_elsewhere) || std::ranges::any_of(tied, is_it))
+      if (found == shared.end() || !item.value().requires_grad() ||
+          std::ranges::any_of(tied, is_it) ||
+          std::ranges::none_of(found->second.stages, is_elsewhere))
         continue;
       return cat(
           "expected weights that stages of several ranks share to be tied, got '",
           item.key(),
           "', which stages ",
-          join(users, ", "),
+          join(found->second.stages, ", "),
           " share, untied (rank ",
           group.job_rank(),
           "); call pipeline.tie(weight) on all ranks, for each such weight, before the first "

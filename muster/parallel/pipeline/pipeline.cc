@@ -472,8 +472,7 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
   const AgreedBatch agreed = agreement.agree(
       {.input = input,
        .target = target,
-       .problem =
-           trains && steps == 0 ? untied_problem(stages, tied, schedule, group) : std::string(),
+       .problem = trains ? untied_problem(stages, tied, schedule, group) : std::string(),
        .step = steps,
        .trains = trains,
        .reduces = given.reduce,

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
-#include <map>
+#include <memory>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -20,7 +20,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/ddp/gradient_reducer.h"
-#include "muster/optim/parts.h"
+#include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor_bytes.h"
 
 namespace muster {
@@ -169,22 +169,19 @@ size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
   return stage + 1 < cut.begins.size() ? cut.begins[stage + 1] : layers;
 }
 
-// Notes which parameters several stages have, in place of what an earlier cut has noted: a rank has
-// some of the stages, and would see no more than a parameter of its own.
-void note_shared_parameters(const std::vector<torch::nn::Sequential>& stages) {
-  std::map<const c10::TensorImpl*, std::pair<at::Tensor, std::vector<int>>> users;
+// Notes in each stage which parameters several of them have.
+void note_shared_parameters(const std::vector<std::shared_ptr<CutStage>>& stages) {
+  SharedParameters users;
   for (int stage = 0; stage < std::ssize(stages); ++stage) {
     for (const at::Tensor& parameter : distinct_parameters(*stages[stage])) {
-      auto& [tensor, its_stages] = users[parameter.unsafeGetTensorImpl()];
-      tensor = parameter;
-      its_stages.push_back(stage);
+      const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
+      const auto user = users.try_emplace(parameter.unsafeGetTensorImpl(), StagesOfParameter{weak});
+      user.first->second.stages.push_back(stage);
     }
   }
-  for (const auto& [which, user] : users) {
-    optim::unmark_shared_by_stages({user.first});
-    if (user.second.size() > 1)
-      optim::mark_shared_by_stages(user.first, user.second);
-  }
+  std::erase_if(users, [](const auto& user) { return user.second.stages.size() == 1; });
+  for (const auto& stage : stages)
+    stage->shared = users;
 }
 
 }  // namespace
@@ -303,16 +300,18 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
                                                    const StageCut& cut) {
   check_cut(cut, model->size());
   const auto names = model->named_children().keys();
-  std::vector<torch::nn::Sequential> stages;
+  std::vector<std::shared_ptr<CutStage>> stages;
   auto child = model->begin();
   for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
-    torch::nn::Sequential piece;
+    const auto piece = std::make_shared<CutStage>();
     for (size_t i = cut.begins[stage]; i < end_of(cut, stage, model->size()); ++i)
       piece->push_back(names[i], *child++);
     stages.push_back(piece);
   }
   note_shared_parameters(stages);
-  return stages;
+  return mapped(stages, [](const std::shared_ptr<torch::nn::SequentialImpl>& stage) {
+    return torch::nn::Sequential(stage);
+  });
 }
 
 // Layers are registered under their names in the model, so that its checkpoints fit.

@@ -113,5 +113,39 @@ TEST(PipelineSharedLayers, NothingIsUntiedOnOneRankNorAfterAnotherCut) {
   });
 }
 
+// Copies of a frozen weight stay equal, until they are trained.
+TEST(PipelineSharedLayers, AFrozenLayerOfTwoStagesIsRefusedOnceItIsTrained) {
+  std::vector<LayerTwice> models(2);
+  const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+    const LayerTwice& mine = models[group.rank()];
+    const auto freeze = [&](bool is_frozen) {
+      for (const at::Tensor& parameter : mine.layer->parameters())
+        parameter.requires_grad_(!is_frozen);
+    };
+    freeze(true);
+    const auto stages = cut_into_stages(mine.net, cut_at(4, {3}));
+    Pipeline pipeline(
+        {stages[group.rank()]}, group, {.schedule = one_f_one_b(2, 2), .loss = shared_layers_loss});
+    pipeline.step(torch::ones({4, 4}), torch::ones({4, 4}));
+    EXPECT_TRUE(group.rank() == 1 || mine.first->weight.grad().defined());
+    freeze(false);
+    pipeline.step(torch::ones({4, 4}), torch::ones({4, 4}));
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("got '1.weight', which stages 0, 1 share, untied"));
+}
+
+// Stages that are made by hand of layers that were cut before are no stages of that cut.
+TEST(PipelineSharedLayers, AnEarlierCutSaysNothingOfStagesMadeByHand) {
+  std::vector<LayerTwice> models(2);
+  run_ranks(2, [&](ProcessGroup& group) {
+    const LayerTwice& mine = models[group.rank()];
+    cut_into_stages(mine.net, cut_at(4, {3}));
+    const torch::nn::Sequential stage(group.rank() == 0 ? mine.first : mine.layer);
+    Pipeline pipeline({stage}, group, {.schedule = one_f_one_b(2, 2), .loss = shared_layers_loss});
+    pipeline.step(torch::ones({4, 4}), torch::ones({4, 4}));
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing
