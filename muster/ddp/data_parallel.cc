@@ -153,9 +153,11 @@ void ModelReplicas::refresh(size_t count) {
                           replicas_.back()->buffers().size() != model_->buffers().size();
   if (!copies_once_ || has_others)
     make(copies_once_ ? devices_.size() : count);
+  has_ties_ |= !assigned_members(*model_).empty();
   for (size_t i = 1; i < count; ++i) {
     copy_modes(*model_, *replicas_[i]);
-    copy_member_ties(*model_, *replicas_[i], devices_[i]);
+    if (has_ties_)
+      copy_member_ties(*model_, *replicas_[i], devices_[i]);
     copy_buffers(*model_, *replicas_[i], devices_[i]);
     if (!model_->parameters().empty())
       link_parameters(*model_, *replicas_[i], devices_[i]);

@@ -70,6 +70,7 @@ class ModelReplicas {
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<c10::Device> devices_;
   bool copies_once_;
+  bool has_ties_ = false;  // a member of a layer was assigned, now or before
   bool was_compared_ = false;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;  // the model first
 };

@@ -33,6 +33,11 @@ std::vector<LayerMember> members_of_layer(Layer& layer) {
                {"v_proj_weight", &layer.v_proj_weight},
                {"bias_k", &layer.bias_k},
                {"bias_v", &layer.bias_v}};
+  if constexpr (requires { layer.weight_ih; })
+    members = {{"weight_ih", &layer.weight_ih},
+               {"weight_hh", &layer.weight_hh},
+               {"bias_ih", &layer.bias_ih},
+               {"bias_hh", &layer.bias_hh}};
   return members;
 }
 
@@ -42,8 +47,9 @@ std::vector<LayerMember> members_of_one_of(torch::nn::Module& module) {
   const auto look_for = [&](auto* layer) {
     if (layer != nullptr)
       members = members_of_layer(*layer);
+    return layer != nullptr;
   };
-  (look_for(dynamic_cast<Layers*>(&module)), ...);
+  static_cast<void>((look_for(dynamic_cast<Layers*>(&module)) || ...));
   return members;
 }
 
@@ -67,6 +73,9 @@ std::vector<LayerMember> members_of(torch::nn::Module& module) {
                            torch::nn::LayerNormImpl,
                            torch::nn::GroupNormImpl,
                            torch::nn::PReLUImpl,
+                           torch::nn::RNNCellImpl,
+                           torch::nn::LSTMCellImpl,
+                           torch::nn::GRUCellImpl,
                            torch::nn::MultiheadAttentionImpl>(module);
 }
 

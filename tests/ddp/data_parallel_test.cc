@@ -274,6 +274,40 @@ TEST(DataParallel, KeepsTiesByAssignmentOfMembers) {
   }
 }
 
+// Cells of a kind with one recurrent weight.
+template <class Cell>
+struct TiedCells : torch::nn::Cloneable<TiedCells<Cell>> {
+  void reset() override {
+    one = this->register_module("one", Cell(4, 4));
+    other = this->register_module("other", Cell(4, 4));
+  }
+  TiedCells() { TiedCells::reset(); }
+  static at::Tensor state_of(const at::Tensor& output) { return output; }
+  static at::Tensor state_of(const std::tuple<at::Tensor, at::Tensor>& output) {
+    return std::get<0>(output);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return state_of(other->forward(x)) + state_of(one->forward(x));
+  }
+  Cell one{nullptr}, other{nullptr};
+};
+
+template <class Cell>
+void expect_tied_cells() {
+  torch::manual_seed(5);
+  torch::nn::ModuleHolder<TiedCells<Cell>> net;
+  net->other->weight_ih = net->one->weight_ih;
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  EXPECT_TRUE(model(x).allclose(net->forward(x), 1e-5, 1e-6));
+}
+
+TEST(DataParallel, KeepsTiesOfRecurrentCells) {
+  expect_tied_cells<torch::nn::RNNCell>();
+  expect_tied_cells<torch::nn::LSTMCell>();
+  expect_tied_cells<torch::nn::GRUCell>();
+}
+
 // A class of one's own, whose members nobody knows but itself.
 struct OwnHeadImpl : torch::nn::Cloneable<OwnHeadImpl> {
   void reset() override { weight = register_parameter("weight", torch::ones({6, 4})); }
