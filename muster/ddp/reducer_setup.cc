@@ -75,25 +75,12 @@ std::vector<size_t> first_limits(size_t first_cap, size_t cap, bool finds_unused
   return {first_cap, cap};
 }
 
-}  // namespace
-
-// Shared memory is the only backend that has such memory.
-BucketsInBackendMemory::BucketsInBackendMemory(const ProcessGroup& group)
-    : active_(group.backend().starts_with("shm")) {
-  if (active_)
-    BackendMemoryUsers::instance().enter();
-}
-
-BucketsInBackendMemory::~BucketsInBackendMemory() {
-  if (active_)
-    BackendMemoryUsers::instance().leave();
-}
-
-namespace {
-
-// Both would take each gradient, and what FullySharded has divided has no memory besides.
+// Both would take each gradient, and what FullySharded has divided has no memory besides. A frozen
+// parameter with memory has no gradient that both could take.
 void check_gradient_is_whole(const NamedTensor& parameter, const ProcessGroup& group) {
-  if (!optim::has_divided_gradient(parameter.tensor))
+  const at::Tensor& tensor = parameter.tensor;
+  if (!optim::has_divided_gradient(tensor) ||
+      (!tensor.requires_grad() && tensor.storage().nbytes() > 0))
     return;
   throw Error(
       ErrorCode::invalid_argument,
@@ -107,6 +94,18 @@ void check_gradient_is_whole(const NamedTensor& parameter, const ProcessGroup& g
 }
 
 }  // namespace
+
+// Shared memory is the only backend that has such memory.
+BucketsInBackendMemory::BucketsInBackendMemory(const ProcessGroup& group)
+    : active_(group.backend().starts_with("shm")) {
+  if (active_)
+    BackendMemoryUsers::instance().enter();
+}
+
+BucketsInBackendMemory::~BucketsInBackendMemory() {
+  if (active_)
+    BackendMemoryUsers::instance().leave();
+}
 
 // device_ids are Python's: a rank may give its own device there, and no other. On the CPU
 // `ctx.device().index()` is -1, so that the same line is right on every machine.

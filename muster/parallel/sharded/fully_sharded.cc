@@ -48,7 +48,8 @@ void FullyShardedForward::rethrow(const c10::Error& error) const {
                   "module, got a look at others, which have no memory meanwhile (rank ",
                   unit_->group.job_rank(),
                   "); call wrapped modules by what wrap() returned, and wrap in one module what "
-                  "shares a weight, also by an assigned member (head->weight = embed->weight)"));
+                  "shares a weight, also by an assigned member (head->weight = embed->weight): ",
+                  error.what_without_backtrace()));
 }
 
 void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {

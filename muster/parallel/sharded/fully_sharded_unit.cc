@@ -70,33 +70,6 @@ void refuse_write(c10::StorageImpl*) {
               "a change while they have no memory; give optimizers sharded.parameters()");
 }
 
-}  // namespace
-
-std::vector<LeftMemory> memory_of_parameters(const std::vector<at::Tensor>& parameters) {
-  std::vector<LeftMemory> memory;
-  for (const at::Tensor& parameter : parameters) {
-    const int64_t begin = parameter.storage_offset();
-    const int64_t length =
-        parameter.is_non_overlapping_and_dense() ? parameter.numel() : int64_t{1};
-    memory.push_back({.storage = parameter.storage().getWeakStorageImpl(),
-                      .begin = begin,
-                      .end = begin + length,
-                      .is_trained = parameter.requires_grad()});
-  }
-  return memory;
-}
-
-// Only a storage that somebody still has can be the parameter's.
-bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& left) {
-  const LeftMemory mine = memory_of_parameters({parameter})[0];
-  return std::ranges::any_of(left, [&](const LeftMemory& other) {
-    return !other.storage.expired() && other.storage == mine.storage && mine.begin < other.end &&
-           other.begin < mine.end && (mine.is_trained || other.is_trained);
-  });
-}
-
-namespace {
-
 std::string tied_apart(const std::string& name, const ProcessGroup& group) {
   return cat("fully sharded: expected parameters that one wrapped module alone has, got '",
              name,
@@ -126,6 +99,29 @@ std::string assigned_apart(const FullyShardedSet& set, const FullyShardedModuleV
 }
 
 }  // namespace
+
+std::vector<LeftMemory> memory_of_parameters(const std::vector<at::Tensor>& parameters) {
+  std::vector<LeftMemory> memory;
+  for (const at::Tensor& parameter : parameters) {
+    const int64_t begin = parameter.storage_offset();
+    const int64_t length =
+        parameter.is_non_overlapping_and_dense() ? parameter.numel() : int64_t{1};
+    memory.push_back({.storage = parameter.storage().getWeakStorageImpl(),
+                      .begin = begin,
+                      .end = begin + length,
+                      .is_trained = parameter.requires_grad()});
+  }
+  return memory;
+}
+
+// Only a storage that somebody still has can be the parameter's.
+bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& left) {
+  const LeftMemory mine = memory_of_parameters({parameter})[0];
+  return std::ranges::any_of(left, [&](const LeftMemory& other) {
+    return !other.storage.expired() && other.storage == mine.storage && mine.begin < other.end &&
+           other.begin < mine.end && (mine.is_trained || other.is_trained);
+  });
+}
 
 // A weight of a wrapped module that a module outside of it has too would be read without memory
 // there.

@@ -95,6 +95,21 @@ TEST(WrappedOtherwise, WhatIsGoneIsNoObstacle) {
   });
 }
 
+// A frozen parameter has no gradient that both would take.
+TEST(WrappedOtherwise, WhatAShardedOptimizerHasMayLieFrozenInADistributedDataParallel) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto judge = unwrapped_layer();
+    const Zero optimizer(judge->parameters(), 0.1, group, {.gradients = true});
+    for (const auto& parameter : judge->parameters())
+      parameter.requires_grad_(false);
+    auto maker = unwrapped_layer();
+    DistributedDataParallel model(torch::nn::Sequential(maker, judge), group);
+    model(torch::ones({2, 4})).sum().backward();
+    EXPECT_TRUE(maker->weight.grad().defined());
+    EXPECT_FALSE(judge->weight.grad().defined());
+  });
+}
+
 TEST(WrappedOtherwise, AModelOfAFullyShardedThatIsGoneIsNamed) {
   expect_on_all(
       [](ProcessGroup& group) {
@@ -171,7 +186,8 @@ TEST(WrappedOtherwise, AForwardThatReadsAnotherModulesParametersIsTold) {
       },
       AllOf(HasSubstr("expected a forward that reads parameters of its own wrapped module"),
             HasSubstr("(rank "),
-            HasSubstr("wrap in one module what shares a weight, also by an assigned member")));
+            HasSubstr("wrap in one module what shares a weight, also by an assigned member"),
+            HasSubstr("storage of size 0")));
 }
 
 // The gradient of one process, whose copy of the head's own weight nothing uses either.
