@@ -116,7 +116,7 @@ TEST(FolderLock, ANoteThatIsCutOffAnywhereIsItsOwn) {
 
 TEST(FolderLock, AnotherProgramsFileIsRefused) {
   const ScratchFolder folder;
-  for (const std::string text : {"4711\n", "locked by hand", "{}"}) {
+  for (const std::string text : {"4711\n", "locked by hand", "{}\n"}) {
     std::ofstream(folder.path() + "/" + kFolderLock, std::ios::trunc) << text;
     EXPECT_THAT(error_of_lock(folder.path(), "a"), HasSubstr("another program's file")) << text;
   }
