@@ -56,7 +56,8 @@ class TaskRunner:
             self._channel.close()
             raise
         self._places = places_of(self._server.inventory, wanted, cpu_slots)
-        hidden = why_no_gpu(self._server.inventory) if wanted is None and cpu_slots is None else ""
+        asks_for_cpus = cpu_slots is not None or os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        hidden = why_no_gpu(self._server.inventory) if wanted is None and not asks_for_cpus else ""
         if hidden:
             print(f"muster.Executor: info: {hidden}: tasks have CPU slots; see CUDA_VISIBLE_DEVICES, or `muster doctor`", file=sys.stderr, flush=True)
         for held in self._server.held:
@@ -208,6 +209,10 @@ class TaskRunner:
         failed = TaskFailed(f"task '{task.name}' {how}", devices=task.future.devices, log=task.future.log)
         self._complete(task, lambda: task.future.set_exception(failed))
 
+    def _fail_to_start(self, task: Task, share: Share, error: Exception) -> None:
+        self._places.give_back(share)
+        self._fail(task, f"could not be started: {error if isinstance(error, Error) else repr(error)}")
+
     def _complete(self, task: Task, complete: Callable[[], object]) -> None:
         with self._lock:
             if task.claim():
@@ -234,8 +239,7 @@ class TaskRunner:
             self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
                         task.environment)
         except Exception as error:
-            self._places.give_back(share)
-            self._fail(task, f"could not be started: {error if isinstance(error, Error) else repr(error)}")
+            self._fail_to_start(task, share, error)
             return
         self._running[task.number] = task
         if task.time_limit is not None:
@@ -266,9 +270,8 @@ class TaskRunner:
             try:
                 self._start_worker(share)
             except Exception as error:
-                self._places.give_back(share)
                 self._waiting.remove(task)
-                self._fail(task, f"could not be started: {error if isinstance(error, Error) else repr(error)}")
+                self._fail_to_start(task, share, error)
                 return True
         return False
 

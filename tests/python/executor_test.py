@@ -41,7 +41,7 @@ class Gpus(PackageCase):
                 with muster.Executor() as pool:
                     print(pool.submit(muster.rank).result())
             """)
-        for visible, told in (("7", True), ("1", False)):
+        for visible, told in (("7", True), ("1", False), ("", False)):
             code, out, err = self.run_script(of_one_task, CUDA_VISIBLE_DEVICES=visible)
             self.assertEqual((code, out), (0, "0\n"), err)
             self.assertEqual("info: none of 3 GPUs can be used (hidden from muster by its environment): tasks have CPU slots; see CUDA_VISIBLE_DEVICES" in err,
