@@ -53,7 +53,8 @@ def tell_samplers() -> None:
     @functools.wraps(begin)
     def begin_epoch(self: Any) -> Any:
         batches = self if self.batch_sampler is None else self.batch_sampler  # without batches, each sample is one
-        sampler, batch_size = getattr(batches, "sampler", None), getattr(batches, "batch_size", None) or 1
+        batch_size: int = 1 if batches is self else getattr(batches, "batch_size", None) or 0
+        sampler = getattr(batches, "sampler", None) if batch_size else None  # a program's own batches may have any size
         begins = getattr(sampler, "begin_batches", None)
         if begins:
             begins(batch_size, getattr(batches, "drop_last", False))
@@ -74,4 +75,4 @@ def _refuse_equal_parts(sampler: Any, batch_size: int) -> None:
         raise FailedPrecondition(
             f"DataLoader: expected muster.DistributedSampler with a batch size of {batch_size} that is this rank's share of "
             f"[{', '.join(map(str, _shares))}], got PyTorch's, with which an epoch has {min(batches)} batches on some ranks and {max(batches)} "
-            f"on others (rank {sampler.rank}); give muster.DistributedSampler(data), which divides by the shares")
+            f"on others (rank {sampler.rank}); give muster.DistributedSampler(data), which divides by the shares; put torch.no_grad() around the loop of an evaluation")

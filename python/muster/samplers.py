@@ -113,8 +113,8 @@ class _Sampler:
         """The samples of this rank, and of all, in a batch."""
         raise NotImplementedError
 
-    def _refuse_batch(self, batch: int, batches: int) -> NoReturn:
-        raise InvalidArgument(f"sampler: expected a batch of the {batches} that the epoch has given until now, got number {batch} (rank {self.rank}); "
+    def _refuse_batch(self, batch: int, batches: str) -> NoReturn:
+        raise InvalidArgument(f"sampler: expected a batch of the {batches}, got number {batch} (rank {self.rank}); "
                               "count those of the loop from 0: enumerate(loader)")
 
     def _take_global_batch(self, samples: int) -> None:
@@ -180,7 +180,7 @@ class DistributedSampler(_Sampler):
             raise InvalidArgument("sampler: expected drop_last or pad=False, got both: one cuts the tail, the other keeps it; leave one out")
         self.drop_last, self.pad = drop_last, pad
         self.shares = self._checked(shares) if shares is not None else self._launchers()
-        self._told_of_unequal = False
+        self._told_of_unequal = self._told_of_share = False
         if self.num_replicas > 1 and (self.shares or not pad):
             _loaders.tell_samplers()
 
@@ -224,7 +224,7 @@ class DistributedSampler(_Sampler):
             return 1, self.num_replicas
         parts = self._parts(batch)
         if batch < 0 or parts[self.rank] == 0:
-            self._refuse_batch(batch, -(-len(self) // self.shares[self.rank]))
+            self._refuse_batch(batch, f"{-(-len(self) // self.shares[self.rank])} of the epoch")
         return parts[self.rank], sum(parts)
 
     def _global_batch(self, batch_size: Optional[int]) -> int:
@@ -237,13 +237,21 @@ class DistributedSampler(_Sampler):
         if not torch.is_grad_enabled():
             return
         if self.shares and (batch_size != self.shares[self.rank] or drop_last):
-            raise FailedPrecondition(
+            self._refuse_or_warn(
                 f"sampler: expected batches of this rank's share, {self.shares[self.rank]} of [{', '.join(map(str, self.shares))}], and drop_last of the "
                 f"sampler alone, got a batch size of {batch_size}{' and drop_last of the loader' if drop_last else ''} (rank {self.rank}); give "
                 "batch_size=muster.batch_share(), or shares=() for as many samples on every rank; put torch.no_grad() around an evaluation")
         batches = [self._samples_of(rank) // size if drop_last else -(-self._samples_of(rank) // size)
                    for rank, size in enumerate(self.shares or [batch_size] * self.num_replicas)]
         self._warn_of_unequal(max(batches), min(batches))
+
+    def _refuse_or_warn(self, text: str) -> None:
+        """Without padding the loop may be an evaluation, which averages no gradients."""
+        if self.pad:
+            raise FailedPrecondition(text)
+        if not self._told_of_share:
+            self._told_of_share = True
+            warnings.warn(text, stacklevel=5)
 
     def _warn_of_unequal(self, most: int, least: int) -> None:
         if self.rank != 0 or most == least or self._told_of_unequal:
@@ -325,7 +333,7 @@ class CostBalancedSampler(_Sampler):
 
     def _counts(self, batch: int) -> Tuple[int, int]:
         if not 0 <= batch < len(self._given):
-            self._refuse_batch(batch, len(self._given))
+            self._refuse_batch(batch, f"{len(self._given)} that the epoch has given until now")
         return self._given[batch]
 
     def _global_batch(self, batch_size: Optional[int]) -> int:

@@ -254,8 +254,11 @@ class Shares(unittest.TestCase):
             self.assertRaisesRegex(muster.InvalidArgument, "2 shares of at least 1, one a rank, got", muster.DistributedSampler, 10, 2, 0, shares=wrong)
         sampler = muster.DistributedSampler(10, 2, 1, shares=[3, 2])
         for wrong in -1, 2:
-            self.assertRaisesRegex(muster.InvalidArgument, rf"a batch of the 2 that the epoch .*, got number {wrong} \(rank 1\)", sampler.weight, wrong)
+            self.assertRaisesRegex(muster.InvalidArgument, rf"a batch of the 2 of the epoch, got number {wrong} \(rank 1\)", sampler.weight, wrong)
         self.assertRaisesRegex(muster.FailedPrecondition, r"share, 2 of \[3, 2\], .* got a batch size of 3 \(rank 1\)", list, DataLoader(range(10), 3, sampler=sampler))
+        loader = DataLoader(range(10), 3, sampler=muster.DistributedSampler(10, 2, 1, shares=[3, 2], pad=False))
+        self.assertRegex(_told(list, loader)[0], r"share, 2 of \[3, 2\], .* got a batch size of 3 \(rank 1\)")
+        self.assertEqual(_told(list, loader), [], "once")
         self.assertEqual(muster.DistributedSampler(10, 2, 1).weight(7), 1)
         self.assertRaisesRegex(muster.FailedPrecondition, "got pad=False", muster.DistributedSampler(11, 2, 1, pad=False).weight, 0)
 
