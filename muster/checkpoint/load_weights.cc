@@ -280,15 +280,25 @@ void check_same_if_shared(const std::vector<at::Tensor>& filled,
                  "leave one out by .name");
 }
 
+// Where the file's numbers are not the model's. Of truth values each whole number is one, as 255 in
+// a mask of bytes.
+at::Tensor differing(const at::Tensor& given, const at::Tensor& values) {
+  if (values.scalar_type() != at::kBool || given.is_complex())
+    return values.to(given.scalar_type()).ne(given);
+  const at::Tensor numbers = given.to(at::kDouble);
+  return numbers.sub(numbers.trunc()).ne(0);  // an infinity becomes NaN
+}
+
 // Refuses numbers that the model's whole numbers or truth values are not: 0.5, NaN, 300 for a byte.
 void check_stays_whole(const std::string& name,
                        const at::Tensor& saved,
                        const at::Tensor& values,
                        const std::string& path) {
-  if (!at::isIntegralType(values.scalar_type(), /*includeBool=*/true))
+  const bool is_whole = at::isIntegralType(values.scalar_type(), /*includeBool=*/true);
+  if (!is_whole || saved.scalar_type() == values.scalar_type())
     return;
   const at::Tensor given = saved.cpu().expand_as(values);
-  const at::Tensor others = values.to(given.scalar_type()).ne(given);
+  const at::Tensor others = differing(given, values);
   if (!others.any().item<bool>())
     return;
   refuse_weights(cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),

@@ -5,10 +5,12 @@
 #include <torch/nn/module.h>
 
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
@@ -23,6 +25,37 @@ std::vector<std::pair<std::string, at::Tensor>> named_tensors_of(const torch::nn
   return tensors;
 }
 
+// Whether a walk over the modules meets these tensors and no others, in this order. No name is made
+// of a tensor, so a training may ask in every step.
+bool meets_only(const torch::nn::Module& model,
+                const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  size_t met = 0;
+  bool is_same = true;
+  const auto meet = [&](const auto& named) {
+    for (const auto& item : named) {
+      is_same = is_same && met < tensors.size() && tensors[met].second.is_same(item.value());
+      ++met;
+    }
+  };
+  model.apply([&](const torch::nn::Module& each) { meet(each.named_parameters(false)); });
+  model.apply([&](const torch::nn::Module& each) { meet(each.named_buffers(false)); });
+  return is_same && met == tensors.size();
+}
+
+// A buffer that the model computes anew, such as a table of a first forward, need not be saved.
+void warn_of_buffer(const char* owner, const std::string& name, const char* made) {
+  static std::once_flag told;
+  std::call_once(told, [&] {
+    log(LogLevel::warn,
+        cat(owner,
+            ": expected a model without other buffers than it had, got '",
+            name,
+            "' too, which is not saved; register it before ",
+            made,
+            " made, unless the model makes it anew"));
+  });
+}
+
 }  // namespace
 
 TensorsOfModel::TensorsOfModel(const torch::nn::Module& model)
@@ -30,7 +63,7 @@ TensorsOfModel::TensorsOfModel(const torch::nn::Module& model)
 
 void TensorsOfModel::require_same(const char* owner, const char* made) const {
   const auto model = model_.lock();
-  if (!model)
+  if (!model || meets_only(*model, tensors_))
     return;
   const auto now = mapped_to<std::map<std::string, at::Tensor>>(
       named_tensors_of(*model), [](const auto& item) { return item; });
@@ -57,12 +90,15 @@ void TensorsOfModel::require_no_others(const char* owner, const char* made) cons
     return;
   const auto known =
       mapped_to<std::set<std::string>>(tensors_, [](const auto& item) { return item.first; });
-  for (const auto& [name, tensor] : named_tensors_of(*model)) {
+  for (const std::string& name : model->named_buffers().keys())
+    if (!known.contains(name))
+      warn_of_buffer(owner, name, made);
+  for (const std::string& name : model->named_parameters().keys()) {
     if (known.contains(name))
       continue;
     throw Error(ErrorCode::failed_precondition,
                 cat(owner,
-                    ": expected a model without other parameters and buffers than it had, got '",
+                    ": expected a model without other parameters than it had, got '",
                     name,
                     "' too; register it before ",
                     made,

@@ -28,7 +28,7 @@ class TensorsOfModel {
   // Nothing is known of a model that is gone, or was never shared. Throws: failed_precondition if
   // the model has another tensor, or none, in a place of before.
   void require_same(const char* owner, const char* made) const;
-  // Throws: the same too if the model has more tensors than before.
+  // Throws: the same too if the model has more parameters than before. Warns once of more buffers.
   void require_no_others(const char* owner, const char* made) const;
 
  private:

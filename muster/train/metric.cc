@@ -8,11 +8,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <limits>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/saved_state.h"
 #include "muster/train/device_copy.h"
@@ -58,6 +60,17 @@ constexpr int64_t kNoClass = std::numeric_limits<int64_t>::min();
 at::Tensor likeliest_classes(const at::Tensor& logits) {
   const at::Tensor best = logits.argmax(-1, /*keepdim=*/true);
   return best.masked_fill(logits.gather(-1, best).isnan(), kNoClass).squeeze(-1);
+}
+
+// A model that has become NaN in an evaluation need not end the training.
+void warn_of_nan(double predictions) {
+  static std::once_flag told;
+  std::call_once(told, [&] {
+    log(LogLevel::warn,
+        cat("confusion matrix: expected logits that are numbers, got NaN for ",
+            predictions,
+            " labels on all ranks, which are left out; see where the model becomes NaN"));
+  });
 }
 
 // The class of each label: that of the largest logit where logits are given.
@@ -190,9 +203,9 @@ double Accuracy::count() const {
   return sums()[1].item<double>();
 }
 
-// The last sum counts what is out of range.
+// Behind the matrix one sum counts what is out of range, and one the predictions that are NaN.
 ConfusionMatrix::ConfusionMatrix(int64_t classes, std::optional<int64_t> ignore_index)
-    : SumMetric({classes * classes + 1}), classes_(classes), ignore_index_(ignore_index) {
+    : SumMetric({classes * classes + 2}), classes_(classes), ignore_index_(ignore_index) {
   if (classes < 1)
     refuse_addition("confusion matrix",
                     cat("1 class or more, got ", classes, "; give their number"));
@@ -207,16 +220,19 @@ void ConfusionMatrix::add(const at::Tensor& predicted, const at::Tensor& labels)
       predicted_classes(predicted, labels, classes_).reshape({-1}).to(at::kLong);
   const at::Tensor rows = labels.reshape({-1}).to(at::kLong);
   const at::Tensor counts = counted(rows, ignore_index_);
+  const int64_t outside = classes_ * classes_;
+  const at::Tensor is_nan = in_range(rows).logical_and(columns.eq(kNoClass));
   const at::Tensor fits = in_range(rows).logical_and(in_range(columns));
-  const int64_t last = classes_ * classes_;
-  const at::Tensor place = at::where(fits, rows * classes_ + columns, at::full_like(rows, last));
-  at::Tensor sums = at::zeros({last + 1}, counts.options().dtype(at::kDouble));
+  const at::Tensor place = at::where(fits, rows * classes_ + columns, is_nan + outside);
+  at::Tensor sums = at::zeros({outside + 2}, counts.options().dtype(at::kDouble));
   add_sums(sums.scatter_add_(0, place, counts.to(at::kDouble)));
 }
 
 void ConfusionMatrix::reduce(ProcessGroup& group) {
   SumMetric::reduce(group);
-  const auto outside = sums()[-1].item<double>();
+  const auto outside = sums()[-2].item<double>(), unknown = sums()[-1].item<double>();
+  if (group.rank() == 0 && unknown > 0)
+    warn_of_nan(unknown);
   if (outside == 0)
     return;
   refuse_addition("confusion matrix",
@@ -224,8 +240,7 @@ void ConfusionMatrix::reduce(ProcessGroup& group) {
                       classes_ - 1,
                       ", got ",
                       outside,
-                      " pairs with others on all ranks; give more classes, or the ignore_index, "
-                      "and see whether logits are NaN"));
+                      " pairs with others on all ranks; give more classes, or the ignore_index"));
 }
 
 at::Tensor ConfusionMatrix::value() const {

@@ -114,7 +114,8 @@ class ConfusionMatrix : public SumMetric {
   // `predicted` has logits or classes. Shapes: logits […, classes], classes […], labels […].
   // Throws: invalid_argument for others.
   void add(const at::Tensor& predicted, const at::Tensor& labels);
-  // Throws: also invalid_argument, on every rank, if classes were out of range or logits NaN.
+  // Leaves out labels of logits that are NaN, and warns once. Throws: also invalid_argument, on
+  // every rank, if classes were out of range.
   void reduce(ProcessGroup& group) override;
 
   // A row for each label, a column for each prediction. Shapes: [classes, classes] int64, on the

@@ -23,7 +23,7 @@ class Settings(NamedTuple):
     """What init() can be asked for, as it is in effect."""
 
     backend: Mapping[str, str]  # by type of device
-    timeout: Optional[timedelta]  # None: the program has made the group itself, and knows
+    timeout: Optional[timedelta]  # None: the program has made the group itself, and knows, so none is compared
     surplus: str
     all_own_gpus: bool
 
@@ -75,11 +75,11 @@ def refuse_others(joined: Joined, backend: Optional[str], timeout: Union[None, f
     asked = _by_device(_backend_name(backend, joined.device, made.all_own_gpus)) if backend else {}
     has_backend = joined.device.type in asked and all(made.backend.get(device, name) == name for device, name in asked.items())
     for name, told, is_so, has in (("backend", backend, has_backend, ",".join(f"{device}:{one}" for device, one in made.backend.items())),
-                                   ("timeout", timeout, _limit(timeout, facts) == made.timeout, made.timeout),
+                                   ("timeout", timeout, _limit(timeout, facts) == made.timeout or made.timeout is None, made.timeout),
                                    ("surplus", surplus, _surplus(surplus) == made.surplus, made.surplus)):
         if told is not None and not is_so:
             whose, instead = _HAS[joined.owns_group]
-            raise FailedPrecondition(f"muster.init: expected {name} as {whose} ({has or 'its own'}), got {told!r} (rank {facts['rank']}); {instead}")
+            raise FailedPrecondition(f"muster.init: expected {name} as {whose} ({has}), got {told!r} (rank {facts['rank']}); {instead}")
 
 
 # Who has made the group, and what to do instead, by whether it was init().

@@ -94,6 +94,8 @@ TEST_F(LoadWeights, NumbersThatWholeNumbersAreNotAreNamed) {
   load(steps, mask);
   load(torch::tensor({3, 7}), torch::tensor({1, 0}, torch::kByte));
   EXPECT_TRUE(net.named_buffers()["steps"].equal(torch::tensor({3, 7}, torch::kInt)));
+  load(steps, torch::tensor({0, 255}, torch::kByte));
+  EXPECT_TRUE(net.named_buffers()["mask"].equal(torch::tensor({false, true})));
   EXPECT_THAT(message(torch::tensor({3.0, 7.5}), mask),
               AllOf(HasSubstr("expected numbers that Int has for 'steps'"),
                     HasSubstr("got 7.5, which becomes 7 in it")));
@@ -102,6 +104,7 @@ TEST_F(LoadWeights, NumbersThatWholeNumbersAreNotAreNamed) {
               HasSubstr("which becomes 5 in it"));
   EXPECT_THAT(message(steps, torch::tensor({0.5, 0.0})),
               HasSubstr("expected numbers that Bool has for 'mask'"));
+  EXPECT_THAT(message(steps, mask / torch::zeros({2})), HasSubstr("that Bool has for 'mask'"));
   EXPECT_THAT(message(torch::zeros({2}, torch::kComplexFloat), mask),
               HasSubstr("expected real numbers for 'steps'"));
 }

@@ -57,9 +57,8 @@ if sys.argv[1:] == ["ask others"]:
     must_refuse("muster.init: expected a timeout above 0, in seconds or as a timedelta, got '60'; correct it", timeout="60")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     must_refuse("expected backend as the program's own group has it (cpu:gloo,cuda:gloo), got 'muster' (rank 0); give it to init_process_group", backend="muster")
-    must_refuse("expected timeout as the program's own group has it (its own), got 60 (rank 0); give it to init_process_group, or leave", timeout=60)
-    muster.init(backend="gloo")
-    must_refuse("expected timeout as the program's own group has it", timeout=60)
+    muster.init(backend="gloo", timeout=60)
+    muster.init(timeout=90)  # the program's own group keeps its own
     muster.init().close()
     dist.destroy_process_group()
     ctx = muster.init(timeout=90)
@@ -228,6 +227,14 @@ def shares():
         with torch.no_grad():
             list(loader)
     assert len(list(DataLoader(range(13), batch_size=4, sampler=muster.DistributedSampler(13, shares=())))) == 2
+
+    class OwnBatches:
+        sampler = DistributedSampler(range(13))
+
+        def __iter__(self):
+            return iter([[0, 1, 2], [3]])
+
+    assert len(list(DataLoader(range(13), batch_sampler=OwnBatches()))) == 2
     print(f"rank {ctx.rank} of {ctx.world_size}: ok")
 
 

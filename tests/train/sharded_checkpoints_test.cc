@@ -602,6 +602,11 @@ TEST(ShardedCheckpoints, PiecesOfAReplacedModuleAreRefusedOnEveryRank) {
   };
   EXPECT_THAT(refusal(add, whole), HasSubstr("got 'scale' too; register it before the pieces are"));
   EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
+  const auto make_table = [](UpDown& net) {
+    net->register_buffer("table", torch::ones({2}));
+  };
+  EXPECT_EQ(refusal(make_table, whole), "");  // as a module's first forward does
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-1"));
 }
 
 // What DistributedDataParallel would spread at the next forward is what is saved.
