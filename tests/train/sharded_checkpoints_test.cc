@@ -602,10 +602,18 @@ TEST(ShardedCheckpoints, PiecesOfAReplacedModuleAreRefusedOnEveryRank) {
   };
   EXPECT_THAT(refusal(add, whole), HasSubstr("got 'scale' too; register it before the pieces are"));
   EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
-  const auto make_table = [](UpDown& net) {
+}
+
+// As a table that a first forward makes.
+TEST(ShardedCheckpoints, ABufferThatCameLaterDoesNotEndASave) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(3);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", whole_pieces(*net));
     net->register_buffer("table", torch::ones({2}));
-  };
-  EXPECT_EQ(refusal(make_table, whole), "");  // as a module's first forward does
+    checkpoints.save(1);
+  });
   EXPECT_TRUE(std::filesystem::exists(folder / "step-1"));
 }
 
