@@ -110,7 +110,7 @@ int set_lock(const Fd& file, short type) {
 // A full disk may have cut a note off anywhere: then no line end follows.
 bool is_lock_note(const std::string& text) {
   const std::vector<std::string> words = words_of_note(text);
-  const bool is_cut_off = !text.ends_with('\n');
+  const bool is_cut_off = !text.empty() && !text.ends_with('\n');
   const bool has_pid = parse_int(words[kPid]).has_value();
   return words[kHost].empty() ? is_cut_off && (has_pid || words[kPid].empty()) : has_pid;
 }
