@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <mutex>
 #include <numeric>
 #include <ranges>
 #include <string>
@@ -478,11 +479,40 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
   lost_ = 0;
 }
 
+namespace {
+
+// Takes the step off the end of each rank's message. Where ranks are at different ones, rank 0 says
+// so once: the line has means over both.
+void take_steps(std::vector<std::string>& messages, int64_t step, bool is_main) {
+  static std::once_flag told;
+  for (size_t rank = 0; rank < messages.size(); ++rank) {
+    std::string& message = messages[rank];
+    int64_t theirs = 0;
+    std::memcpy(&theirs, message.data() + message.size() - sizeof(theirs), sizeof(theirs));
+    message.resize(message.size() - sizeof(theirs));
+    if (is_main && theirs != step)
+      std::call_once(told, [&] {
+        log(LogLevel::warn,
+            cat("metrics: expected all ranks at one step, got ",
+                step,
+                " on rank 0 and ",
+                theirs,
+                " on rank ",
+                rank,
+                "; the line has the means over both: write on every rank in the same steps"));
+      });
+  }
+}
+
+}  // namespace
+
 // Every rank takes part in the exchange and gets the numbers; rank 0 alone writes.
 MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   check_extra(extra);
   fetch();
-  const auto messages = group_.all_gather_bytes(message(), "of metrics");
+  const std::string own(reinterpret_cast<const char*>(&step), sizeof(step));
+  auto messages = group_.all_gather_bytes(message() + own, "of metrics");
+  take_steps(messages, step, group_.rank() == 0);
   const auto added = totals(messages);
   MetricValues::Pairs values;
   for (const std::string& name : order_) {

@@ -152,6 +152,20 @@ TEST(TrainMetrics, NamesThatDifferAreAnErrorOnEveryRank) {
   }
 }
 
+TEST(TrainMetrics, RanksAtDifferentStepsAreToldOnce) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(3, [](ProcessGroup& group) {
+    Metrics metrics(group, {});
+    for (int64_t step = 1; step <= 2; ++step) {
+      metrics.mean("loss", 1.0, 1);
+      metrics.write(group.rank() == 2 ? 10 * step : step);
+    }
+  });
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, ::testing::HasSubstr("one step, got 1 on rank 0 and 10 on rank 2"));
+  EXPECT_EQ(told.find("one step, got"), told.rfind("one step, got"));
+}
+
 TEST(TrainMetrics, WhatIsNotANumberIsSeen) {
   run_ranks(2, [](ProcessGroup& group) {
     Metrics metrics(group, {});
