@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
 import program_case
@@ -217,29 +216,27 @@ class DividedInPlace(Elastic):
 
 class Stopped(Elastic):
     def stop(self, when, *argv):
-        """SIGTERM as soon as the launcher has said `when`; the output, and for how long it went on."""
+        """SIGTERM as soon as the launcher has said `when`; the exit code and the output. The grace is longer than the wait."""
         with open(f"{self.folder}/out", "w+") as out:
-            job = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run", "-n", str(RANKS), "--on-failure", "replace", ELASTIC_PROBE,
-                                    "--steps", "100000", *argv], cwd=self.folder, env=self.environment(), stdout=out, stderr=subprocess.PIPE, text=True)
+            job = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run", "-n", str(RANKS), "--on-failure", "replace",
+                                    "--shutdown-timeout", "1000", ELASTIC_PROBE, "--steps", "100000", *argv], cwd=self.folder, env=self.environment(), stdout=out, stderr=subprocess.PIPE, text=True)
             said = ""
             for line in job.stderr:
                 said += line
                 if when in line:
                     job.send_signal(signal.SIGTERM)
                     break
-            began = time.monotonic()
             said += job.communicate(timeout=100)[1]
             out.seek(0)
-            return job.returncode, out.read(), said, time.monotonic() - began
+            return job.returncode, out.read(), said
 
     def test_while_ranks_come_together_again_all_stop_after_one_step_which_is_saved(self):
         for when, kills in (("a replacement is started, the others", ("1@4",)), ("a replacement is started in 1.0s, the others", ("1@4", "0@6/1"))):
             with self.subTest(when):
-                code, out, said, seconds = self.stop(when, *self.kills(*kills))
+                code, out, said = self.stop(when, *self.kills(*kills))
                 self.assertEqual(code, 75, said)
                 self.assertRegex(said, r"stopped after step \d+, which is saved")
                 self.assertRegex(said, r"resume: step \d+ in memory")
-                self.assertLess(seconds, 25, "the grace of 30 s was not needed")
 
 
 class NotInPlace(Elastic):
