@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using torch::optim::SGD;
 using Zero2 = ShardedOptimizer<SGD>;
 
-constexpr ShardedOptimizerOptions kWithGradients{.gradients = true};
+const ShardedOptimizerOptions kWithGradients{.gradients = true};
 constexpr int64_t kPairSteps = 4;
 
 void backward_of_a_part(torch::nn::Sequential& net, const ProcessGroup& group, int64_t step) {
