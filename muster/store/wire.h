@@ -1,4 +1,4 @@
-// What a store's client and server say to each other inside a frame. Pure encoding and decoding;
+// What a store's client and server say to each other inside a frame. The functions are pure, and
 // decoding accepts exactly what encoding makes.
 #pragma once
 
@@ -43,21 +43,21 @@ struct StoreReply {
   int64_t number = 0;  // of add, num_keys, append; 0 or 1 of check, remove
 };
 
-// "get" and so on, for messages.
+// Returns "get" and so on, for errors.
 const char* to_string(StoreRequest::Operation operation);
 
 // Appends the encoding to `out`.
 void encode(const StoreRequest& request, std::string& out);
 void encode(const StoreReply& reply, std::string& out);
 
-// The values of several keys as one text.
+// Throws: io when the bytes are not one well-formed request (reply).
+StoreRequest decode_request(std::string_view bytes);
+StoreReply decode_reply(std::string_view bytes);
+
+// The values of several keys are one text. nullopt: the store has no such key.
 std::string encode_values(const std::vector<std::optional<std::string>>& values);
 
 // Throws: io when the bytes are not `count` values.
 std::vector<std::optional<std::string>> decode_values(std::string_view bytes, size_t count);
-
-// Throws: io when the bytes are not one well-formed request (reply).
-StoreRequest decode_request(std::string_view bytes);
-StoreReply decode_reply(std::string_view bytes);
 
 }  // namespace muster
