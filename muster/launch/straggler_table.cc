@@ -31,7 +31,7 @@ std::string step_time_text(double seconds) {
 // The mean over the rank's steps.
 double of_a_step(const RankTimes& rank, Category category) {
   const auto steps = static_cast<double>(std::max<int64_t>(1, rank.steps));
-  return rank.seconds[static_cast<size_t>(category)] / steps;
+  return rank.seconds[index_of(category)] / steps;
 }
 
 }  // namespace

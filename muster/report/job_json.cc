@@ -73,7 +73,7 @@ ReportJson call_json(const CallView& call) {
           {"bytes", call.bytes},
           {"begin_ns", call.begin_ns},
           {"end_ns", or_null<ReportJson>(call.end_ns)},
-          {"failed", call.state == CallView::State::failed}};
+          {"failed", call.state == CallState::failed}};
 }
 
 // A rank that still runs has worked until now, and one that was killed until its last sign.

@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 bool is_under_way(const CallView& call) {
-  return call.state == CallView::State::under_way;
+  return call.state == CallState::under_way;
 }
 
 // Returns the last call that has not ended; nullptr if all have.

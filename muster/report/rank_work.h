@@ -20,7 +20,7 @@ double seconds_between(int64_t begin_ns, int64_t end_ns);
 struct TimeShares {
   double total = 0;
   std::array<double, kActivityCategories> seconds = {};
-  double of(Category category) const { return seconds.at(static_cast<size_t>(category)); }
+  double of(Category category) const { return seconds.at(index_of(category)); }
 };
 TimeShares time_shares(const ActivityView& view, int64_t now_ns);
 

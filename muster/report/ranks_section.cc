@@ -196,9 +196,8 @@ class OperationLooks {
   std::vector<std::string> names_ = {};
 };
 
-constexpr std::pair<CallView::State, const char*> kWordsOfEnds[] = {
-    {CallView::State::failed, ", failed after "},
-    {CallView::State::under_way, ", not ended after "}};
+constexpr std::pair<CallState, const char*> kWordsOfEnds[] = {
+    {CallState::failed, ", failed after "}, {CallState::under_way, ", not ended after "}};
 
 std::string bar_title(const CallBar& bar) {
   const CallView& call = *bar.call;
@@ -219,8 +218,8 @@ std::string track_row(const RankTrack& track,
   std::string html =
       cat("<span class=\"name\">rank ", track.view->rank, "</span><div class=\"track calls\">");
   for (const CallBar& bar : track.bars) {
-    const bool is_running = goes_on && bar.call->state == CallView::State::under_way;
-    const bool is_good = is_running || bar.call->state == CallView::State::ended;
+    const bool is_running = goes_on && bar.call->state == CallState::under_way;
+    const bool is_good = is_running || bar.call->state == CallState::ended;
     html += cat("<span class=\"",
                 is_good ? looks.of(bar.call->operation) : "failed",
                 "\" style=\"left:",

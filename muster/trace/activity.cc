@@ -1,31 +1,22 @@
 // How it works: the file is mapped and every thread writes its own record, so that nobody waits for
 // anybody; a thread claims a record with its first span and gives it back at its end. A record that
-// changes is opened and closed by its number (activity_layout.h), by which readers see whether they
-// have it whole. The totals are the main thread's: each change of its category adds the time since
-// the last, and then says since when the new one is.
+// changes has its number twice (activity_layout.h), by which readers see whether they have it
+// whole. The totals are the main thread's: each change of its category adds the time since the
+// last, and then says since when the new one is.
 #include "muster/trace/activity.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 
-#include "muster/base/error.h"
-#include "muster/base/host_identity.h"
-#include "muster/base/process_status.h"
-#include "muster/base/strings.h"
+#include "muster/base/to_underlying.h"
 #include "muster/trace/activity_clock.h"
+#include "muster/trace/activity_file.h"
 #include "muster/trace/activity_record.h"
 #include "muster/trace/activity_times.h"
 #include "muster/trace/call_text.h"
@@ -38,16 +29,6 @@ namespace {
 std::atomic<uint64_t> g_serial = 0;
 
 constexpr uint32_t kInherited = kActivityCategories;
-
-// The file has an enum's number.
-template <class Enum>
-uint32_t stored_number(Enum value) {
-  return static_cast<uint32_t>(value);
-}
-
-uint32_t own_thread() {
-  return ::syscall(SYS_gettid);
-}
 
 // The calling thread's record in the Activity `serial`; given back when the thread ends.
 struct ThreadPlace {
@@ -70,14 +51,12 @@ thread_local ThreadPlace t_place;
 
 // The record is the calling thread's from now on, in no span yet.
 void begin_thread(ActivityThread& record, uint32_t thread) {
-  const uint64_t number = value_of(record.head) + 1;
-  open_record(record, number);
-  put(record.owner, thread);
-  put(record.depth, 0);
   char name[sizeof(record.name)] = {};
   ::pthread_getname_np(::pthread_self(), name, sizeof(name));
-  put_text(record.name, sizeof(record.name), name);
-  close_record(record, number);
+  const RecordChange change(record);
+  put(record.owner, thread);
+  put(record.depth, 0);
+  put_text(record.name, name);
 }
 
 // A span that was left already, with another that it was within, is not there any more.
@@ -85,42 +64,6 @@ bool is_in_span(const ActivityThread& record, const Activity::Entered& span) {
   if (record.depth <= span.depth)
     return false;
   return span.depth >= kActivityDepth || record.spans[span.depth].begin_ns == span.begin_ns;
-}
-
-// The magic comes last: with it the file is one.
-void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
-  header.bytes = sizeof(ActivityLayout);
-  header.rank = owner.rank;
-  header.world_size = owner.world_size;
-  header.attempt = owner.attempt;
-  header.main_thread = own_thread();
-  header.pid = ::getpid();
-  header.pid_namespace = static_cast<int64_t>(namespace_inode("pid"));
-  header.start_ticks = process_status(::getpid()).start_ticks();
-  ::gethostname(header.host, sizeof(header.host) - 1);
-  put_text(header.device, sizeof(header.device), owner.device.c_str());
-  header.opened_ns = activity_now();
-  header.unix_minus_monotonic_ns = nanoseconds_of(CLOCK_REALTIME) - header.opened_ns;
-  header.present = present_word(header.opened_ns, stored_number(Category::other));
-  header.loss = std::numeric_limits<double>::quiet_NaN();
-  header.version = kActivityVersion;
-  std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header.magic, kActivityMagic, sizeof(kActivityMagic));
-}
-
-// The file has all of its blocks, so that a full disk is told here and not by SIGBUS at a write.
-Fd open_activity_file(const std::string& path) {
-  Fd file = open_mapped_file("activity", path, 0);
-  // A file system without locks has none to tell two writers apart.
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error(ErrorCode::failed_precondition,
-                cat("activity: expected '",
-                    path,
-                    "' for this process alone, got another that writes to it"));
-  if (const int failed = ::posix_fallocate(file.get(), 0, sizeof(ActivityLayout)); failed != 0)
-    fail_errno(cat("activity: cannot make '", path, "' ", sizeof(ActivityLayout), " bytes long"),
-               failed);
-  return file;
 }
 
 }  // namespace
@@ -201,21 +144,22 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
     return {};
   ActivityThread& record = *own;
   const uint32_t depth = record.depth;
+  const bool is_named = depth < kActivityDepth;
   const int64_t now = activity_now();
-  const uint64_t number = record.head + 1;
-  open_record(record, number);
-  if (depth < kActivityDepth) {
-    ActivitySpan& span = record.spans[depth];
-    put_text(span.name, sizeof(span.name), name);
-    put(span.begin_ns, now);
-    put(span.category, inherits ? kInherited : stored_number(category));
-    if (t_place.is_main)
-      switch_category(category_within(record, depth + 1), now);
+  {
+    const RecordChange change(record);
+    if (is_named) {
+      ActivitySpan& span = record.spans[depth];
+      put_text(span.name, name);
+      put(span.begin_ns, now);
+      put(span.category, inherits ? kInherited : to_underlying(category));
+      if (t_place.is_main)
+        switch_category(category_within(record, depth + 1), now);
+    }
+    put(record.depth, depth + 1);
   }
-  put(record.depth, depth + 1);
-  close_record(record, number);
   const auto begin = span_begin_hook_.load(std::memory_order_relaxed);
-  if (begin != nullptr && depth < kActivityDepth)
+  if (begin != nullptr && is_named)
     begin(name);
   return {.thread = &t_place, .depth = depth, .begin_ns = now};
 }
@@ -223,34 +167,34 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
 // Spans within this one end with it, so that the hooks are called for each of them.
 void Activity::leave(const Entered& span) noexcept {
   const bool is_of_this_thread = span.thread == &t_place && t_place.serial == serial_;
-  if (!is_of_this_thread || t_place.record == nullptr)
+  if (!is_of_this_thread || t_place.record == nullptr || !is_in_span(*t_place.record, span))
     return;
   ActivityThread& record = *t_place.record;
-  if (!is_in_span(record, span))
-    return;
-  const uint64_t number = record.head + 1;
   const uint32_t deepest = std::min<uint32_t>(record.depth, kActivityDepth);
-  open_record(record, number);
-  put(record.depth, span.depth);
-  close_record(record, number);
+  {
+    const RecordChange change(record);
+    put(record.depth, span.depth);
+  }
   if (const auto end = span_end_hook_.load(std::memory_order_relaxed)) {
     for (uint32_t depth = deepest; depth > span.depth; --depth)
       end();
   }
-  if (span.depth >= kActivityDepth)
-    return;
-  const uint32_t category = category_within(record, span.depth);
+  if (span.depth < kActivityDepth)
+    tell_end(record, span.depth);
+}
+
+// The span at this depth becomes an event, and the main thread's time is that of what is around it.
+void Activity::tell_end(const ActivityThread& record, uint32_t depth) noexcept {
+  const uint32_t category = category_within(record, depth);
   TraceEventFile* const traced = events();
   const bool switches = t_place.is_main && category != category_in(value_of(file_->header.present));
   if (!switches && traced == nullptr)
     return;
   const int64_t now = activity_now();
   if (traced != nullptr) {
-    traced->add_span(record.spans[span.depth].name,
-                     category_within(record, span.depth + 1),
-                     t_place.thread,
-                     span.begin_ns,
-                     now);
+    const ActivitySpan& span = record.spans[depth];
+    traced->add_span(
+        span.name, category_within(record, depth + 1), t_place.thread, span.begin_ns, now);
   }
   if (switches)
     switch_category(category, now);
@@ -260,7 +204,7 @@ void Activity::set_category_outside(Category category) noexcept {
   const ActivityThread* const record = own_record();
   if (record == nullptr || !t_place.is_main)
     return;
-  outside_ = stored_number(category);
+  outside_ = to_underlying(category);
   switch_category(category_within(*record, record->depth), activity_now());
 }
 
@@ -292,19 +236,18 @@ uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
   ActivityCall& call = file_->ring[(number - 1) % kActivityCalls];
   if (t_place.thread == 0)
     t_place.thread = own_thread();
-  open_record(call, number);
+  const RecordChange change(call, number);
   put(call.begin_ns, activity_now());
   put(call.end_ns, 0);
   put(call.sequence, facts.sequence);
   put(call.bytes, facts.bytes);
   put(call.peer, facts.peer);
   put(call.tag, facts.tag);
-  put(call.state, stored_number(CallState::under_way));
+  put(call.state, to_underlying(CallState::under_way));
   put(call.thread, t_place.thread);
-  put_text(call.group, sizeof(call.group), facts.group);
-  put_text(call.operation, sizeof(call.operation), facts.operation);
+  put_text(call.group, facts.group);
+  put_text(call.operation, facts.operation);
   put_shape(call.what, sizeof(call.what), facts.type, facts.sizes, facts.dimensions);
-  close_record(call, number);
   return number;
 }
 
@@ -320,7 +263,7 @@ void Activity::end_call(uint64_t number, CallState state) noexcept {
     return;
   }
   const int64_t now = activity_now();
-  put(call.state, stored_number(state));
+  put(call.state, to_underlying(state));
   std::atomic_ref(call.end_ns).store(now, std::memory_order_release);
   if (traced != nullptr)
     traced->add_call(call, now);
@@ -347,9 +290,9 @@ void Activity::note_loss(double loss) noexcept {
 
 void Activity::set_software(const ActivitySoftware& software) noexcept {
   ActivityHeader& header = file_->header;
-  put_text(header.libtorch, sizeof(header.libtorch), software.libtorch.c_str());
-  put_text(header.backend, sizeof(header.backend), software.backend.c_str());
-  put_text(header.device_name, sizeof(header.device_name), software.device_name.c_str());
+  put_text(header.libtorch, software.libtorch.c_str());
+  put_text(header.backend, software.backend.c_str());
+  put_text(header.device_name, software.device_name.c_str());
 }
 
 // Readers that know the earlier path still find the file there.

@@ -17,8 +17,6 @@
 
 namespace muster {
 
-enum class CallState : uint32_t { under_way, ended, failed };
-
 // A collective, or a message to or from a `peer`.
 struct CallFacts {
   const char* group = "";
@@ -114,6 +112,7 @@ class Activity {
   ActivityThread* claim_record(uint32_t thread) noexcept;
   void switch_category(uint32_t category, int64_t now) noexcept;
   uint32_t category_within(const ActivityThread& record, uint32_t depth) const noexcept;
+  void tell_end(const ActivityThread& record, uint32_t depth) noexcept;
 
   static std::atomic<Activity*> current_;
   static std::atomic<void (*)(int64_t)> step_hook_;

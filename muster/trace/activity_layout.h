@@ -47,6 +47,8 @@ struct alignas(128) ActivityThread {
   uint64_t tail;
 };
 
+enum class CallState : uint32_t { under_way, ended, failed };
+
 struct ActivityCall {
   uint64_t head;  // 0: never used
   int64_t begin_ns;

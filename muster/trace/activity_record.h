@@ -18,15 +18,23 @@ T value_of(T& field) {
   return std::atomic_ref(field).load(std::memory_order_relaxed);
 }
 
-// A record changes only between these two calls.
+// A record changes only while one of these lives. `number` becomes the record's own.
 template <class Record>
-void open_record(Record& record, uint64_t number) {
-  put(record.tail, number);
-  std::atomic_thread_fence(std::memory_order_release);
-}
-template <class Record>
-void close_record(Record& record, uint64_t number) {
-  std::atomic_ref(record.head).store(number, std::memory_order_release);
-}
+class RecordChange {
+ public:
+  RecordChange(Record& record, uint64_t number) noexcept : record_(record), number_(number) {
+    put(record_.tail, number_);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  explicit RecordChange(Record& record) noexcept
+      : RecordChange(record, value_of(record.head) + 1) {}
+  RecordChange(const RecordChange&) = delete;
+  RecordChange& operator=(const RecordChange&) = delete;
+  ~RecordChange() { std::atomic_ref(record_.head).store(number_, std::memory_order_release); }
+
+ private:
+  Record& record_;
+  const uint64_t number_;
+};
 
 }  // namespace muster

@@ -9,8 +9,12 @@
 
 namespace muster {
 
-// As much of `text` as fits, and a zero behind it.
+// Writes as much of `text` as fits, and a zero behind it.
 void put_text(char* field, size_t size, const char* text) noexcept;
+template <size_t kSize>
+void put_text(char (&field)[kSize], const char* text) noexcept {
+  put_text(field, kSize, text);
+}
 
 // The text in a field, up to its zero or its end.
 template <size_t kSize>

@@ -204,7 +204,7 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
         Divergence::Kind::never_began, group, sequence, meeting.absent, common->second);
   std::vector<const RankPath*> ended = common->second;
   const auto rest = std::ranges::stable_partition(ended, [sequence](const RankPath* path) {
-    return path->calls.at(sequence)->state == CallView::State::ended;
+    return path->calls.at(sequence)->state == CallState::ended;
   });
   const std::vector<const RankPath*> not_ended(rest.begin(), rest.end());
   ended.erase(rest.begin(), rest.end());

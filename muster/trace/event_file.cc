@@ -63,8 +63,8 @@ TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& ac
   header_->rank = activity.rank;
   header_->world_size = activity.world_size;
   header_->pid = activity.pid;
-  put_text(header_->host, sizeof(header_->host), activity.host);
-  put_text(header_->device, sizeof(header_->device), activity.device);
+  put_text(header_->host, activity.host);
+  put_text(header_->device, activity.device);
   header_->unix_minus_monotonic_ns = activity.unix_minus_monotonic_ns;
   header_->host_uncertainty_ns = -1;
   header_->main_thread = activity.main_thread;
@@ -136,7 +136,7 @@ void TraceEventFile::add_span(const char* name,
   event->end_ns = end_ns;
   event->category = category;
   event->thread = thread;
-  put_text(event->name, sizeof(event->name), name);
+  put_text(event->name, name);
   publish(*event, EventKind::span);
 }
 
@@ -149,7 +149,7 @@ void TraceEventFile::add_call(const ActivityCall& call, int64_t end_ns) noexcept
   event->end_ns = end_ns;
   event->bytes = call.bytes;
   event->thread = call.thread;
-  put_text(event->name, sizeof(event->name), call.operation);
+  put_text(event->name, call.operation);
   put_detail(*event, call);
   publish(*event, EventKind::call);
 }
@@ -159,7 +159,7 @@ void TraceEventFile::add_thread(const char* name, uint32_t thread) noexcept {
   if (event == nullptr)
     return;
   event->thread = thread;
-  put_text(event->name, sizeof(event->name), name);
+  put_text(event->name, name);
   publish(*event, EventKind::thread_name);
 }
 

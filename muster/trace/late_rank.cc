@@ -58,7 +58,7 @@ std::string last_call_text(const ActivityView& view, int64_t now_ns) {
   const std::string which = cat(call.text(), call.group == "world" ? "" : cat(" of ", call.group));
   if (!call.end_ns)
     return cat("under way: ", which, " for ", time_between(call.begin_ns, now_ns));
-  const char* const how = call.state == CallView::State::failed ? "failed" : "ended";
+  const char* const how = call.state == CallState::failed ? "failed" : "ended";
   return cat("last ", which, ", ", how, " ", time_between(*call.end_ns, now_ns), " ago");
 }
 

@@ -355,7 +355,7 @@ std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
   std::vector<fs::path> files = files_of_all_attempts(run_dir);
   std::erase_if(files, [&](const fs::path& file) {
     const EventReader reader(file);
-    return !reader.is_good || text_in(reader.header.host) != host;
+    return !reader.is_good || readable(text_in(reader.header.host)) != host;
   });
   return files;
 }

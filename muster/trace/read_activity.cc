@@ -1,5 +1,5 @@
-// How it works: the bytes of a file (steady_copy.h) become values, each of which may be anything,
-// as somebody else may have written the file.
+// How it works: the bytes of a file (steady_copy.h) become values. Each may be anything, as
+// somebody else may have written the file.
 #include "muster/trace/read_activity.h"
 
 #include <unistd.h>
@@ -34,17 +34,9 @@ std::string text_of(const char (&field)[kSize]) {
   return readable(text_in(field));
 }
 
-// Numbers of threads and signals are ints, and not below 0.
-int count_of(uint32_t value) {
+// The value as an int that is not below 0, as the kernel's numbers of threads and signals are.
+int int_of(uint32_t value) {
   return static_cast<int>(value & INT32_MAX);
-}
-
-constexpr size_t place_of_thread(size_t i) {
-  return offsetof(ActivityLayout, threads) + i * sizeof(ActivityThread);
-}
-
-constexpr size_t place_of_call(size_t i) {
-  return offsetof(ActivityLayout, ring) + i * sizeof(ActivityCall);
 }
 
 // A number that is no category counts as other time.
@@ -52,11 +44,11 @@ Category category_of(uint32_t value) {
   return value < kActivityCategories ? static_cast<Category>(value) : Category::other;
 }
 
-// A copy: the bytes need not lie where a record could.
+// Returns a record of the array at `offset`. It is a copy, as the bytes need not be aligned.
 template <class Record>
-Record record_at(const std::string& bytes, size_t offset) {
+Record record_at(const std::string& bytes, size_t offset, size_t index = 0) {
   Record record;
-  std::memcpy(&record, bytes.data() + offset, sizeof(record));
+  std::memcpy(&record, bytes.data() + offset + index * sizeof(record), sizeof(record));
   return record;
 }
 
@@ -89,13 +81,13 @@ void check_file(const std::string& bytes, const std::string& name) {
                 cat("rank ", header.rank, " of ", header.world_size, ", attempt ", header.attempt));
 }
 
-// Nothing for a record that is nobody's, in no span or being written.
+// Returns nothing for a record that is nobody's, in no span or being written.
 std::optional<ThreadView> thread_view(const ActivityThread& record) {
   const bool is_owned = record.owner != 0 && record.owner <= INT32_MAX;
   const bool is_whole = record.head == record.tail;
   if (!is_owned || !is_whole || record.depth == 0)
     return std::nullopt;
-  ThreadView view{.thread = count_of(record.owner), .name = text_of(record.name), .spans = {}};
+  ThreadView view{.thread = int_of(record.owner), .name = text_of(record.name), .spans = {}};
   const size_t named = std::min<size_t>(record.depth, kActivityDepth);
   for (size_t i = 0; i < named; ++i) {
     const ActivitySpan& span = record.spans[i];
@@ -104,17 +96,16 @@ std::optional<ThreadView> thread_view(const ActivityThread& record) {
     view.spans.push_back(
         {.name = text_of(span.name), .category = category, .begin_ns = span.begin_ns});
   }
-  view.deeper = count_of(std::min<uint32_t>(record.depth - named, INT32_MAX));
+  view.deeper = int_of(std::min<uint32_t>(record.depth - named, INT32_MAX));
   return view;
 }
 
-// Nothing for a place that was never used, or whose record is being written. The rank says an end
-// in two words, of which a copy may have one alone: then the call is still under way.
+// Returns nothing for a place that was never used, or whose record is being written. The rank says
+// an end in two words, of which a copy may have one alone: then the call is still under way.
 std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
   const bool is_whole = record.head != 0 && record.head == record.tail;
   if (!is_whole || (record.head - 1) % kActivityCalls != place)
     return std::nullopt;
-  constexpr uint32_t kUnderWay = 0, kFailed = 2;  // of CallState
   CallView view{.number = record.head,
                 .group = text_of(record.group),
                 .operation = text_of(record.operation),
@@ -123,19 +114,20 @@ std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
                 .bytes = record.bytes,
                 .peer = record.peer,
                 .tag = record.tag,
-                .thread = count_of(record.thread),
+                .thread = int_of(record.thread),
                 .begin_ns = record.begin_ns};
-  if (record.end_ns == 0 || record.state == kUnderWay)
+  const CallState state{record.state};  // which may be none of them
+  if (record.end_ns == 0 || state == CallState::under_way)
     return view;
   view.end_ns = record.end_ns;
-  view.state = record.state == kFailed ? CallView::State::failed : CallView::State::ended;
+  view.state = state == CallState::failed ? state : CallState::ended;
   return view;
 }
 
 // The main thread comes first, and the others stay in their order.
 void read_threads(const std::string& bytes, ActivityView& view) {
   view.threads = mapped_some(std::views::iota(size_t{0}, kActivityThreads), [&](size_t i) {
-    return thread_view(record_at<ActivityThread>(bytes, place_of_thread(i)));
+    return thread_view(record_at<ActivityThread>(bytes, offsetof(ActivityLayout, threads), i));
   });
   std::ranges::stable_partition(
       view.threads, [&](const ThreadView& thread) { return thread.thread == view.main_thread; });
@@ -144,12 +136,12 @@ void read_threads(const std::string& bytes, ActivityView& view) {
 // The ring begins anywhere, so the calls are sorted by their numbers.
 void read_calls(const std::string& bytes, ActivityView& view) {
   view.calls = mapped_some(std::views::iota(size_t{0}, kActivityCalls), [&](size_t i) {
-    return call_view(record_at<ActivityCall>(bytes, place_of_call(i)), i);
+    return call_view(record_at<ActivityCall>(bytes, offsetof(ActivityLayout, ring), i), i);
   });
   std::ranges::sort(view.calls, {}, &CallView::number);
 }
 
-// The number that a file's or folder's whole name is.
+// Returns the number that a file's or folder's whole name is, or nothing.
 std::optional<int> number_of(const std::filesystem::path& path) {
   const auto value = parse_count(path.filename().string());
   const bool is_whole_name = value && cat(*value) == path.filename();
@@ -203,7 +195,7 @@ std::array<int64_t, kActivityCategories> ActivityView::totals_at(int64_t now_ns)
 std::string own_host_name() {
   char name[sizeof(ActivityHeader::host)] = {};
   ::gethostname(name, sizeof(name) - 1);
-  return name;
+  return readable(name);
 }
 
 ActivityView parse_activity(const std::string& bytes, const std::string& name) {
@@ -216,7 +208,7 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
                     .pid = header.pid,
                     .pid_namespace = header.pid_namespace,
                     .start_ticks = header.start_ticks,
-                    .stack_signal = count_of(header.stack_signal),
+                    .stack_signal = int_of(header.stack_signal),
                     .host = text_of(header.host),
                     .device = text_of(header.device),
                     .libtorch = text_of(header.libtorch),
@@ -231,7 +223,7 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
                     .category = category_of(times.category),
                     .category_since_ns = times.since_ns,
                     .totals_ns = times.totals_ns,
-                    .main_thread = count_of(header.main_thread),
+                    .main_thread = int_of(header.main_thread),
                     .threads = {},
                     .num_calls = header.calls,
                     .calls = {}};

@@ -31,7 +31,6 @@ struct ThreadView {
 };
 
 struct CallView {
-  enum class State { under_way, ended, failed };
   uint64_t number = 0;  // the rank's first is 1
   std::string group = {};
   std::string operation = {};
@@ -43,7 +42,7 @@ struct CallView {
   int thread = 0;
   int64_t begin_ns = 0;
   std::optional<int64_t> end_ns = {};
-  State state = State::under_way;
+  CallState state = CallState::under_way;
 
   std::string text() const;  // "all_reduce #41 f32[1000]", "send to 3 f32[4]"
 };
@@ -104,7 +103,7 @@ struct ActivityFile {
 std::vector<ActivityFile> activity_files(const std::string& run_dir,
                                          std::optional<int> attempt = {});
 
-// This host's name as activity files have it.
+// This host's name as ActivityView::host has it.
 std::string own_host_name();
 
 // Removes what ranks of this host have left in a folder that another job has used before. Files of

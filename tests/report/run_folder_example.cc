@@ -140,7 +140,7 @@ std::string example_metrics(int num_steps) {
 
 void put_span(
     ActivityThread& thread, uint32_t at, const char* name, Category category, int64_t begin) {
-  put_text(thread.spans[at].name, sizeof(thread.spans[at].name), name);
+  put_text(thread.spans[at].name, name);
   thread.spans[at].begin_ns = begin;
   thread.spans[at].category = static_cast<uint32_t>(category);
 }
@@ -160,8 +160,8 @@ void put_calls(ActivityLayout& file, int rank, bool fails) {
     call.bytes = 2 << 20;
     call.peer = -1;
     call.state = 1;
-    put_text(call.group, sizeof(call.group), "world");
-    put_text(call.operation, sizeof(call.operation), number % 8 == 0 ? "all_gather" : "all_reduce");
+    put_text(call.group, "world");
+    put_text(call.operation, number % 8 == 0 ? "all_gather" : "all_reduce");
     put_shape(call.what, sizeof(call.what), "f32", sizes, 2);
   }
   file.header.calls = num_calls;
@@ -187,8 +187,8 @@ std::string example_activity(int rank, double began, bool fails) {
   header.attempt = 2;
   header.main_thread = 77;
   header.pid = 4000 + rank;
-  put_text(header.host, sizeof(header.host), rank == 3 ? kMarkup : rank < 4 ? "n0" : "n1");
-  put_text(header.device, sizeof(header.device), cat("cuda:", rank % 4).c_str());
+  put_text(header.host, rank == 3 ? kMarkup : rank < 4 ? "n0" : "n1");
+  put_text(header.device, cat("cuda:", rank % 4).c_str());
   header.unix_minus_monotonic_ns = std::llround((began + 80) * 1e9) - kOpened;
   header.opened_ns = kOpened;
   header.closed_ns = fails ? 0 : kOpened + kLasts;

@@ -166,7 +166,7 @@ TEST_F(ActivityTest, CallsBeginAndEnd) {
   EXPECT_EQ(view.num_calls, 2U);
   ASSERT_THAT(view.calls, SizeIs(2));
   EXPECT_EQ(view.calls[0].text(), "all_reduce #7 f32[10, 100]");
-  EXPECT_EQ(view.calls[0].state, CallView::State::failed);
+  EXPECT_EQ(view.calls[0].state, CallState::failed);
   EXPECT_GE(*view.calls[0].end_ns, view.calls[0].begin_ns);
   EXPECT_EQ(view.calls[1].text(), "send to 3");
   EXPECT_FALSE(view.calls[1].end_ns);

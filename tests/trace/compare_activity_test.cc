@@ -36,7 +36,7 @@ class ComparedRanks {
                           .what = what,
                           .begin_ns = at - rank * kHostsClock,
                           .end_ns = at + 1 - rank * kHostsClock,
-                          .state = CallView::State::ended});
+                          .state = CallState::ended});
     return view.calls.back();
   }
   void all(int64_t sequence, const std::string& what, int64_t at = 0) {
@@ -146,7 +146,7 @@ TEST(CompareActivity, ACallThatOneNeverEnded) {
   ComparedRanks ranks(2);
   ranks.all(0, "f32[4]");
   ranks.views[1].calls[0].end_ns.reset();
-  ranks.views[1].calls[0].state = CallView::State::under_way;
+  ranks.views[1].calls[0].state = CallState::under_way;
   EXPECT_EQ(compare_activity(ranks.views).at(0).text(),
             "rank 1 never ended all_reduce #0 f32[4] of world, which rank(s) 0 ended");
 }

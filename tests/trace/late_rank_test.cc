@@ -37,7 +37,7 @@ ActivityView late_view() {
                  .what = "f32[1000]",
                  .begin_ns = 1,
                  .end_ns = kSecond,
-                 .state = CallView::State::ended}};
+                 .state = CallState::ended}};
   return view;
 }
 

@@ -171,7 +171,7 @@ TEST_F(ActivityTest, ACallWithHalfAnEndIsUnderWay) {
       [](ActivityLayout& file) { file.ring[0].state = static_cast<uint32_t>(CallState::failed); });
   for (const ActivityView& view : {ended_without_state, state_without_end}) {
     ASSERT_THAT(view.calls, SizeIs(1));
-    EXPECT_EQ(view.calls[0].state, CallView::State::under_way);
+    EXPECT_EQ(view.calls[0].state, CallState::under_way);
     EXPECT_FALSE(view.calls[0].end_ns);
   }
 }

@@ -120,9 +120,9 @@ void messages(muster::Context& ctx) {
 }
 
 void print_call(const muster::ActivityView& view, const muster::CallView& call) {
-  const char* const state = !call.end_ns                                    ? "under way"
-                            : call.state == muster::CallView::State::failed ? "failed"
-                                                                            : "ended";
+  const char* const state = !call.end_ns                              ? "under way"
+                            : call.state == muster::CallState::failed ? "failed"
+                                                                      : "ended";
   std::cout << cat("rank ",
                    view.rank,
                    " call [",
