@@ -126,8 +126,8 @@ class EntryParser {
     if (!at_digit())
       fail("how many GPUs, a number from 1");
     const size_t from = at_;
-    item_.first = number("a number");
-    if (item_.first < 1)
+    item_.count = number("a number");
+    if (item_.count < 1)
       fail_at(text_, from, "expected how many GPUs, a number from 1, got 0");
     if (at_ < end_)
       fail("nothing more after the number");

@@ -23,7 +23,7 @@ using Kind = SelectionItem::Kind;
 using Compare = SelectionItem::Compare;
 using Devices = std::vector<UsableGpu>;
 
-// The comparison is with the number as written: "=" is rarely of use.
+// Whether the value compares so with the limit, which is the number as written.
 bool compares(Compare compare, uint64_t value, uint64_t limit) {
   switch (compare) {
     case Compare::at_least:
@@ -69,9 +69,7 @@ class Resolver {
   Devices resolve() {
     left_ = filtered(usable_.gpus, [&](const UsableGpu& device) { return passes(device); });
     const std::vector<SelectionItem>& items = part_.items;
-    const bool only_narrows = std::ranges::all_of(
-        items, [](const SelectionItem& item) { return role_of(item) == Role::filter; });
-    if (only_narrows)
+    if (std::ranges::none_of(items, is_pick))
       return left_;
     std::vector<Devices> picks(items.size());  // of each item
     for (size_t i = 0; i < items.size(); ++i) {
@@ -227,18 +225,18 @@ class Resolver {
 
   // Leaves as many candidates as the entry counts.
   void shorten(const SelectionItem& item, Devices& candidates) const {
-    if (std::ssize(candidates) < item.first) {
+    if (std::ssize(candidates) < item.count) {
       const auto labels =
           mapped(candidates, [&](const UsableGpu& device) { return label_of(host_, device); });
       fail(item,
            cat("expected ",
-               plural(item.first, "GPU"),
+               plural(item.count, "GPU"),
                item.kind == Kind::free ? " with no compute process" : "",
                ", got ",
                labels.size(),
                framed(" (", join(labels, ", "), ")")));
     }
-    candidates.resize(item.first);
+    candidates.resize(item.count);
   }
 
   const Selection& selection_;
@@ -267,6 +265,10 @@ void check_selection_hosts(const Selection& selection, const std::vector<const H
                 "), got ",
                 shown(part.host)));
   }
+}
+
+bool is_pick(const SelectionItem& item) {
+  return role_of(item) != Role::filter;
 }
 
 bool names_each(const SelectionPart& part) {

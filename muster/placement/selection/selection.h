@@ -1,6 +1,6 @@
-// The `--gpus` selection: text that names GPUs, and which GPUs of a host it means. Two steps, so
-// that a bad text is found before any machine is asked, and one text serves many hosts. To widen
-// the grammar: a kind here, its spelling in parse.cc, its meaning in selection.cc.
+// The `--gpus` selection: text that names GPUs, and which GPUs of a host it means. These are two
+// steps, so that a bad text is found before any machine is asked, and one text serves many hosts.
+// To widen the grammar, add a kind here, its spelling in parse.cc and its meaning in selection.cc.
 //
 //     selection  = part , { ";" , part } ;                  several parts: each with its host
 //     part       = [ host , ":" ] , entry , { "," , entry } ;
@@ -60,12 +60,13 @@ struct SelectionItem {
   enum class Compare { at_least, more, at_most, less, equal };
   Kind kind = Kind::all;
   bool excludes = false;  // "!": indices or uuid only
-  int first = 0;          // indices: first..last, both included; free, fastest: how many is `first`
+  int first = 0;          // indices: from `first` to `last`, both included
   int last = 0;
+  int count = 0;          // free, fastest: how many
   std::string text = {};  // uuid: its beginning; model: in lower case
   Compare compare = Compare::at_least;
   uint64_t bytes = 0;  // memory, free_memory
-  size_t at = 0;       // where in the text it stands
+  size_t at = 0;       // where it stands: a byte of the text
   bool operator==(const SelectionItem&) const = default;
 };
 
@@ -76,7 +77,7 @@ struct SelectionPart {
   bool operator==(const SelectionPart&) const = default;
 };
 
-// Made from its text by the grammar above, so it can stand in for one: `request.gpus = "0,2-5"`.
+// It is made from its text by the grammar above, and can stand in for it: `request.gpus = "0,2-5"`.
 struct Selection {
   Selection() : parts{{.items = {{}}}} {}  // all
   Selection(std::string text);  // NOLINT(google-explicit-constructor)  Throws: SelectionError.
@@ -91,7 +92,7 @@ struct Selection {
   std::vector<SelectionPart> parts = {};  // never empty
 };
 
-// Says what is wrong with a text, and where, for those who show it in a place of its own. The
+// It says what is wrong with a text, and where, for those who show it in a place of its own. The
 // message has both, and points at the character.
 class SelectionError : public Error {
  public:
@@ -109,14 +110,17 @@ class SelectionError : public Error {
 // Throws: SelectionError when a host is named that is none of `hosts`.
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts);
 
+// Whether the entry picks devices, and does not only narrow down what others pick.
+bool is_pick(const SelectionItem& item);
+
 // Whether the part is a list of GPUs, each told by its index or UUID.
 bool names_each(const SelectionPart& part);
 
-// The part that is meant for `host`; nothing when the text names other hosts only.
+// Returns the part that is meant for `host`, or nullptr where the text names other hosts only.
 const SelectionPart* part_for(const Selection& selection, const Host& host);
 
-// The devices of `host` that are selected, in the order given. `scores` are for fastest:N.
-// Throws: SelectionError when an entry names no usable GPU, a UUID's beginning fits
+// Returns the devices of `host` that are selected, in the order of the picks. `scores` are for
+// fastest:N. Throws: SelectionError when an entry names no usable GPU, a UUID's beginning fits
 // several, a GPU is named twice, there are too few for a count, or a score is missing.
 std::vector<UsableGpu> select_gpus(const Selection& selection,
                                    const Host& host,
