@@ -58,8 +58,7 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
       cat("--cpus ",
           cpus,
           ": ",
-          a_host_has(inventory),
-          plural(most, "CPU"),
+          a_host_has(inventory, plural(most, "CPU")),
           ", which that many tasks will share"));
 }
 

@@ -229,7 +229,7 @@ std::string what_there_is(const NeedsCheck& check) {
     parts.push_back(plural(cores, "CPU"));
   if (parts.empty())
     return inventory.source;
-  return a_host_has(inventory) + join(parts, " and ");
+  return a_host_has(inventory, join(parts, " and "));
 }
 
 // Finds each group's problem, and says it with its place in the spec.

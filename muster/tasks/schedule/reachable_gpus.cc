@@ -4,13 +4,13 @@
 #include "muster/tasks/schedule/reachable_gpus.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
@@ -26,64 +26,49 @@ bool changes(const SelectionItem& item) {
   return is_one_of(item.kind, Kind::idle, Kind::free, Kind::free_memory);
 }
 
-// Whether the item names GPUs, and does not only narrow down what others name.
-bool is_pick_of_gpus(const SelectionItem& item) {
-  if (item.excludes)
-    return false;
-  return !is_one_of(item.kind, Kind::memory, Kind::free_memory, Kind::model);
+// Whether what the part's picks mean depends on the moment.
+bool picks_change(const SelectionPart& part) {
+  return std::ranges::any_of(
+      part.items, [](const SelectionItem& item) { return changes(item) && is_pick(item); });
 }
 
-constexpr size_t kAllGpus = std::numeric_limits<size_t>::max();
-
-// How many GPUs the pick could come to.
-size_t most_of(const SelectionItem& pick) {
-  switch (pick.kind) {
-    case Kind::all:
-    case Kind::idle:
-      return kAllGpus;
-    case Kind::indices:
-      return pick.last - pick.first + 1;
-    case Kind::uuid:
-      return 1;
-    default:
-      return pick.first;
-  }
+// How many of the `reachable` GPUs the pick could come to. An index or a UUID of a GPU that is
+// split by MIG stands for all of its instances.
+size_t most_of(const SelectionItem& pick, const std::vector<UsableGpu>& reachable) {
+  if (is_one_of(pick.kind, Kind::free, Kind::fastest))
+    return pick.count;
+  const bool some_are_split =
+      std::ranges::any_of(reachable, [](const UsableGpu& gpu) { return gpu.mig >= 0; });
+  if (is_one_of(pick.kind, Kind::all, Kind::idle) || some_are_split)
+    return reachable.size();
+  return pick.kind == Kind::uuid ? 1 : pick.last - pick.first + 1;
 }
 
-// How many GPUs the part's picks could come to together; without any pick it means all.
-size_t most_of(const SelectionPart& part) {
+// How many of the `reachable` GPUs the part could come to at one time.
+size_t most_of(const SelectionPart& part, const std::vector<UsableGpu>& reachable) {
+  if (!picks_change(part))
+    return reachable.size();
   size_t most = 0;
-  bool any = false;
-  for (const SelectionItem& item : part.items) {
-    if (!is_pick_of_gpus(item))
-      continue;
-    any = true;
-    const size_t of_item = most_of(item);
-    if (of_item == kAllGpus)
-      return kAllGpus;
-    most += of_item;
-  }
-  return any ? most : kAllGpus;
+  for (const SelectionItem& pick : filtered(part.items, is_pick))
+    most += most_of(pick, reachable);
+  return std::min(most, reachable.size());
 }
 
 // The selection without what changes. Where some picks change, any GPU that the rest leaves could
 // be theirs.
-Selection lasting(const Selection& selection) {
-  Selection lasting = selection;
-  for (SelectionPart& part : lasting.parts) {
-    const bool picks_change = std::ranges::any_of(part.items, [](const SelectionItem& item) {
-      return changes(item) && is_pick_of_gpus(item);
-    });
+Selection without_changes(Selection selection) {
+  for (SelectionPart& part : selection.parts) {
+    const bool drops_picks = picks_change(part);
     std::erase_if(part.items, [&](const SelectionItem& item) {
-      return changes(item) || (picks_change && is_pick_of_gpus(item));
+      return changes(item) || (drops_picks && is_pick(item));
     });
     if (part.items.empty())
       part.items.emplace_back();  // all
   }
-  return lasting;
+  return selection;
 }
 
-// How many cores tasks may use of the host; 0: not known, as of a file that tells none.
+// How many cores tasks may use of the host; 0 if a file has told none.
 int cores_of(const Host& host, const ReachOptions& options) {
   if (options.cpus > 0)
     return options.cpus;
@@ -92,13 +77,13 @@ int cores_of(const Host& host, const ReachOptions& options) {
 }
 
 // A selection whose hosts the inventory has, and what lasts of it.
-struct HostSelection {
-  Selection text = {};
+struct CheckedSelection {
+  Selection given = {};
   Selection lasting = {};
 
-  HostSelection(Selection given, const Inventory& inventory)
-      : text(std::move(given)), lasting(muster::lasting(text)) {
-    check_selection(text, inventory);
+  CheckedSelection(const Selection& selection, const Inventory& inventory)
+      : given(selection), lasting(without_changes(selection)) {
+    check_selection(given, inventory);
   }
 };
 
@@ -131,29 +116,29 @@ class Reach {
   }
 
  private:
-  // The GPUs that the run has of a host, and how many of these at one time.
-  struct OfRun {
+  // The GPUs that the run could have of a host, and how many of these at one time.
+  struct RunGpus {
     UsableGpus usable = {};
     size_t most = 0;
   };
 
-  OfRun of_run(const Host& host) const {
+  RunGpus gpus_of_run(const Host& host) const {
     const UsableGpus all = usable_gpus(host, options_.masks);
     if (!run_)
       return {all, all.gpus.size()};
-    const SelectionPart* const part = part_for(run_->text, host);
+    const SelectionPart* const part = part_for(run_->given, host);
     if (part == nullptr)
       return {};
     UsableGpus chosen;
     chosen.gpus = select_gpus(run_->lasting, host, all, options_.scores);
-    return {chosen, std::min(most_of(*part), chosen.gpus.size())};
+    return {chosen, most_of(*part, chosen.gpus)};
   }
 
   // Hosts that are alike come once: what holds of one holds of all.
   void add(const Host& host) {
-    const OfRun run = of_run(host);
+    const RunGpus run = gpus_of_run(host);
     ReachableHost found{.name = host.name, .num_cores = cores_of(host, options_)};
-    if (const SelectionPart* const part = on_ ? part_for(on_->text, host) : nullptr)
+    if (const SelectionPart* const part = on_ ? part_for(on_->given, host) : nullptr)
       add_gpus(host, *part, run, found);
     if (found.gpus.empty() && reachable_.why_none.empty())
       reachable_.why_none = why_none(host, run.usable);
@@ -161,15 +146,16 @@ class Reach {
       reachable_.hosts.push_back(std::move(found));
   }
 
-  // The GPUs that `on` selects among those of the run.
+  // Adds the GPUs that `on` selects among those of the run.
   void add_gpus(const Host& host,
                 const SelectionPart& part,
-                const OfRun& run,
+                const RunGpus& run,
                 ReachableHost& found) {
     try {
-      for (const UsableGpu& gpu : select_gpus(on_->lasting, host, run.usable, options_.scores))
+      const auto reachable = select_gpus(on_->lasting, host, run.usable, options_.scores);
+      for (const UsableGpu& gpu : reachable)
         found.gpus.push_back({total_memory_bytes(host, gpu), model_of(host, gpu)});
-      found.most = std::min({most_of(part), run.most, found.gpus.size()});
+      found.most = std::min(run.most, most_of(part, reachable));
       fits_a_host_ = true;
     } catch (const SelectionError& error) {
       if (!part.host.empty())
@@ -180,7 +166,7 @@ class Reach {
 
   std::string why_none(const Host& host, const UsableGpus& usable) const {
     if (run_ && usable.gpus.empty())
-      return cat("--gpus ", run_->text.text, " leaves none");
+      return cat("--gpus ", run_->given.text, " leaves none");
     return describe(host, usable);
   }
 
@@ -193,8 +179,8 @@ class Reach {
   }
 
   const ReachOptions& options_;
-  std::optional<HostSelection> run_ = {};
-  std::optional<HostSelection> on_ = {};
+  std::optional<CheckedSelection> run_ = {};
+  std::optional<CheckedSelection> on_ = {};
   ReachableGpus reachable_ = {};
   bool fits_a_host_ = false;
   bool named_host_fails_ = false;  // one that `on` speaks of by its name
@@ -203,10 +189,10 @@ class Reach {
 
 }  // namespace
 
-std::string a_host_has(const Inventory& inventory) {
+std::string a_host_has(const Inventory& inventory, const std::string& most) {
   if (inventory.hosts.size() == 1)
-    return cat(inventory.source, " has ");
-  return cat("a host of ", inventory.source, " has at most ");
+    return cat(inventory.source, " has ", most);
+  return cat("a host of ", inventory.source, " has at most ", most);
 }
 
 ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options) {

@@ -13,30 +13,29 @@
 
 namespace muster {
 
-// "this machine has ", or of several hosts "a host of racks.json has at most ": what the most is
-// that a host has follows.
-std::string a_host_has(const Inventory& inventory);
+// Returns "this machine has 8 CPUs", or of several hosts "a host of racks.json has at most 8 CPUs".
+std::string a_host_has(const Inventory& inventory, const std::string& most);
 
 struct ReachableGpu {
   uint64_t memory_bytes = 0;
   std::string model = {};
-  auto operator<=>(const ReachableGpu&) const =
-      default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+  // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
+  auto operator<=>(const ReachableGpu&) const = default;
 };
 
 struct ReachableHost {
   std::string name = {};
   int num_cores = 0;  // 0: not known
   std::vector<ReachableGpu> gpus = {};
-  size_t most = 0;  // of them at one time
+  size_t most = 0;  // how many of them at one time
 };
 
 struct ReachableGpus {
   std::string on = {};
   std::vector<ReachableHost> hosts = {};  // of hosts that are alike, the first
-  std::string why_none = {};              // no host has any: why, as far as known
-  std::string on_problem = {};            // what `on` names is nowhere: "expected …, got …"
-  size_t on_problem_at = 0;               // byte of `on`
+  std::string why_none = {};              // why no host has any, as far as known
+  std::string on_problem = {};  // of an `on` that names what is nowhere: "expected …, got …"
+  size_t on_problem_at = 0;     // where: a byte of `on`
 };
 
 struct ReachOptions {

@@ -54,6 +54,19 @@ TEST(CheckNeeds, WhatAHostHasIsPossible) {
   EXPECT_EQ(needs_error({{.cpus = 16}}), "possible");
 }
 
+// An index or a UUID of such a GPU stands for all of its instances.
+TEST(CheckNeeds, AGpuThatIsSplitGivesAllOfItsInstances) {
+  Inventory inventory = machine({2});
+  Gpu& gpu = inventory.hosts[0].gpus[0];
+  gpu.mig_enabled = true;
+  gpu.mig = {{{"MIG-a"}, "3g.40gb", 40 * kGiB}, {{"MIG-b"}, "3g.40gb", 40 * kGiB}};
+  for (const std::string& on : {std::string("0"), gpu.uuid.value, std::string("0,free:1")})
+    EXPECT_EQ(needs_error({needing({{.gpus = 2}}, on)}, inventory), "possible") << on;
+  EXPECT_THAT(needs_error({needing({{.gpus = 3}}, "0")}, inventory),
+              HasSubstr("3 GPUs: the most that a host has is 2"));
+  EXPECT_NO_THROW(check_needs({needing({{.gpus = 2}})}, {.inventory = inventory, .gpus = "0"}));
+}
+
 TEST(CheckNeeds, TheNearestThereIs) {
   EXPECT_EQ(
       needs_error({{.gpus = 3}}),
