@@ -245,10 +245,10 @@ class HostPicture {
     for (const NodePlace& node : layout_.nodes)
       draw_node(node);
     // Lines first, so that where one passes behind a bar it is the bar that is seen whole.
-    for (const LinkRun& run : links_.runs)
-      draw_lines(run);
-    for (const LinkRun& run : links_.runs)
-      draw_label(run);
+    for (const DrawnLink& drawn : links_.drawn)
+      draw_lines(drawn);
+    for (const DrawnLink& drawn : links_.drawn)
+      draw_label(drawn);
     for (const GpuPlace& gpu : layout_.gpus)
       draw_gpu(gpu);
     bottom_ = draw_legend(links_.bottom + 12) + kMargin;
@@ -418,31 +418,34 @@ class HostPicture {
 
   int foot_of(const LinkPort& port) const { return layout_.gpus[port.gpu].box.bottom(); }
 
-  void draw_lines(const LinkRun& run) {
-    const SvgStyle style = line_style(run.link);
-    const std::string name = to_string(run.link);
-    if (!run.bar()) {
-      canvas_.path(line_between(run, run.ports.front(), run.ports.back()), style, "link", name);
+  void draw_lines(const DrawnLink& drawn) {
+    const SvgStyle style = line_style(drawn.link);
+    const std::string name = to_string(drawn.link);
+    if (!drawn.is_bar()) {
+      canvas_.path(
+          line_between(drawn, drawn.ports.front(), drawn.ports.back()), style, "link", name);
       return;
     }
-    for (const LinkPort& port : run.ports)
-      canvas_.path(cat("M", port.x, " ", foot_of(port), "V", run.y), style, "link", name);
+    for (const LinkPort& port : drawn.ports)
+      canvas_.path(cat("M", port.x, " ", foot_of(port), "V", drawn.y), style, "link", name);
   }
 
   // Leads down from the left GPU, to the right with round corners, and up to the right GPU.
-  std::string line_between(const LinkRun& run, const LinkPort& left, const LinkPort& right) const {
+  std::string line_between(const DrawnLink& drawn,
+                           const LinkPort& left,
+                           const LinkPort& right) const {
     constexpr int kCorner = 4;
-    const std::string down = cat("M", left.x, " ", foot_of(left), "V", run.y - kCorner);
+    const std::string down = cat("M", left.x, " ", foot_of(left), "V", drawn.y - kCorner);
     const std::string first_corner = cat("q0 ", kCorner, " ", kCorner, " ", kCorner);
     const std::string across = cat("H", right.x - kCorner);
     const std::string second_corner = cat("q", kCorner, " 0 ", kCorner, " -", kCorner);
     return cat(down, first_corner, across, second_corner, "V", foot_of(right));
   }
 
-  void draw_bar(const LinkRun& run) {
-    const std::string name = to_string(run.link);
-    const SvgBox bar{run.left() - 12, run.y, run.right() - run.left() + 24, run.height};
-    const char* const colour = style_of(run.link.kind).colour;
+  void draw_bar(const DrawnLink& drawn) {
+    const std::string name = to_string(drawn.link);
+    const SvgBox bar{drawn.left() - 12, drawn.y, drawn.right() - drawn.left() + 24, drawn.height};
+    const char* const colour = style_of(drawn.link.kind).colour;
     const SvgStyle style = {
         .fill = "#ffffff",
         .stroke = colour,
@@ -454,39 +457,39 @@ class HostPicture {
         .fill = colour,
         .align = SvgAlign::middle,
     };
-    const std::string which = run.partial ? " GPUs where no nearer link is drawn" : " GPUs";
-    const std::string text = cat(name, " between any two of these ", run.ports.size(), which);
+    const std::string which = drawn.is_partial ? " GPUs where no nearer link is drawn" : " GPUs";
+    const std::string text = cat(name, " between any two of these ", drawn.ports.size(), which);
     canvas_.box(bar, style, "link", name);
-    canvas_.text((run.left() + run.right()) / 2, bar.y + 14, text, font);
+    canvas_.text(drawn.middle(), bar.y + 14, text, font);
   }
 
   // A line has its name in the middle, on white.
-  void draw_label(const LinkRun& run) {
-    if (run.bar())
-      return draw_bar(run);
-    const std::string name = to_string(run.link);
-    const int middle = (run.left() + run.right()) / 2;
+  void draw_label(const DrawnLink& drawn) {
+    if (drawn.is_bar())
+      return draw_bar(drawn);
+    const std::string name = to_string(drawn.link);
+    const int middle = drawn.middle();
     const int width = text_width(name, 9) + 4;
-    canvas_.box({middle - width / 2, run.y - 6, width, 12}, {.fill = "#ffffff"});
+    canvas_.box({middle - width / 2, drawn.y - 6, width, 12}, {.fill = "#ffffff"});
     const SvgFont font = {
         .size = 9,
-        .fill = style_of(run.link.kind).colour,
+        .fill = style_of(drawn.link.kind).colour,
         .align = SvgAlign::middle,
     };
-    canvas_.text(middle, run.y + 3, name, font);
+    canvas_.text(middle, drawn.y + 3, name, font);
   }
 
   // Draws every kind of link that there is, with what it carries. Returns where the legend ends.
   int draw_legend(int y) {
     std::set<std::string> shown;
-    for (const LinkRun& run : links_.runs) {
-      if (!shown.insert(to_string(run.link)).second)
+    for (const DrawnLink& drawn : links_.drawn) {
+      if (!shown.insert(to_string(drawn.link)).second)
         continue;
-      canvas_.path(cat("M", kMargin, " ", y, "h40"), line_style(run.link));
-      canvas_.text(kMargin + 50, y + 4, legend_text(run));
+      canvas_.path(cat("M", kMargin, " ", y, "h40"), line_style(drawn.link));
+      canvas_.text(kMargin + 50, y + 4, legend_text(drawn));
       y += kLegendRow;
     }
-    if (host_.gpus.size() > 1 && links_.runs.empty()) {
+    if (host_.gpus.size() > 1 && links_.drawn.empty()) {
       canvas_.text(kMargin, y + 4, "links between GPUs: not known", {.fill = kGrey});
       y += kLegendRow;
     }
@@ -499,13 +502,13 @@ class HostPicture {
   }
 
   // Bandwidths are about: they come from data sheets (device/links.h).
-  std::string legend_text(const LinkRun& run) const {
-    const Gpu& a = host_.gpus[layout_.gpus[run.ports.front().gpu].gpu];
-    const Gpu& b = host_.gpus[layout_.gpus[run.ports.back().gpu].gpu];
-    std::string text = cat(to_string(run.link), ": ", style_of(run.link.kind).meaning);
-    if (run.link.count > 0)
-      text += cat(", ", plural(run.link.count, "link"));
-    const double rate = link_bandwidth(a, b, run.link);
+  std::string legend_text(const DrawnLink& drawn) const {
+    const Gpu& a = host_.gpus[layout_.gpus[drawn.ports.front().gpu].gpu];
+    const Gpu& b = host_.gpus[layout_.gpus[drawn.ports.back().gpu].gpu];
+    std::string text = cat(to_string(drawn.link), ": ", style_of(drawn.link.kind).meaning);
+    if (drawn.link.count > 0)
+      text += cat(", ", plural(drawn.link.count, "link"));
+    const double rate = link_bandwidth(a, b, drawn.link);
     if (rate > 0)
       text += cat(", about ", std::lround(rate), " GB/s each way");
     return text;

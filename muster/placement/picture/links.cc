@@ -18,22 +18,23 @@ namespace muster {
 
 namespace {
 
-constexpr int kLane = 13;
+// In units of the picture.
+constexpr int kLineLane = 13;
 constexpr int kBarLane = 30;
 constexpr int kBarHeight = 20;
 constexpr int kMostPortStep = 12;
-constexpr size_t kFewestBarred = 4;  // GPUs, or links, that a bar is drawn for
+constexpr size_t kFewestBarred = 4;  // GPUs, or pairs of them, that a bar is drawn for
 
 using Pair = std::pair<size_t, size_t>;  // positions in HostLayout::gpus, the left one first
 
-struct Pairs {  // all that are joined by the same link
+struct LinkedPairs {  // all pairs that this link joins
   Link link;
   std::set<Pair> pairs;
 };
 
-// Returns the nearest kind first, and of a kind the most links first.
-std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
-  std::map<std::pair<LinkKind, int>, Pairs> found;
+// The nearest kind comes first, and of a kind the most links first. Unknown links are left out.
+std::vector<LinkedPairs> pairs_by_link(const Host& host, const HostLayout& layout) {
+  std::map<std::pair<LinkKind, int>, LinkedPairs> found;
   for (size_t a = 0; a < layout.gpus.size(); ++a) {
     for (size_t b = a + 1; b < layout.gpus.size(); ++b) {
       const size_t i = layout.gpus[a].gpu;
@@ -43,9 +44,9 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
       const Link& link = host.gpu_links[i][j];
       if (is_one_of(link.kind, LinkKind::unknown, LinkKind::self))
         continue;
-      Pairs& same = found[{link.kind, -link.count}];
-      same.link = link;
-      same.pairs.insert({a, b});
+      LinkedPairs& alike = found[{link.kind, -link.count}];
+      alike.link = link;
+      alike.pairs.insert({a, b});
     }
   }
   const auto lists = std::views::values(found);
@@ -55,9 +56,7 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
 // Returns a set of GPUs, grown greedily from the leftmost pair, in which all pairs are in `pairs`.
 std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   std::vector<size_t> members = {pairs.begin()->first, pairs.begin()->second};
-  size_t last = 0;
-  for (const auto& [a, b] : pairs)
-    last = std::max(last, b);
+  const size_t last = std::ranges::max(std::views::values(pairs));
   for (size_t candidate = members[1] + 1; candidate <= last; ++candidate) {
     const bool fits = std::ranges::all_of(
         members, [&](size_t member) { return pairs.contains({member, candidate}); });
@@ -67,12 +66,14 @@ std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   return members;
 }
 
-// Lines begin in the middle of a GPU's box until ports are chosen.
-LinkRun run_of(const Link& link, const std::vector<size_t>& members, const HostLayout& layout) {
-  LinkRun run{.link = link};
-  run.ports = mapped(
+// Ports are in the middle of a GPU's box until they are chosen.
+DrawnLink drawn_link(const Link& link,
+                     const std::vector<size_t>& members,
+                     const HostLayout& layout) {
+  DrawnLink drawn{.link = link};
+  drawn.ports = mapped(
       members, [&](size_t member) { return LinkPort{member, layout.gpus[member].box.middle()}; });
-  return run;
+  return drawn;
 }
 
 // Removes all pairs of the members, in either order.
@@ -83,7 +84,7 @@ void erase_inside(std::set<Pair>& pairs, const std::vector<size_t>& members) {
   }
 }
 
-// Returns all that can be reached over `pairs` from the first of them, in order.
+// Returns all GPUs that can be reached over `pairs` from the first of them, in order.
 std::vector<size_t> component_of(const std::set<Pair>& pairs) {
   std::set<size_t> members = {pairs.begin()->first};
   for (size_t before = 0; before != members.size();) {
@@ -96,8 +97,8 @@ std::vector<size_t> component_of(const std::set<Pair>& pairs) {
   return {members.begin(), members.end()};
 }
 
-// Whether each two of the members are a pair.
-bool all_in(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
+// Whether any two of the members are a pair.
+bool joins_all(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
   for (size_t i = 0; i < members.size(); ++i) {
     for (size_t j = i + 1; j < members.size(); ++j) {
       if (!pairs.contains({members[i], members[j]}))
@@ -108,112 +109,113 @@ bool all_in(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
 }
 
 // Adds a bar for GPUs that are joined over host bridges wherever nothing nearer joins them: lines
-// would be a tangle. Pairs that make no bar stay in `exact`.
-void add_remainders(std::vector<LinkRun>& runs,
-                    Pairs& exact,
-                    const std::set<Pair>& near,
-                    const HostLayout& layout) {
+// would be a tangle. `near` are the pairs that this link or a nearer one joins. Those of `same`
+// that make no bar stay there.
+void add_partial_bars(std::vector<DrawnLink>& links,
+                      LinkedPairs& same,
+                      const std::set<Pair>& near,
+                      const HostLayout& layout) {
   std::set<Pair> rest;
-  while (!exact.pairs.empty()) {
-    const std::vector<size_t> members = component_of(exact.pairs);
+  while (!same.pairs.empty()) {
+    const std::vector<size_t> members = component_of(same.pairs);
     std::set<Pair> inside;
-    std::ranges::copy_if(exact.pairs, std::inserter(inside, inside.end()), [&](const Pair& pair) {
+    std::ranges::copy_if(same.pairs, std::inserter(inside, inside.end()), [&](const Pair& pair) {
       return std::ranges::binary_search(members, pair.first);
     });
-    erase_inside(exact.pairs, members);
-    if (inside.size() >= kFewestBarred && all_in(near, members)) {
-      runs.push_back(run_of(exact.link, members, layout));
-      runs.back().partial = !all_in(inside, members);
+    erase_inside(same.pairs, members);
+    if (inside.size() >= kFewestBarred && joins_all(near, members)) {
+      links.push_back(drawn_link(same.link, members, layout));
+      links.back().is_partial = !joins_all(inside, members);
     } else {
       rest.merge(inside);
     }
   }
-  exact.pairs = std::move(rest);
+  same.pairs = std::move(rest);
 }
 
 bool leads_over_host_bridges(LinkKind kind) {
   return is_one_of(kind, LinkKind::phb, LinkKind::node, LinkKind::sys);
 }
 
-// Of what is left of a kind, the largest sets become bars and the rest lines.
-std::vector<LinkRun> find_runs(const Host& host, const HostLayout& layout) {
-  std::vector<LinkRun> runs;
+// Sets of pairs that are large enough become bars, and the rest become lines.
+std::vector<DrawnLink> find_links(const Host& host, const HostLayout& layout) {
+  std::vector<DrawnLink> links;
   std::set<Pair> near;  // joined by this kind or a nearer one
-  for (Pairs& exact : pairs_by_link(host, layout)) {
-    near.insert(exact.pairs.begin(), exact.pairs.end());
-    if (leads_over_host_bridges(exact.link.kind))
-      add_remainders(runs, exact, near, layout);
-    while (!exact.pairs.empty()) {
-      std::vector<size_t> members = clique_of(exact.pairs);
+  for (LinkedPairs& same : pairs_by_link(host, layout)) {
+    near.insert(same.pairs.begin(), same.pairs.end());
+    if (leads_over_host_bridges(same.link.kind))
+      add_partial_bars(links, same, near, layout);
+    while (!same.pairs.empty()) {
+      std::vector<size_t> members = clique_of(same.pairs);
       if (members.size() < kFewestBarred)
-        members = {exact.pairs.begin()->first, exact.pairs.begin()->second};
-      erase_inside(exact.pairs, members);
-      runs.push_back(run_of(exact.link, members, layout));
+        members.resize(2);
+      erase_inside(same.pairs, members);
+      links.push_back(drawn_link(same.link, members, layout));
     }
   }
   // Fast links nearest to the GPUs, then short ones: what matters is seen first, and lines nest.
-  std::ranges::stable_sort(runs, {}, [](const LinkRun& run) {
-    const int width = run.right() - run.left();
-    return std::tuple(run.link.kind, !run.bar(), width, -run.link.count, run.left());
+  std::ranges::stable_sort(links, {}, [](const DrawnLink& drawn) {
+    const int width = drawn.right() - drawn.left();
+    return std::tuple(drawn.link.kind, !drawn.is_bar(), width, -drawn.link.count, drawn.left());
   });
-  return runs;
+  return links;
 }
 
 // A lane holds bars or lines, beside each other.
 struct Lane {
-  bool bar;
-  std::vector<std::pair<int, int>> taken;  // from left to right
+  bool of_bars;
+  std::vector<std::pair<int, int>> taken;  // the left and the right end of each
 
-  bool has_room(const LinkRun& run) const {
-    return bar == run.bar() && std::ranges::none_of(taken, [&](const auto& other) {
-             return run.left() < other.second && other.first < run.right();
+  bool has_room(const DrawnLink& drawn) const {
+    return of_bars == drawn.is_bar() && std::ranges::none_of(taken, [&](const auto& other) {
+             return drawn.left() < other.second && other.first < drawn.right();
            });
   }
 };
 
-// Gives every run the uppermost lane in which it meets no other. Returns where the lanes end.
-int choose_lanes(std::vector<LinkRun>& runs, int top) {
+// Gives every link the uppermost lane in which it meets no other. Returns where the lanes end.
+int choose_lanes(std::vector<DrawnLink>& links, int top) {
   std::vector<Lane> lanes;
-  for (LinkRun& run : runs) {
-    run.lane = 0;
-    while (run.lane < int_size(lanes) && !lanes[run.lane].has_room(run))
-      ++run.lane;
-    if (run.lane == int_size(lanes))
-      lanes.push_back({.bar = run.bar(), .taken = {}});
-    lanes[run.lane].taken.emplace_back(run.left(), run.right());
+  for (DrawnLink& drawn : links) {
+    drawn.lane = 0;
+    while (drawn.lane < int_size(lanes) && !lanes[drawn.lane].has_room(drawn))
+      ++drawn.lane;
+    if (drawn.lane == int_size(lanes))
+      lanes.push_back({.of_bars = drawn.is_bar(), .taken = {}});
+    lanes[drawn.lane].taken.emplace_back(drawn.left(), drawn.right());
   }
   std::vector<int> tops;
   for (const Lane& lane : lanes) {
     tops.push_back(top);
-    top += lane.bar ? kBarLane : kLane;
+    top += lane.of_bars ? kBarLane : kLineLane;
   }
-  for (LinkRun& run : runs) {
-    run.y = tops[run.lane];
-    run.height = run.bar() ? kBarHeight : 0;
+  for (DrawnLink& drawn : links) {
+    drawn.y = tops[drawn.lane];
+    drawn.height = drawn.is_bar() ? kBarHeight : 0;
   }
   return top;
 }
 
-// Returns to which side a run goes on from one of its ports: 1 to the right, -1 to the left, 0 to
+// Returns to which side a link goes on from one of its ports: 1 to the right, -1 to the left, 0 to
 // both.
-int side_of(const LinkRun& run, const LinkPort& port) {
-  if (&port == &run.ports.back())
+int side_of(const DrawnLink& drawn, const LinkPort& port) {
+  if (&port == &drawn.ports.back())
     return -1;
-  return &port == &run.ports.front() ? 1 : 0;
+  return &port == &drawn.ports.front() ? 1 : 0;
 }
 
 // Sets where each GPU's lines leave its box: those to the left at its left, the deepest of them
 // nearest to the middle, so that no line of a GPU crosses another of its own.
-void choose_ports(std::vector<LinkRun>& runs, const HostLayout& layout) {
+void choose_ports(std::vector<DrawnLink>& links, const HostLayout& layout) {
   struct End {
     std::tuple<int, int> order;
     LinkPort* port;
   };
   std::map<size_t, std::vector<End>> ends;
-  for (LinkRun& run : runs) {
-    for (LinkPort& port : run.ports) {
-      const int side = side_of(run, port);
-      ends[port.gpu].push_back({{side, -side * run.lane}, &port});
+  for (DrawnLink& drawn : links) {
+    for (LinkPort& port : drawn.ports) {
+      const int side = side_of(drawn, port);
+      ends[port.gpu].push_back({{side, -side * drawn.lane}, &port});
     }
   }
   for (auto& [gpu, list] : ends) {
@@ -232,10 +234,10 @@ void choose_ports(std::vector<LinkRun>& runs, const HostLayout& layout) {
 }  // namespace
 
 LinkDrawing route_links(const Host& host, const HostLayout& layout, int top) {
-  LinkDrawing drawing{.runs = find_runs(host, layout), .bottom = top};
-  drawing.bottom = choose_lanes(drawing.runs, top);
-  choose_ports(drawing.runs, layout);
-  return drawing;
+  std::vector<DrawnLink> links = find_links(host, layout);
+  const int bottom = choose_lanes(links, top);
+  choose_ports(links, layout);
+  return {.drawn = std::move(links), .bottom = bottom};
 }
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 // The lines between a host's GPUs in a picture, below their row: one lane for each link, and a bar
-// instead of many lines where GPUs are all joined alike. For draw_svg.cc; a private header. Pure.
+// instead of many lines where GPUs are all joined alike. For draw_svg.cc; a private header. It is
+// pure.
 #pragma once
 
 #include <string>
@@ -10,25 +11,26 @@
 
 namespace muster {
 
-struct LinkPort {
+struct LinkPort {  // where a link leaves a GPU's box
   size_t gpu = 0;  // position in HostLayout::gpus
   int x = 0;
 };
 
-struct LinkRun {  // one line of two ports, or a bar of more
+struct DrawnLink {  // a line of two ports, or a bar of more
   Link link = {};
   std::vector<LinkPort> ports = {};  // from left to right
-  bool partial = false;  // a bar: some of its GPUs are joined by nearer links, which are drawn too
+  bool is_partial = false;  // a bar: nearer links, which are drawn too, join some of its GPUs
   int lane = 0;
   int y = 0;       // of the line, or the bar's upper edge
   int height = 0;  // 0: a line
   int left() const { return ports.front().x; }
   int right() const { return ports.back().x; }
-  bool bar() const { return ports.size() > 2; }
+  int middle() const { return (left() + right()) / 2; }
+  bool is_bar() const { return ports.size() > 2; }
 };
 
 struct LinkDrawing {
-  std::vector<LinkRun> runs = {};
+  std::vector<DrawnLink> drawn = {};
   int bottom = 0;
 };
 
