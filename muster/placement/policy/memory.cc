@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <ranges>
 #include <string>
 #include <utility>
@@ -27,7 +28,7 @@ enum class Sharing { no, even, tight };
 
 struct Fit {
   std::vector<size_t> gpu_of_rank;  // places in PolicyInput::gpus
-  int too_big = -1;                 // the first local rank that found no place; -1: all did
+  std::optional<int> too_big = {};  // the first local rank that found no place, if any
 };
 
 // Gives ranks to GPUs one after the other, and keeps what is free on each.
@@ -43,16 +44,16 @@ class Fitting {
     std::vector<int> ranks(num_ranks);
     std::iota(ranks.begin(), ranks.end(), 0);
     std::ranges::stable_sort(ranks, std::greater(), [&](int rank) { return need(rank); });
-    Fit result{.gpu_of_rank = std::vector<size_t>(ranks.size()), .too_big = -1};
+    Fit result{.gpu_of_rank = std::vector<size_t>(ranks.size())};
     for (const int rank : ranks) {
-      const size_t gpu = best_for(need(rank));
-      if (gpu == free_.size()) {
+      const auto gpu = best_for(need(rank));
+      if (!gpu) {
         result.too_big = rank;
         return result;
       }
-      free_[gpu] -= need(rank);
-      ++num_ranks_[gpu];
-      result.gpu_of_rank[rank] = gpu;
+      free_[*gpu] -= need(rank);
+      ++num_ranks_[*gpu];
+      result.gpu_of_rank[rank] = *gpu;
     }
     return result;
   }
@@ -60,20 +61,21 @@ class Fitting {
  private:
   uint64_t need(int rank) const { return rank_memory_need(input_.request, rank); }
 
-  // Returns the GPU with the least room that is enough; free_.size() when there is none.
-  size_t best_for(uint64_t bytes) const {
-    size_t best = free_.size();
+  // Returns the first by order() of the GPUs with enough room, or nothing.
+  std::optional<size_t> best_for(uint64_t bytes) const {
+    std::optional<size_t> best;
     for (size_t i = 0; i < free_.size(); ++i) {
       const bool is_taken = sharing_ == Sharing::no && num_ranks_[i] > 0;
       if (free_[i] < bytes || is_taken)
         continue;
-      if (best == free_.size() || key(i) < key(best))
+      if (!best || order(i) < order(*best))
         best = i;
     }
     return best;
   }
 
-  std::pair<int, uint64_t> key(size_t gpu) const {
+  // GPUs with the least room come first; of an even sharing, those with the fewest ranks.
+  std::pair<int, uint64_t> order(size_t gpu) const {
     return {sharing_ == Sharing::even ? num_ranks_[gpu] : 0, free_[gpu]};
   }
 
@@ -91,16 +93,16 @@ int memory_capacity(const PolicyInput& input) {
                 "--rank-memory 20GiB");
   }
   int num_ranks = one_rank_per_gpu(input);
-  while (num_ranks > 0 && Fitting(input, Sharing::no).fit(num_ranks).too_big >= 0)
+  while (num_ranks > 0 && Fitting(input, Sharing::no).fit(num_ranks).too_big)
     --num_ranks;
   return num_ranks;
 }
 
 // The free memory of the GPUs tells the user what would fit.
 std::string why_too_many(const PolicyInput& input, int num_ranks) {
-  const Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
   constexpr size_t kMaxNamed = 16;
-  const uint64_t need = rank_memory_need(input.request, fit.too_big);
+  const int too_big = Fitting(input, Sharing::no).fit(num_ranks).too_big.value();
+  const uint64_t need = rank_memory_need(input.request, too_big);
   const auto free = mapped(input.gpus | std::views::take(kMaxNamed), [&](const UsableGpu& gpu) {
     const uint64_t bytes = free_memory_bytes(input.host, gpu);
     return cat(
@@ -109,7 +111,7 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
         knows_memory(input.host, gpu) ? format_compared_bytes({bytes, need})[0] : "not known");
   });
   return cat("local rank ",
-             fit.too_big,
+             too_big,
              " needs ",
              format_bytes(need),
              " and gets no GPU of its own; free are ",
@@ -129,12 +131,12 @@ const char* next_step(const PolicyInput& input) {
 // Tries all ways of placing the ranks that the request allows, the most generous first.
 Fit fit_somehow(const PolicyInput& input, int num_ranks) {
   Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
-  if (fit.too_big < 0)
+  if (!fit.too_big)
     return fit;
   if (input.request.surplus == Surplus::share) {
     for (const auto sharing : {Sharing::even, Sharing::tight}) {
       Fit shared = Fitting(input, sharing).fit(num_ranks);
-      if (shared.too_big < 0)
+      if (!shared.too_big)
         return shared;
       fit.too_big = shared.too_big;
     }
@@ -145,9 +147,9 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
                   " on host ",
                   input.host.name,
                   ", got too little memory: local rank ",
-                  fit.too_big,
+                  *fit.too_big,
                   " needs ",
-                  format_bytes(rank_memory_need(input.request, fit.too_big)),
+                  format_bytes(rank_memory_need(input.request, *fit.too_big)),
                   " and no GPU has that free; ",
                   next_step(input)));
 }
