@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <iterator>
 #include <map>
+#include <ranges>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "muster/base/fd.h"
@@ -35,37 +37,17 @@ void for_each_command(const CommandHelp& command,
     for_each_command(part, visit);
 }
 
-std::vector<std::string> names_of_commands(const CommandHelp& command) {
-  return mapped(command.commands, &CommandHelp::name);
-}
-
-// Short names are among them.
-std::vector<std::string> names_of_flags(const CommandHelp& command) {
-  std::vector<std::string> names;
-  for (const FlagHelp& flag : command.flags)
-    names.insert(names.end(), flag.names.begin(), flag.names.end());
-  return names;
-}
-
-// The command's path without the program: "checkpoint show".
+// Returns the command's path without the program: "checkpoint show".
 std::string path_of(const CommandHelp& command) {
-  return join(std::vector<std::string>(command.path.begin() + 1, command.path.end()), " ");
+  return join(command.path | std::views::drop(1), " ");
 }
 
 // Returns the text with each character that `by` names replaced.
 std::string replaced(const std::string& text, const std::map<char, std::string>& by) {
-  std::string result;
-  for (const char c : text) {
-    result += find_or(by, c, std::string(1, c));
-  }
-  return result;
+  return sum_of<std::string>(text, [&](char c) { return find_or(by, c, std::string(1, c)); });
 }
 
-// Each of these makes one line of a text, quoted for its shell. zsh's text stands in the brackets
-// of _arguments.
-std::string quoted_for_shell(const std::string& text) {
-  return shell_quoted(replaced(text, {{'\n', " "}}));
-}
+// Both of these make one line of a text. zsh's text stands in the brackets of _arguments.
 
 std::string quoted_for_fish(const std::string& text) {
   return "'" + replaced(text, {{'\'', R"(\')"}, {'\\', R"(\\)"}, {'\n', " "}}) + "'";
@@ -76,7 +58,12 @@ std::string text_for_zsh(const std::string& text) {
                   {{'[', R"(\[)"}, {']', R"(\])"}, {':', R"(\:)"}, {'\'', R"('\'')"}, {'\n', " "}});
 }
 
-// The flags of a command, as arguments of zsh's _arguments.
+// Returns the name of the zsh function that completes the command.
+std::string zsh_function(const CommandHelp& command) {
+  return "_" + join(command.path, "_");
+}
+
+// Returns the flags of a command, as arguments of zsh's _arguments.
 std::string zsh_specs(const CommandHelp& command) {
   std::string specs;
   for (const FlagHelp& flag : command.flags) {
@@ -93,11 +80,12 @@ std::string zsh_specs(const CommandHelp& command) {
 std::string bash_completion(const CommandHelp& program) {
   std::string commands, flags;
   for_each_command(program, [&](const CommandHelp& command) {
-    const std::string path = quoted_for_shell(path_of(command));
-    if (!command.commands.empty())
-      commands +=
-          cat("    ", path, ") commands='", join(names_of_commands(command), " "), "' ;;\n");
-    flags += cat("    ", path, ") flags='", join(names_of_flags(command), " "), "' ;;\n");
+    const std::string path = shell_quoted(path_of(command));
+    const auto command_names = mapped(command.commands, &CommandHelp::name);
+    const auto flag_names = concatenated(command.flags, &FlagHelp::names);
+    if (!command_names.empty())
+      commands += cat("    ", path, ") commands='", join(command_names, " "), "' ;;\n");
+    flags += cat("    ", path, ") flags='", join(flag_names, " "), "' ;;\n");
   });
   return cat(R"(# bash completion of muster, made by `muster completion bash`.
 _muster_commands() {
@@ -140,7 +128,7 @@ complete -o default -F _muster muster
 std::string zsh_completion(const CommandHelp& program) {
   std::string functions;
   for_each_command(program, [&](const CommandHelp& command) {
-    functions += cat("_", join(command.path, "_"), "() {\n");
+    functions += cat(zsh_function(command), "() {\n");
     const std::string specs = zsh_specs(command);
     if (command.commands.empty()) {
       functions += cat("  _arguments", specs, " \\\n    '*::arguments:_files'\n}\n");
@@ -148,16 +136,15 @@ std::string zsh_completion(const CommandHelp& program) {
     }
     functions += cat("  local state line\n  _arguments -C",
                      specs,
-                     " \\\n    '1: :->command' \\\n    '*:: :->arguments'\n  case $state in\n    "
-                     "command)\n      "
-                     "local -a commands=(");
+                     " \\\n    '1: :->command' \\\n    '*:: :->arguments'\n"
+                     "  case $state in\n    command)\n      local -a commands=(");
     functions += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {
       return cat("\n        '", part.name(), ":", text_for_zsh(part.text), "'");
     });
-    functions += cat(
-        ")\n      _describe command commands\n      _files ;;\n    arguments) case $line[1] in");
+    functions +=
+        ")\n      _describe command commands\n      _files ;;\n    arguments) case $line[1] in";
     for (const CommandHelp& part : command.commands)
-      functions += cat("\n        ", part.name(), ") _", join(part.path, "_"), " ;;");
+      functions += cat("\n        ", part.name(), ") ", zsh_function(part), " ;;");
     functions += "\n        *) _files ;;\n      esac ;;\n  esac\n}\n";
   });
   return cat("#compdef muster\n# zsh completion of muster, made by `muster completion zsh`.\n",
@@ -169,25 +156,17 @@ std::string zsh_completion(const CommandHelp& program) {
 std::string fish_completion(const CommandHelp& program) {
   std::string lines = "# fish completion of muster, made by `muster completion fish`.\n";
   for_each_command(program, [&](const CommandHelp& command) {
-    const std::string here = command.path.size() == 1
-                                 ? "__fish_use_subcommand"
-                                 : cat("__fish_seen_subcommand_from ", command.name());
-    lines += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {
-      return cat("complete -c muster -n '",
-                 here,
-                 "' -a ",
-                 part.name(),
-                 " -d ",
-                 quoted_for_fish(part.text),
-                 "\n");
-    });
+    const std::string condition = command.path.size() == 1
+                                      ? "__fish_use_subcommand"
+                                      : cat("__fish_seen_subcommand_from ", command.name());
+    const std::string complete = cat("complete -c muster -n '", condition, "'");
+    for (const CommandHelp& part : command.commands)
+      lines += cat(complete, " -a ", part.name(), " -d ", quoted_for_fish(part.text), "\n");
     for (const FlagHelp& flag : command.flags) {
       std::string names;
       for (const std::string& name : flag.names)
         names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      lines += cat("complete -c muster -n '",
-                   here,
-                   "'",
+      lines += cat(complete,
                    names,
                    flag.value.empty() ? "" : " -r",
                    " -d ",
@@ -198,12 +177,8 @@ std::string fish_completion(const CommandHelp& program) {
   return lines;
 }
 
-// `shell` is one of the three, which CLI11 has checked.
-std::string completion_of(const std::string& shell, const CommandHelp& program) {
-  if (shell == "bash")
-    return bash_completion(program);
-  return shell == "zsh" ? zsh_completion(program) : fish_completion(program);
-}
+constexpr std::pair<std::string_view, std::string (*)(const CommandHelp&)> kCompletions[] = {
+    {"bash", bash_completion}, {"zsh", zsh_completion}, {"fish", fish_completion}};
 
 }  // namespace
 
@@ -217,7 +192,7 @@ void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, in
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->callback([whole, exit_code] {
-    write_all(STDOUT_FILENO, completion_of(shell, whole()));
+    write_all(STDOUT_FILENO, lookup(kCompletions, shell, nullptr)(whole()));
     *exit_code = 0;
   });
 }
