@@ -18,8 +18,13 @@ namespace muster {
 
 namespace {
 
-constexpr double kPlotWidth = 720, kPlotHeight = 440, kLeft = 80, kRight = 130, kTop = 40,
-                 kBottom = 50;
+// In units of the picture. The margins have room for the texts beside the axes.
+constexpr double kPlotWidth = 720;
+constexpr double kPlotHeight = 440;
+constexpr double kLeftMargin = 80;
+constexpr double kRightMargin = 130;
+constexpr double kTopMargin = 40;
+constexpr double kBottomMargin = 50;
 // A backend has the colour of its place in the table; from the sixth on they repeat.
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49"};
 
@@ -42,8 +47,8 @@ struct Axis {
   }
 };
 
-// Without an anchor or a colour SVG's own defaults hold.
-std::string words(
+// Without an anchor or a colour, SVG's own defaults hold.
+std::string label(
     double x, double y, const std::string& text, const char* anchor = "", const char* colour = "") {
   return svg_element("text",
                      {{"x", x}, {"y", y}, {"text-anchor", anchor}, {"fill", colour}},
@@ -51,28 +56,24 @@ std::string words(
          "\n";
 }
 
-// Returns each backend once, in the order of the rows.
-std::vector<std::string> backends_of(const std::vector<CollectiveTime>& times) {
-  return distinct(times, &CollectiveTime::backend);
-}
-
-// The axes of the picture. The time axis begins and ends at a power of ten.
+// The axes of the picture, and what is drawn along them. The time axis begins and ends at a power
+// of ten.
 struct Plot {
   Axis x, y;
   std::set<double> sizes;  // in bytes
 
   explicit Plot(const std::vector<CollectiveTime>& times) {
-    double low = 1e18, high = 1;
-    for (const CollectiveTime& time : times) {
-      low = std::min(low, time.us);
-      high = std::max(high, time.us);
+    for (const CollectiveTime& time : times)
       sizes.insert(static_cast<double>(time.bytes));
-    }
-    x = {.low = *sizes.begin(), .high = *sizes.rbegin(), .from = kLeft, .to = kPlotWidth - kRight};
-    y = {.low = std::pow(10, std::floor(std::log10(low))),
-         .high = std::pow(10, std::ceil(std::log10(high))),
-         .from = kPlotHeight - kBottom,
-         .to = kTop};
+    const auto [least, most] = std::ranges::minmax(times, {}, &CollectiveTime::us);
+    x = {.low = *sizes.begin(),
+         .high = *sizes.rbegin(),
+         .from = kLeftMargin,
+         .to = kPlotWidth - kRightMargin};
+    y = {.low = std::pow(10, std::floor(std::log10(least.us))),
+         .high = std::pow(10, std::ceil(std::log10(most.us))),
+         .from = kPlotHeight - kBottomMargin,
+         .to = kTopMargin};
   }
 
   std::string grid() const {
@@ -80,13 +81,10 @@ struct Plot {
     for (double us = y.low; us < 3 * y.high; us *= 10) {
       const std::string line = SvgPath().move(x.from, y.at(us)).horizontal(x.to).text();
       svg += svg_element("path", {{"d", line}, {"stroke", "#ddd"}}) + "\n";
-      svg += words(x.from - 8, y.at(us) + 4, time_text(us), "end");
+      svg += label(x.from - 8, y.at(us) + 4, time_text(us), "end");
     }
     for (const double bytes : sizes) {
-      svg += words(x.at(bytes),
-                   kPlotHeight - kBottom + 20,
-                   format_bytes(static_cast<uint64_t>(bytes)),
-                   "middle");
+      svg += label(x.at(bytes), y.from + 20, format_bytes(static_cast<uint64_t>(bytes)), "middle");
     }
     return svg;
   }
@@ -111,24 +109,24 @@ struct Plot {
     return svg_element(
                "path",
                {{"d", path.text()}, {"fill", "none"}, {"stroke", colour}, {"stroke-width", 2}}) +
-           "\n" + words(x.to + 8, end + 4, backend, "", colour);
+           "\n" + label(x.to + 8, end + 4, backend, "", colour);
   }
 };
 
 }  // namespace
 
 std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title) {
-  const std::string ground =
+  const std::string background =
       svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}});
   const std::string head =
-      svg_element("text", {{"x", kLeft}, {"y", 24}, {"font-size", 15}}, xml_text(title));
-  std::string body = cat("\n", ground, "\n", head, "\n");
+      svg_element("text", {{"x", kLeftMargin}, {"y", 24}, {"font-size", 15}}, xml_text(title));
+  std::string body = cat("\n", background, "\n", head, "\n");
   if (!times.empty()) {
     const Plot plot(times);
     body += plot.grid();
-    const std::vector<std::string> names = backends_of(times);
-    for (size_t i = 0; i < names.size(); ++i)
-      body += plot.curve(times, names[i], kColours[i % std::size(kColours)]);
+    const std::vector<std::string> backends = distinct(times, &CollectiveTime::backend);
+    for (size_t i = 0; i < backends.size(); ++i)
+      body += plot.curve(times, backends[i], kColours[i % std::size(kColours)]);
   }
   return svg_element("svg",
                      {{"xmlns", "http://www.w3.org/2000/svg"},
