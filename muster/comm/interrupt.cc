@@ -4,7 +4,6 @@
 // whose operations then end without a result.
 #include "muster/comm/interrupt.h"
 
-#include <dirent.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -13,11 +12,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -27,7 +28,15 @@ namespace {
 
 // Connections of this process: each has its descriptor, and the kernel's own number, which tells it
 // from another that has the descriptor later.
-using Connections = std::map<int, ino_t>;
+using Connections = std::set<std::pair<int, ino_t>>;
+
+// Returns the kernel's number of a socket; nothing for other descriptors.
+std::optional<ino_t> socket_number(int fd) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode))
+    return std::nullopt;
+  return info.st_ino;
+}
 
 bool is_tcp_connection(int fd) {
   int type = 0;
@@ -43,27 +52,20 @@ bool is_tcp_connection(int fd) {
 
 Connections own_connections() {
   Connections found;
-  DIR* const folder = ::opendir("/proc/self/fd");
-  if (folder == nullptr)
-    return found;
-  while (const dirent* entry = ::readdir(folder)) {
-    const int fd = std::atoi(entry->d_name);
-    struct stat info = {};
-    if (entry->d_name[0] == '.' || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode))
-      continue;
-    if (is_tcp_connection(fd))
-      found.emplace(fd, info.st_ino);
+  for (const auto& path : paths_in("/proc/self/fd")) {
+    const int fd = std::atoi(path.filename().c_str());
+    const auto number = socket_number(fd);
+    if (number && is_tcp_connection(fd))
+      found.emplace(fd, *number);
   }
-  ::closedir(folder);
   return found;
 }
 
 // Both ends see that a connection is shut down, and Gloo fails all that waits for it. The
 // descriptor stays Gloo's.
 void shut_down(const Connections& connections) {
-  for (const auto& [fd, inode] : connections) {
-    struct stat info = {};
-    if (::fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode)
+  for (const auto& [fd, number] : connections) {
+    if (socket_number(fd) == number)
       ::shutdown(fd, SHUT_RDWR);
   }
 }
@@ -87,8 +89,7 @@ Registry& tracked_groups() {
   return registry;
 }
 
-// Returns what keeps the backend alive meanwhile: the caller lets it go without the registry's
-// lock.
+// Returns the backend, of which this may be the last reference: it must not end under the lock.
 c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
   c10::intrusive_ptr<c10d::Backend> backend = tracked.backend.lock();
   if (!backend)
@@ -113,7 +114,7 @@ void track_groups(int generation) {
 }
 
 void interrupt_groups() {
-  std::vector<c10::intrusive_ptr<c10d::Backend>> held;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> held;  // longer than the lock
   Registry& registry = tracked_groups();
   const std::lock_guard lock(registry.mutex);
   ++registry.interruptions;
@@ -153,17 +154,14 @@ GroupTrack::GroupTrack() {
 
 GroupTrack::~GroupTrack() = default;
 
-// The group's connections are those that were not there before.
+// The backend's connections are those that were not there before.
 void GroupTrack::add(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!before_)
     return;
   Tracked tracked{.backend = c10::weak_intrusive_ptr<c10d::Backend>(backend),
                   .connections = own_connections()};
-  for (const auto& [fd, inode] : before_->connections) {
-    const auto same = tracked.connections.find(fd);
-    if (same != tracked.connections.end() && same->second == inode)
-      tracked.connections.erase(same);
-  }
+  std::erase_if(tracked.connections,
+                [&](const auto& connection) { return before_->connections.contains(connection); });
   Registry& registry = tracked_groups();
   const std::lock_guard lock(registry.mutex);
   std::erase_if(registry.groups, [](const Tracked& other) { return other.backend.expired(); });

@@ -15,9 +15,9 @@ class Backend;
 
 namespace muster {
 
-// Groups that are made from now on can be interrupted; before, none can. `generation` is in the
-// names that their calls have in the rank's activity file, so that calls of several generations are
-// told apart; 0 is in none.
+// Groups that are made from now on can be interrupted; before, none can. The names that their calls
+// have in the rank's activity file end in `generation`, so that calls of several generations are
+// told apart; 0 is not shown.
 void track_groups(int generation);
 
 // Operations that are under way in groups made since track_groups(), and those that begin later,
@@ -27,15 +27,15 @@ void interrupt_groups();
 // Whether track_groups() was called.
 bool groups_are_tracked();
 
-// How often interrupt_groups() was called. It counts before anything ends: whoever finds the count
-// of before, after a GPU has done its work, has the work's results.
+// How often interrupt_groups() was called. The count grows before anything ends: whoever finds it
+// as it was before, after a GPU has done its work, has the work's results.
 int64_t num_interruptions();
 
-// "", or " of generation 2".
+// Returns " of generation 2", or "" of generation 0.
 std::string group_name_suffix();
 
-// It is made before a group's backend, which is handed over when it is there: so it knows the
-// connections that the backend has made.
+// It is made before a group's backends, and gets each once that is there: the connections that came
+// meanwhile are the backend's.
 class GroupTrack {
  public:
   GroupTrack();
@@ -43,12 +43,12 @@ class GroupTrack {
   GroupTrack& operator=(const GroupTrack&) = delete;
   ~GroupTrack();
 
-  // An interruption that came meanwhile counts.
+  // Interrupts the backend if an interruption came meanwhile.
   void add(const c10::intrusive_ptr<c10d::Backend>& backend);
 
  private:
   struct Before;
-  std::unique_ptr<Before> before_;  // null where groups are not kept track of
+  std::unique_ptr<Before> before_;  // null where groups are not tracked
 };
 
 }  // namespace muster
