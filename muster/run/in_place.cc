@@ -5,8 +5,6 @@
 // attempt.
 #include "muster/run/in_place.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -16,6 +14,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
@@ -42,9 +41,10 @@ namespace {
 constexpr std::chrono::seconds kAwaitAttempt{10};
 constexpr std::chrono::seconds kAwaitOtherHost{30};   // a lost host has to be given up first
 constexpr std::chrono::seconds kAwaitWhenStopped{2};  // the attempt is announced before the signal
-constexpr std::chrono::seconds kTryToOpen{2};
-constexpr std::chrono::milliseconds kLookForSignals{100};
-constexpr std::chrono::hours kListen{1};
+constexpr std::chrono::milliseconds kLookForSignals{100};  // meanwhile, this often
+
+constexpr std::chrono::seconds kTryToOpen{2};  // then a newer attempt may have another store
+constexpr std::chrono::hours kListen{1};       // for the next attempt, and then once more
 
 std::shared_ptr<Store> open_job_store(const std::string& store, std::chrono::milliseconds timeout) {
   return open_store(store, Secret::from_environment().value_or(Secret()), timeout);
@@ -57,22 +57,16 @@ bool may_be_of_lost_peer(const std::exception_ptr& error, bool interrupted) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& own) {
-    switch (own.code()) {
-      case ErrorCode::peer_failed:
-      case ErrorCode::timeout:
-      case ErrorCode::backend_failed:
-        return true;
-      case ErrorCode::failed_precondition:
-        return interrupted;
-      default:
-        return false;
-    }
+    const ErrorCode code = own.code();
+    if (code == ErrorCode::failed_precondition)
+      return interrupted;
+    return is_one_of(code, ErrorCode::peer_failed, ErrorCode::timeout, ErrorCode::backend_failed);
   } catch (...) {
   }
   try {
     translate_failures("run", [&] { std::rethrow_exception(error); });
   } catch (const Error& translated) {
-    return translated.code() == ErrorCode::peer_failed || translated.code() == ErrorCode::timeout;
+    return is_one_of(translated.code(), ErrorCode::peer_failed, ErrorCode::timeout);
   } catch (...) {
   }
   return false;
@@ -100,8 +94,7 @@ InPlace::InPlace(RankEnv env, const InitOptions& init)
   if (env_.agent_store.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "MUSTER_ON_FAILURE=replace: expected a rank of muster run, got one of another "
-                "launcher; unset "
-                "it");
+                "launcher; unset it");
   }
   store_ = open_job_store(env_.agent_store, init_.init_timeout);
   const BlockedSignals blocked;  // the new thread inherits the mask and keeps it
@@ -153,9 +146,8 @@ void InPlace::listen() {
   }
 }
 
-// Links the activity file into the folder of the new attempt, so that whoever reads that attempt's
-// activity finds all of its ranks there.
-void InPlace::show_activity_there() const {
+// Whoever reads the new attempt's activity finds all of its ranks in its folder.
+void InPlace::link_activity_file() const {
   Activity* const activity = Activity::get();
   if (activity == nullptr)
     return;
@@ -169,7 +161,7 @@ void InPlace::show_activity_there() const {
 }
 
 // Brings this process into the newest attempt, as the rank that it is there.
-void InPlace::come() {
+void InPlace::come_to_newest() {
   const int before = env_.attempt;
   {
     const std::lock_guard lock(mutex_);
@@ -182,7 +174,7 @@ void InPlace::come() {
   set_log_name(cat("rank ", env_.rank));
   set_error_file(env_.error_file);
   forget_lost_ranks();
-  show_activity_there();
+  link_activity_file();
 }
 
 // Throws: peer_failed if attempt `mine` is no longer the newest.
@@ -217,7 +209,7 @@ std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
 }
 
 Rendezvous InPlace::meet() {
-  come();
+  come_to_newest();
   track_groups(env_.attempt);
   auto store = adapt_store(open_rendezvous_store(), init_.init_timeout);
   return {.store = c10::make_intrusive<c10d::PrefixStore>(
@@ -230,14 +222,10 @@ Rendezvous InPlace::meet() {
 
 // The launcher may announce the attempt only some time after the error, so the rank waits for it.
 bool InPlace::goes_on_after(const std::exception_ptr& error) {
-  bool interrupted = false;
-  {
-    const std::lock_guard lock(mutex_);
-    interrupted = is_interrupting_ || newest_ > env_.attempt;
-  }
+  std::unique_lock lock(mutex_);
+  const bool interrupted = is_interrupting_ || newest_ > env_.attempt;
   if (!may_be_of_lost_peer(error, interrupted))
     return false;
-  std::unique_lock lock(mutex_);
   const auto since = Clock::now();
   const auto patience = [&] {
     if (stop_signal() != 0)

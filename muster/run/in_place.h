@@ -38,19 +38,19 @@ class InPlace {
 
  private:
   void listen();
-  void come();
-  void show_activity_there() const;
+  void come_to_newest();
+  void link_activity_file() const;
   std::shared_ptr<Store> open_rendezvous_store() const;
   void check_newest(int mine) const;
 
   RankEnv env_;
   InitOptions init_;
-  const std::string process_;     // process_name()
+  const std::string process_;     // its name in the store: process_name()
   std::shared_ptr<Store> store_;  // of this host's launcher
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  int newest_;
+  int newest_;                    // attempt
   Environment variables_;         // of this rank in the newest attempt
   bool is_interrupting_ = false;  // the groups, for the attempt after newest_
   bool ends_ = false;
