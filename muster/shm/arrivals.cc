@@ -1,6 +1,6 @@
 // A caller is a connection of this user that has not said which rank it is. It becomes a rank's
-// connection with its first message, a number, or goes after some seconds. The deadline is looked
-// at before every accept(), because a flood of strangers has no end.
+// connection with its first message, the rank's number, or goes after some seconds. The deadline is
+// looked at before every accept(), because a flood of strangers has no end.
 #include "muster/shm/arrivals.h"
 
 #include <poll.h>
@@ -13,15 +13,17 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster::shm {
 
 namespace {
 
-constexpr std::chrono::seconds kToSayWho{5};  // for a caller
-constexpr size_t kMostSilent = 64;            // callers; the oldest makes room
+constexpr std::chrono::seconds kToSayWho{5};  // how long a caller may be silent
+constexpr size_t kMostCallers = 64;           // beyond these, the oldest makes room
 
 }  // namespace
 
@@ -30,7 +32,7 @@ int poll_timeout(std::chrono::milliseconds left) {
   return static_cast<int>(std::min(left, kMost).count());
 }
 
-bool of_this_user(int fd) {
+bool is_of_this_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
@@ -40,7 +42,7 @@ Arrivals::Arrivals(int listener, int size, std::function<bool(int fd)> welcome)
     : listener_(listener), welcome_(std::move(welcome)), peers_(size) {}
 
 std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
-  while (!missing().empty()) {
+  while (!missing_ranks().empty()) {
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
                   cat("shared memory: expected ",
@@ -48,7 +50,7 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
                       " ranks within ",
                       deadline.limit().count(),
                       " ms, missing rank(s) ",
-                      join(missing(), ", "),
+                      join(missing_ranks(), ", "),
                       "; see whether they ended"));
     }
     wait_for_some(deadline);
@@ -56,16 +58,11 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
   return std::move(peers_);
 }
 
-std::vector<int> Arrivals::missing() const {
-  std::vector<int> ranks;
-  for (int rank = 1; rank < std::ssize(peers_); ++rank) {
-    if (is_missing(rank))
-      ranks.push_back(rank);
-  }
-  return ranks;
+std::vector<int> Arrivals::missing_ranks() const {
+  return filtered_indices<int>(peers_.size(), [this](int rank) { return is_missing(rank); });
 }
 
-// Whether it is the number of another rank that has not come.
+// Rank 0 is never missing, and neither is a number that is no rank's.
 bool Arrivals::is_missing(int rank) const {
   return rank >= 1 && rank < std::ssize(peers_) && !peers_[rank].valid();
 }
@@ -81,13 +78,14 @@ void Arrivals::wait_for_some(const Deadline& deadline) {
   const int ready = ::poll(polls.data(), polls.size(), poll_timeout(left));
   if (ready < 0 && errno != EINTR)
     fail_errno("shared memory: poll", errno);
-  take_callers();
+  hear_callers();
   if (ready > 0 && polls.front().revents != 0)
-    take_caller();
+    accept_caller();
 }
 
-// Callers that have said something become ranks or go.
-void Arrivals::take_callers() {
+// A caller that has said something becomes a rank's connection or goes. One that was silent for too
+// long goes.
+void Arrivals::hear_callers() {
   std::erase_if(callers_, [this](Caller& caller) {
     int32_t rank = -1;
     const ssize_t n = ::recv(caller.fd.get(), &rank, sizeof(rank), MSG_DONTWAIT);
@@ -99,11 +97,11 @@ void Arrivals::take_callers() {
   });
 }
 
-// Accepts one connection. One that has gone meanwhile is no error; one of another user is closed.
-void Arrivals::take_caller() {
+// A connection that has gone meanwhile is no error, and one of another user is closed.
+void Arrivals::accept_caller() {
   Fd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd.valid()) {
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+    if (!is_one_of(errno, EMFILE, ENFILE, ENOBUFS, ENOMEM))
       return;
     fail_errno(
         cat("shared memory: expected a descriptor for the connection of each of ",
@@ -111,9 +109,9 @@ void Arrivals::take_caller() {
             " ranks, got none (rank 0); raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo"),
         errno);
   }
-  if (!of_this_user(fd.get()))
+  if (!is_of_this_user(fd.get()))
     return;
-  if (callers_.size() >= kMostSilent)
+  if (callers_.size() >= kMostCallers)
     callers_.erase(callers_.begin());
   callers_.push_back({.fd = std::move(fd), .until = Deadline(kToSayWho)});
 }

@@ -12,10 +12,11 @@
 
 namespace muster::shm {
 
-// Whether the process at the other end is of this one's user.
-bool of_this_user(int fd);
+// Whether the process at the other end of the socket runs as the same user.
+bool is_of_this_user(int fd);
 
-// The time to give poll(): a minute at most, since it counts in int.
+// Returns the time to give to poll(): a minute at most, since it counts in int. Units:
+// milliseconds.
 int poll_timeout(std::chrono::milliseconds left);
 
 class Arrivals {
@@ -29,16 +30,16 @@ class Arrivals {
   std::vector<Fd> wait(const Deadline& deadline);
 
  private:
-  struct Caller {  // of this user; it has not said who it is
+  struct Caller {  // of this user; it has not said which rank it is
     Fd fd;
     Deadline until;
   };
 
   void wait_for_some(const Deadline& deadline);
-  void take_callers();
-  void take_caller();
+  void accept_caller();
+  void hear_callers();
   bool is_missing(int rank) const;
-  std::vector<int> missing() const;
+  std::vector<int> missing_ranks() const;
 
   int listener_;
   std::function<bool(int fd)> welcome_;
