@@ -9,6 +9,7 @@
 #include "muster/launch/exit_report.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
+#include "muster/report/number_text.h"
 
 namespace muster {
 namespace {
@@ -80,7 +81,7 @@ std::string attempt_row(const AttemptRecord& attempt, const Stretch& all, bool g
   const std::string name = attempt_name(attempt.attempt);
   const double length = all.ended - all.began;
   const double seconds = attempt.ended.value_or(all.ended) - attempt.began;
-  const std::string says = cat(span_text(seconds), ", ", end.text);
+  const std::string says = cat(duration_text(seconds), ", ", end.text);
   return cat("<span class=\"name\">",
              name,
              "</span><div class=\"track\" title=\"",
@@ -117,7 +118,7 @@ std::string launch_line(const LaunchRecord& launch, bool goes_on) {
     text += cat(", ",
                 launch.outcome,
                 " after ",
-                span_text(*launch.ended - launch.began),
+                duration_text(*launch.ended - launch.began),
                 ", exit code ",
                 launch.exit_code);
   } else {

@@ -9,6 +9,7 @@
 #include "muster/base/units.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
+#include "muster/report/number_text.h"
 
 namespace muster {
 namespace {

@@ -11,6 +11,7 @@
 #include "muster/launch/failure_meaning.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
+#include "muster/report/number_text.h"
 
 namespace muster {
 namespace {
@@ -24,7 +25,7 @@ std::string ends_table(const std::vector<RankExit>& exits) {
                     exit.host,
                     exit.device,
                     describe_end(exit),
-                    span_text(std::chrono::duration<double>(exit.after).count()),
+                    duration_text(std::chrono::duration<double>(exit.after).count()),
                     exit.message.substr(0, exit.message.find('\n'))});
   }
   return html_table({{"rank", true}, {"host"}, {"device"}, {"end"}, {"after", true}, {"error"}},

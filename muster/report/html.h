@@ -1,9 +1,7 @@
-// Pieces of the report's page: its frame and style, tiles, tables, numbers as people read them.
-// Text goes in as it is and comes out escaped; what is named `html` is markup already. Pure.
+// Pieces of the report's page: its frame and style, tiles, tables. Text goes in as it is and comes
+// out escaped; what is named `html` is markup already. Pure.
 #pragma once
 
-#include <concepts>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,30 +58,7 @@ std::string html_facts(const std::vector<Fact>& facts);
 // The scale below tracks that are `seconds` long, from 0.
 std::string html_scale(double seconds);
 
-// "0.0812", "12 345", "1.2e-05": four significant digits.
-std::string number_text(double value);
-std::string number_text(std::integral auto value) {
-  return number_text(static_cast<double>(value));
-}
-
 // The name with an upper-case letter first.
 std::string with_capital(std::string name);
-
-// The number with the unit that the name tells: "samples_per_second" → "1 204 samples/s".
-std::string value_text(std::string_view name, double value);
-// "samples/s", "s", "bytes", "°C"; empty: not told by the name.
-std::string unit_of(std::string_view name);
-
-// A share of 1 as "12.34%"; never in the user's locale.
-std::string percent(double share);
-
-// "2026-11-23 22:37:14" in this machine's time zone; "1m23s".
-std::string wall_time_text(double seconds_since_1970);
-std::string span_text(double seconds);
-
-// Returns where ticks go in [least, most]: at most `count` of them, at round numbers.
-std::vector<double> ticks_of(double least, double most, int count);
-// "0.25", "10k", "1M".
-std::string tick_text(double value);
 
 }  // namespace muster

@@ -1,6 +1,7 @@
 // The page begins with what people ask first: how the run went, in tiles; then come the sections,
 // the failure before everything else. Each section is a file of its own (job_sections.h).
 #include "muster/base/contains.h"
+#include "muster/report/number_text.h"
 #include "muster/report/pages.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ Tile time_tile(const JobRun& run) {
   }
   const size_t launches = run.record.launches.size();
   return {.label = run.goes_on ? "Time, until its last attempt" : "Time",
-          .value = span_text(seconds),
+          .value = duration_text(seconds),
           .note = launches > 1 ? cat("of ", launches, " launches") : ""};
 }
 

@@ -13,7 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
-#include "muster/report/html.h"
+#include "muster/report/number_text.h"
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/category.h"
 

@@ -8,6 +8,7 @@
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 #include "muster/report/line_chart.h"
+#include "muster/report/number_text.h"
 
 namespace muster {
 namespace {

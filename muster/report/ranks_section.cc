@@ -21,6 +21,7 @@
 #include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
+#include "muster/report/number_text.h"
 #include "muster/report/rank_work.h"
 #include "muster/trace/breakdown.h"
 
@@ -77,7 +78,7 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
     if (seconds <= 0)
       continue;
     const std::string words =
-        cat(look.words, " ", share_text(seconds / shares.total), ", ", span_text(seconds));
+        cat(look.words, " ", share_text(seconds / shares.total), ", ", duration_text(seconds));
     parts += cat("<span class=\"",
                  look.fill,
                  "\" style=\"width:",
@@ -107,7 +108,7 @@ std::string ranks_numbers(const JobRun& run) {
                                     view.host,
                                     view.device,
                                     number_text(view.step),
-                                    step ? span_text(*step) : "",
+                                    step ? duration_text(*step) : "",
                                     speed ? number_text(*speed) : ""};
     for (const CategoryLook& look : kCategories) {
       const double seconds = shares.of(look.category);
@@ -206,7 +207,7 @@ std::string bar_title(const CallBar& bar) {
     text += cat(" of ", call.group);
   if (call.bytes > 0)
     text += cat(", ", format_bytes(call.bytes));
-  return cat(text, lookup(kWordsOfEnds, call.state, ", "), span_text(bar.end - bar.begin));
+  return cat(text, lookup(kWordsOfEnds, call.state, ", "), duration_text(bar.end - bar.begin));
 }
 
 // A rank's row: a bar for each call, on a track that is `length` seconds long from `begin`.
@@ -279,8 +280,8 @@ struct KindOfCall {
     std::vector<std::string> cells = {
         text, cat(count), bytes > 0 ? format_bytes(bytes) : "", "", ""};
     if (count > not_ended) {
-      cells[3] = span_text(total / static_cast<double>(count - not_ended));
-      cells[4] = span_text(most);
+      cells[3] = duration_text(total / static_cast<double>(count - not_ended));
+      cells[4] = duration_text(most);
     }
     cells.push_back(text_of_count(not_ended));
     return cells;

@@ -4,6 +4,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/text_of.h"
+#include "muster/report/number_text.h"
 #include "muster/report/pages.h"
 
 #include <algorithm>
@@ -70,7 +71,7 @@ std::string tasks_tiles(const TasksReport& run) {
   int64_t restarts = 0;
   for (const TaskResult& result : run.state.results)
     restarts += result.attempts.empty() ? 0 : result.attempts.back().attempt;
-  tiles.push_back({.label = "Time", .value = span_text(run.state.seconds)});
+  tiles.push_back({.label = "Time", .value = duration_text(run.state.seconds)});
   if (restarts > 0)
     tiles.push_back({.label = "Restarts", .value = cat(restarts)});
   return html_tiles(tiles);
@@ -124,7 +125,7 @@ std::string failures_section(const TasksReport& run) {
 std::string duration_of(const TaskResult& result) {
   if (result.attempts.empty() || !result.attempts.back().ended)
     return {};
-  return span_text(*result.attempts.back().ended - result.attempts.back().began);
+  return duration_text(*result.attempts.back().ended - result.attempts.back().began);
 }
 
 // Shortens a long number to the digits that people read, and a long text to its beginning.

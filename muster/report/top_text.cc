@@ -1,6 +1,7 @@
 // The table leaves out columns of which no rank has anything, so that ranks on CPUs have no columns
 // for GPUs. Prometheus' text and the JSON have all values with all of their digits.
 #include "muster/report/top_text.h"
+#include "muster/report/number_text.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +20,6 @@
 #include "muster/base/units.h"
 #include "muster/draw/text_table.h"
 #include "muster/draw/xml_text.h"
-#include "muster/report/html.h"
 #include "muster/report/top_rows.h"
 
 namespace muster {
@@ -48,7 +48,7 @@ std::string number_of(double value) {
 std::string ago(double seconds) {
   if (seconds < 1)
     return "now";
-  return span_text(std::floor(seconds));
+  return duration_text(std::floor(seconds));
 }
 
 // A column of the table: an empty cell says that nothing is known.
@@ -99,7 +99,7 @@ std::vector<TopColumn> top_columns() {
        [](const TopRank& rank) { return shown<uint64_t>(rank.memory_bytes, format_bytes); }},
       {{"step", true}, [](const TopRank& rank) { return text_of(rank.step); }},
       {{"a step", true},
-       [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, span_text); }},
+       [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, duration_text); }},
       {{"samples/s", true},
        [](const TopRank& rank) { return shown<double>(rank.samples_per_second, number_of); }},
       {{"loss", true}, [](const TopRank& rank) { return shown<double>(rank.loss, number_of); }},
@@ -131,9 +131,9 @@ std::string samples_in_all(const TopView& view) {
 std::string time_text(const TopView& view) {
   if (!view.running) {
     const std::string outcome = text_or(view.outcome, "does not run");
-    return cat(": ", outcome, ", took ", span_text(view.seconds));
+    return cat(": ", outcome, ", took ", duration_text(view.seconds));
   }
-  return cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)));
+  return cat(", for ", view.seconds < 1 ? "0s" : duration_text(std::floor(view.seconds)));
 }
 
 // The line above the table: what runs, for how long, and how fast.

@@ -3,6 +3,7 @@
 
 #include "muster/report/html.h"
 #include "muster/report/line_chart.h"
+#include "muster/report/number_text.h"
 #include "muster/report/tasks_report.h"
 
 namespace muster {
@@ -22,9 +23,9 @@ TEST(ReportNumbers, AsPeopleReadThem) {
   EXPECT_EQ(value_text("peak_bytes", 3 << 20), "3.0 MiB");
   EXPECT_EQ(unit_of("loss"), "");
   EXPECT_EQ(percent(0.12345), "12.35%");
-  EXPECT_EQ(span_text(42e-6), "42µs");
-  EXPECT_EQ(span_text(0.00312), "3.12ms");
-  EXPECT_EQ(span_text(83), "1m23s");
+  EXPECT_EQ(duration_text(42e-6), "42µs");
+  EXPECT_EQ(duration_text(0.00312), "3.12ms");
+  EXPECT_EQ(duration_text(83), "1m23s");
 }
 
 TEST(ReportNumbers, TicksAreAtRoundNumbers) {
