@@ -72,7 +72,7 @@ struct CheckpointFlags {
 
 // `ls`. A folder that is itself a checkpoint, or a hub's, is likely to be meant for `show`.
 void show_list(const CheckpointFlags& flags) {
-  if (is_there(cat(flags.folder, "/", kManifestFile))) {
+  if (exists_at(cat(flags.folder, "/", kManifestFile))) {
     fail_usage(cat("expected a folder of checkpoints, got '",
                    shown_text(flags.folder),
                    "', which is one; see `muster checkpoint show`"));
@@ -116,7 +116,7 @@ std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) 
   std::vector<std::string> all;
   for (const std::string& path : paths) {
     expect_there(path);
-    const bool is_checkpoint = is_there(cat(path, "/", kManifestFile));
+    const bool is_checkpoint = exists_at(cat(path, "/", kManifestFile));
     std::vector<StepFolder> inside;
     if (is_folder(path) && !is_checkpoint)
       inside = list_checkpoints(checkpoints_folder(path));

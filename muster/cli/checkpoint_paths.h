@@ -1,25 +1,19 @@
 // Paths that a person gives `muster checkpoint`, and errors about what lies there.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
+#include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/view.h"
 
 namespace muster {
 
-inline bool is_there(const std::string& path) {
-  struct stat info{};
-  return ::lstat(path.c_str(), &info) == 0;
-}
-
 inline void expect_there(const std::string& path) {
-  if (is_there(path))
+  if (exists_at(path))
     return;
   fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '",
                  shown_text(path),
@@ -33,7 +27,7 @@ auto read_files(const Read& read, ErrorCode code = ErrorCode::io) {
   try {
     return read();
   } catch (const Error& error) {
-    throw Error(code, shown_text(without_room(error.message()), 1000));
+    throw Error(code, shown_text(without_command(error.message()), 1000));
   }
 }
 

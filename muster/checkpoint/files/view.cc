@@ -3,7 +3,6 @@
 #include "muster/checkpoint/files/view.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kSuffix = ".safetensors";
+constexpr std::string_view kSuffix = ".safetensors";
 constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
 
 // Returns the kind in the description of an optimizer, or "" if it does not say one.
@@ -77,30 +77,25 @@ void keep_part(TensorSource& source, const std::string& part, const std::string&
 // Returns "net" for "tensors/net/description", as muster::Checkpoints saves several optimizers.
 std::string optimizer_part(const std::string& tensor) {
   constexpr std::string_view kBefore = kPartTensors, kAfter = "/description";
-  if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter))
-    return "";
-  if (tensor.size() <= kBefore.size() + kAfter.size())
-    return "";
-  return tensor.substr(kBefore.size(), tensor.size() - kBefore.size() - kAfter.size());
+  constexpr size_t kAround = kBefore.size() + kAfter.size();
+  const bool has_part =
+      tensor.starts_with(kBefore) && tensor.ends_with(kAfter) && tensor.size() > kAround;
+  return has_part ? tensor.substr(kBefore.size(), tensor.size() - kAround) : "";
 }
 
 // Returns "model.safetensors" for "model-00001-of-00004.safetensors", which a rank has written, and
 // any other name as it is.
 std::string set_of_file(const std::string& file) {
-  constexpr std::string_view kNumbers = "-00000-of-00000";
-  if (!file.ends_with(kSuffix))
+  constexpr std::string_view kEnding = "-00000-of-00000.safetensors";  // 0: any digit
+  if (file.size() <= kEnding.size())
     return file;
-  const size_t stem = file.size() - std::string_view(kSuffix).size();
-  if (stem <= kNumbers.size())
-    return file;
-  std::string numbers = file.substr(stem - kNumbers.size(), kNumbers.size());
-  std::ranges::replace_if(numbers, [](char c) { return c >= '1' && c <= '9'; }, '0');
-  if (numbers != kNumbers)
-    return file;
-  return file.substr(0, stem - kNumbers.size()) + kSuffix;
+  const size_t stem = file.size() - kEnding.size();
+  std::string ending = file.substr(stem);
+  std::ranges::replace_if(ending, [](char c) { return c >= '1' && c <= '9'; }, '0');
+  return ending == kEnding ? cat(file.substr(0, stem), kSuffix) : file;
 }
 
-// A folder without a manifest: the files of one model, as hubs have them.
+// The files of a folder without a manifest are those of one model, as hubs have them.
 void add_plain_files(CheckpointView& view) {
   const std::string& path = view.path;
   if (exists_at(cat(path, "/", kWeightIndexFile)))
@@ -130,9 +125,9 @@ void add_single_file(CheckpointView& view) {
 
 }  // namespace
 
-std::string without_room(const std::string& message) {
-  constexpr std::string_view kRoom = "checkpoint: ";
-  return message.starts_with(kRoom) ? message.substr(kRoom.size()) : message;
+std::string without_command(const std::string& message) {
+  constexpr std::string_view kCommand = "checkpoint: ";
+  return message.starts_with(kCommand) ? message.substr(kCommand.size()) : message;
 }
 
 std::string problem_of(const std::function<void()>& work) {
@@ -140,13 +135,12 @@ std::string problem_of(const std::function<void()>& work) {
     work();
     return "";
   } catch (const Error& error) {
-    return printable(without_room(error.message()));
+    return printable(without_command(error.message()));
   }
 }
 
 CheckpointView view_checkpoint(const std::string& path) {
-  CheckpointView view{
-      .path = path, .has_manifest = false, .manifest = {}, .files = {}, .promised = {}};
+  CheckpointView view{.path = path};
   if (!is_folder(path))
     add_single_file(view);
   else if (exists_at(cat(path, "/", kManifestFile)))
@@ -158,8 +152,7 @@ CheckpointView view_checkpoint(const std::string& path) {
 
 // A hub's index promises tensors; a download that was cut short lacks some.
 TensorSource TensorSet::open() const {
-  std::vector<std::string> paths = mapped(files, &ViewedFile::path);
-  TensorSource source(paths);
+  TensorSource source(mapped(files, &ViewedFile::path));
   for (const std::string& tensor : promised) {
     if (source.contains(tensor))
       continue;
@@ -186,10 +179,10 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
     if (!file.name.ends_with(kSuffix))
       continue;
     const std::string name = set_of_file(file.name);
-    auto found = std::ranges::find(sets, name, &TensorSet::name);
-    if (found == sets.end())
-      found = sets.insert(sets.end(), TensorSet{.name = name, .files = {}});
-    found->files.push_back(file);
+    TensorSet* set = element_with(sets, name, &TensorSet::name);
+    if (set == nullptr)
+      set = &sets.emplace_back(TensorSet{.name = name});
+    set->files.push_back(file);
   }
   return sets;
 }
@@ -197,7 +190,7 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
 TensorSet chosen_set(const CheckpointView& view, const std::string& name) {
   std::vector<std::string> names;
   for (TensorSet& set : tensor_sets(view)) {
-    if (set.name == name || set.name == name + kSuffix)
+    if (set.name == name || set.name == cat(name, kSuffix))
       return std::move(set);
     names.push_back(set.name);
   }
@@ -216,15 +209,16 @@ TensorSet model_set(const CheckpointView& view) {
 }
 
 TensorSet part_set(const CheckpointView& view, const std::string& part) {
-  if (view.has_manifest) {
-    TensorSet set = chosen_set(view, kPartsFile);
-    set.part = part;
-    return set;
+  if (view.manifest.find(kPartsFile) == nullptr) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoint: expected a checkpoint's folder, which has parts, got '",
+                    shown_text(view.path),
+                    view.has_manifest ? "', which has none" : "'",
+                    "; do without the part's name, or name the checkpoint"));
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected a checkpoint's folder, which has parts, got '",
-                  shown_text(view.path),
-                  "'; do without the part's name, or name the checkpoint"));
+  TensorSet set = chosen_set(view, kPartsFile);
+  set.part = part;
+  return set;
 }
 
 // Several optimizers have no file of their own: their descriptions are tensors among the parts.

@@ -12,10 +12,10 @@
 
 namespace muster {
 
-// A message without the "checkpoint: " that it begins with, for a command that is called so itself.
-std::string without_room(const std::string& message);
+// Returns the message without the "checkpoint: " that it begins with, for the command of that name.
+std::string without_command(const std::string& message);
 
-// Runs `work` and returns its error as a row of a table has it; empty if it throws nothing.
+// Runs `work` and returns its error as a row of a table has it, or "" where there is none.
 std::string problem_of(const std::function<void()>& work);
 
 // A file of a checkpoint, or a safetensors file that lies alone.
@@ -28,8 +28,8 @@ struct ViewedFile {
 struct CheckpointView {
   std::string path;
   bool has_manifest = false;  // false: plain safetensors files
-  Manifest manifest;
-  std::vector<ViewedFile> files;
+  Manifest manifest = {};
+  std::vector<ViewedFile> files = {};
   std::vector<std::string> promised = {};  // tensors that the index of a hub's folder names
 };
 
@@ -40,7 +40,7 @@ CheckpointView view_checkpoint(const std::string& path);
 // Tensors that belong together, in one file or in those of the ranks that wrote them.
 struct TensorSet {
   std::string name;  // "model.safetensors", however many files
-  std::vector<ViewedFile> files;
+  std::vector<ViewedFile> files = {};
   std::vector<std::string> promised = {};  // tensors that must be among them
   std::string part = {};                   // the part whose tensors alone are meant; empty: all
 
@@ -50,21 +50,22 @@ struct TensorSet {
   TensorSource open() const;
 };
 
-// The sets in the manifest's order. Files without a manifest hold one model together.
+// Returns the sets in the manifest's order. Files without a manifest hold one model together.
 std::vector<TensorSet> tensor_sets(const CheckpointView& view);
 
-// The one that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names
-// those that are there.
+// Returns the set that a person calls "model" or "model.safetensors". Throws: invalid_argument,
+// which names those that are there.
 TensorSet chosen_set(const CheckpointView& view, const std::string& name);
 
-// The model's tensors. Throws: invalid_argument when there are none.
+// Returns the model's tensors. Throws: invalid_argument when there are none.
 TensorSet model_set(const CheckpointView& view);
 
-// The tensors of one of the parts that Checkpoints::add has saved, such as an Ema's averages:
-// "ema". Throws: invalid_argument for files that are no checkpoint's.
+// Returns the tensors of one of the parts that Checkpoints::add has saved, such as an Ema's
+// averages: "ema". Throws: invalid_argument for files that are no checkpoint's, and for a
+// checkpoint without parts.
 TensorSet part_set(const CheckpointView& view, const std::string& part);
 
-// "AdamW"; of several optimizers "net: AdamW, head: SGD"; empty: none was saved.
+// Returns "AdamW", of several optimizers "net: AdamW, head: SGD", and "" where none was saved.
 std::string optimizer_kinds(const CheckpointView& view);
 
 }  // namespace muster

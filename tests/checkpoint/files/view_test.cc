@@ -130,6 +130,20 @@ TEST(CheckpointView, AFileAloneHasNoChecksum) {
   EXPECT_THROW(chosen_set(view, "optim"), Error);
 }
 
+TEST(CheckpointView, ACheckpointWithoutPartsHasNone) {
+  const test::TempFolder folder;
+  put_checkpoint(folder / "step-1", 1, kTensors);
+  try {
+    part_set(view_checkpoint(folder / "step-1"), "ema");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              cat("checkpoint: expected a checkpoint's folder, which has parts, got '",
+                  folder / "step-1",
+                  "', which has none; do without the part's name, or name the checkpoint"));
+  }
+}
+
 TEST(CheckpointView, FilesOfRanksAreOneSet) {
   const test::TempFolder folder;
   CheckpointView view{.path = folder.path(), .has_manifest = true, .manifest = {}, .files = {}};
