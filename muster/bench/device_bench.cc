@@ -58,7 +58,7 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
     Candidate candidate{
         .id = uuid_of(host, gpu).value, .label = label_of(host, gpu), .model = model_of(host, gpu)};
     // A process sees only one MIG instance: the first that the mask names.
-    if (gpu.mig >= 0 && usable.gpus.size() > 1) {
+    if (gpu.is_instance() && usable.gpus.size() > 1) {
       candidate.obstacle =
           cat("a MIG instance among several; measure it alone, with CUDA_VISIBLE_DEVICES=",
               candidate.id);

@@ -87,7 +87,7 @@ void check_can_be_seen(const RankEnv& env,
                        const Host& host,
                        const UsableGpu& gpu,
                        const UsableGpu& first) {
-  if (gpu.mig < 0 || gpu == first)
+  if (!gpu.is_instance() || gpu == first)
     return;
   throw Error(ErrorCode::unavailable,
               cat("device: expected a GPU that this process can see for local rank ",

@@ -266,7 +266,7 @@ class Planner {
     rank.reason = choice.reason;
     if (num_sharers > 1)
       rank.reason += cat("; shared by ", num_sharers, " ranks");
-    if (choice.gpu.mig >= 0)
+    if (choice.gpu.is_instance())
       note_instance(host);
     if (!weighs())
       return;

@@ -32,7 +32,7 @@ TaskDevice device_of_gpu(const Host& host,
                          const UsableGpu& gpu,
                          const UsableGpu& first,
                          bool simulated) {
-  const bool is_hidden_instance = gpu.mig >= 0 && gpu != first;
+  const bool is_hidden_instance = gpu.is_instance() && gpu != first;
   TaskDevice device{.label = label_of(host, gpu), .alone = is_hidden_instance};
   const Gpu& whole = gpu_of(host, gpu);
   device.as_rank = {.host = host.name, .numa_node = whole.numa_node, .cpus = whole.near_cpus};
@@ -195,7 +195,7 @@ Plan TaskDevices::plan_of(const std::string& task, const std::vector<size_t>& de
     rank.rank = rank.local_rank = next++;
     rank.device.ordinal = {rank.device.kind == DeviceAssignment::Kind::gpu ? rank.rank : 0};
     rank.reason = cat("task '", printable(task), "': ", devices_[index].label);
-    if (index < usable_.gpus.size() && usable_.gpus[index].mig >= 0)
+    if (index < usable_.gpus.size() && usable_.gpus[index].is_instance())
       plan.visibility = Visibility::own;
     plan.ranks.push_back(std::move(rank));
   }

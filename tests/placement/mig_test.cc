@@ -137,6 +137,14 @@ TEST(Mig, InheritedMaskOfInstances) {
               ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
 }
 
+TEST(Mig, AGpuIsNamedOnceWhateverTheOrderOfItsInstances) {
+  Host host = split_host();
+  host.gpus[0].mig_enabled = true;
+  host.gpus[0].mig = {{{"MIG-cccc0000-0000-5000-8000-000000000004"}, "3g.20gb", 20 * kGiB}};
+  const UsableGpus usable = usable_gpus(host, {.cuda = "MIG-aaaa,MIG-cccc,MIG-bbbb"});
+  EXPECT_THAT(describe(host, usable), HasSubstr("host n0 has GPUs 1, 0 (3 MIG instances)"));
+}
+
 TEST(Mig, TopologyWantsWholeGpus) {
   EXPECT_THAT(mig_error({.policy = "topology"}),
               HasSubstr("expected whole GPUs, got MIG instances"));

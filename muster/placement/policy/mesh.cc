@@ -42,7 +42,7 @@ std::vector<int> sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks)
 // Returns the link between two whole GPUs; null when it is not known, or one is an instance.
 const Link* mesh_link(const PolicyInput& input, const UsableGpu& a, const UsableGpu& b) {
   const LinkMatrix& links = input.host.gpu_links;
-  const bool are_whole = a.mig < 0 && b.mig < 0;
+  const bool are_whole = !a.is_instance() && !b.is_instance();
   const bool is_known = a.position < links.size() && b.position < links[a.position].size();
   return are_whole && is_known ? &links[a.position][b.position] : nullptr;
 }

@@ -49,13 +49,10 @@ double bandwidth_between(const PolicyInput& input, size_t a, size_t b) {
 void check_links(const PolicyInput& input) {
   const LinkMatrix& links = input.host.gpu_links;
   const size_t count = input.host.gpus.size();
-  const auto is_instance = [](const UsableGpu& gpu) {
-    return gpu.mig >= 0;
-  };
   const auto is_whole = [&](const std::vector<Link>& row) {
     return row.size() == count;
   };
-  if (std::ranges::any_of(input.gpus, is_instance))
+  if (std::ranges::any_of(input.gpus, &UsableGpu::is_instance))
     fail_without_links(input, "whole GPUs", "MIG instances, which have no links");
   if (links.empty())
     fail_without_links(input, "to know the links between the GPUs", "none");

@@ -39,17 +39,17 @@ std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
 }
 
 const GpuUuid& uuid_of(const Host& host, const UsableGpu& device) {
-  return device.mig < 0 ? gpu_of(host, device).uuid : instance_of(host, device).uuid;
+  return device.is_instance() ? instance_of(host, device).uuid : gpu_of(host, device).uuid;
 }
 
 std::string model_of(const Host& host, const UsableGpu& device) {
   const std::string& model = gpu_of(host, device).model;
-  return device.mig < 0 ? model : cat(model, " MIG ", instance_of(host, device).profile);
+  return device.is_instance() ? cat(model, " MIG ", instance_of(host, device).profile) : model;
 }
 
 std::string label_of(const Host& host, const UsableGpu& device) {
   const std::string gpu = cat("GPU ", gpu_of(host, device).index.value);
-  if (device.mig < 0)
+  if (!device.is_instance())
     return gpu;
   return cat(uuid_of(host, device).value.substr(0, kShortUuid), " of ", gpu);
 }
@@ -59,14 +59,14 @@ bool knows_memory(const Host& host, const UsableGpu& device) {
 }
 
 uint64_t total_memory_bytes(const Host& host, const UsableGpu& device) {
-  return device.mig < 0 ? gpu_of(host, device).memory_total_bytes
-                        : instance_of(host, device).memory_total_bytes;
+  return device.is_instance() ? instance_of(host, device).memory_total_bytes
+                              : gpu_of(host, device).memory_total_bytes;
 }
 
 // All that is used on the GPU may be used by this instance.
 uint64_t free_memory_bytes(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
-  if (device.mig < 0)
+  if (!device.is_instance())
     return gpu.memory_free_bytes;
   const uint64_t total = total_memory_bytes(host, device);
   return total - std::min(total, used_bytes(gpu));

@@ -35,7 +35,7 @@ std::optional<double> score_of(const Scores& scores, const Host& host, const Usa
     return std::nullopt;
   if (const auto score = find_score(scores, uuid_of(host, device).value))
     return score;
-  if (device.mig < 0) {
+  if (!device.is_instance()) {
     const std::string index = std::to_string(gpu_of(host, device).index.value);
     if (const auto score = find_score(scores, cat(host.name, ":", index)))
       return score;

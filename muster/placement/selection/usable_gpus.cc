@@ -15,7 +15,7 @@
 namespace muster {
 namespace {
 
-// Returns the positions of a vendor's GPUs.
+// Returns the positions of a vendor's GPUs, in the order of their indices.
 std::vector<size_t> in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) {
   std::vector<size_t> order =
       filtered_indices(gpus.size(), [&](size_t i) { return gpus[i].vendor == vendor; });
@@ -24,7 +24,7 @@ std::vector<size_t> in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) 
 }
 
 bool models_differ(const std::vector<Gpu>& gpus) {
-  return std::ranges::any_of(gpus, [&](const Gpu& gpu) { return gpu.model != gpus[0].model; });
+  return distinct(gpus, &Gpu::model).size() > 1;
 }
 
 size_t num_instances(const Host& host) {
@@ -32,12 +32,12 @@ size_t num_instances(const Host& host) {
                         [](const Gpu& gpu) { return gpu.mig_enabled ? gpu.mig.size() : 0; });
 }
 
-// Says what variables with these settings hide of `count` devices; empty when nothing.
-std::string hidden(const std::string& settings,
-                   size_t shown,
-                   size_t count,
-                   const char* devices,
-                   const std::string& remark) {
+// Says what variables with these settings hide of `count` GPUs or instances; "" if nothing.
+std::string note_of_hidden(const std::string& settings,
+                           size_t shown,
+                           size_t count,
+                           const char* devices,
+                           const std::string& remark) {
   if (shown == count)
     return "";
   return cat(settings, " shows ", shown, " of ", count, " ", devices, framed(" (", remark, ")"));
@@ -57,11 +57,11 @@ std::string setting_of(const char* variable, const std::string& mask) {
 std::string mask_note(const Host& host, const std::string& mask, const VisibleDevices& visible) {
   const std::string setting = setting_of("CUDA_VISIBLE_DEVICES", mask);
   if (!visible.mig.empty()) {
-    return hidden(
+    return note_of_hidden(
         setting, visible.mig.size(), num_instances(host), "MIG instances", visible.remark);
   }
   const size_t count = in_index_order(host.gpus, Vendor::nvidia).size();
-  std::string note = hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
+  std::string note = note_of_hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
   if (note.empty() && !visible.remark.empty())
     note = cat(setting, ": ", visible.remark);
   // Without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA itself would count the fastest GPU first.
@@ -146,8 +146,9 @@ void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable)
   if (settings.empty())
     return add_gpus(host, all, usable);
   const VisibleDevices visible = visible_rocm_devices(host.gpus, masks);
-  add_note(usable,
-           hidden(join(settings, " "), visible.gpus.size(), all.size(), "GPUs", visible.remark));
+  add_note(
+      usable,
+      note_of_hidden(join(settings, " "), visible.gpus.size(), all.size(), "GPUs", visible.remark));
   const bool on_purpose = hides_all_on_purpose(masks.rocr.value_or("0")) ||
                           hides_all_on_purpose(hip.value.value_or("0"));
   usable.mask_is_wrong |= !visible.remark.empty() && !on_purpose;
@@ -164,11 +165,9 @@ UsableGpus usable_gpus(const Host& host, const VisibilityMasks& masks) {
 }
 
 std::string describe(const Host& host, const UsableGpus& usable) {
-  std::vector<int> indices = mapped(
+  const std::vector<int> indices = distinct(
       usable.gpus, [&](const UsableGpu& gpu) { return host.gpus[gpu.position].index.value; });
-  indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
-  const auto instances =
-      std::ranges::count_if(usable.gpus, [](const UsableGpu& gpu) { return gpu.mig >= 0; });
+  const auto instances = std::ranges::count_if(usable.gpus, &UsableGpu::is_instance);
   const std::string gpus = framed(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
   std::string text = cat("host ", host.name, " has ", text_or(gpus, "no usable GPU"));
   text += framed(" (", text_of_count(instances), " MIG instances)");

@@ -20,7 +20,7 @@ Host seen_host(Host host, const VisibilityMasks& masks) {
       if (it.position != g)
         continue;
       any = true;
-      if (it.mig >= 0)
+      if (it.is_instance())
         seen.push_back(gpu.mig[it.mig]);
     }
     if (any && gpu.mig_enabled)

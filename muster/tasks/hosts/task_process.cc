@@ -105,7 +105,7 @@ Visibility visibility_of(const DevicePool& pool,
     return wanted;
   const std::vector<PoolGpu>& gpus = host_of(pool, where).gpus;
   const bool any_mig =
-      std::ranges::any_of(where.gpus, [&](int gpu) { return gpus[gpu].device.mig >= 0; });
+      std::ranges::any_of(where.gpus, [&](int gpu) { return gpus[gpu].device.is_instance(); });
   const bool shared = std::ssize(where.gpus) < num_ranks;
   return shared || (any_mig && num_ranks > 1) ? Visibility::own : wanted;
 }

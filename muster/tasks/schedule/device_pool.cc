@@ -407,8 +407,7 @@ std::vector<int> DevicePool::best_linked(int host,
     return known->second;
   const Host& real = inventory_.hosts[host];
   auto devices = mapped(fitting, [&](const int at) { return hosts_[host].gpus[at].device; });
-  const bool any_mig =
-      std::ranges::any_of(devices, [](const UsableGpu& device) { return device.mig >= 0; });
+  const bool any_mig = std::ranges::any_of(devices, &UsableGpu::is_instance);
   const bool linked = !any_mig && knows_links(real);
   const Policy& policy = find_policy(linked ? "topology" : "pack");
   const Request request;

@@ -37,8 +37,7 @@ bool picks_change(const SelectionPart& part) {
 size_t most_of(const SelectionItem& pick, const std::vector<UsableGpu>& reachable) {
   if (is_one_of(pick.kind, Kind::free, Kind::fastest))
     return pick.count;
-  const bool some_are_split =
-      std::ranges::any_of(reachable, [](const UsableGpu& gpu) { return gpu.mig >= 0; });
+  const bool some_are_split = std::ranges::any_of(reachable, &UsableGpu::is_instance);
   if (is_one_of(pick.kind, Kind::all, Kind::idle) || some_are_split)
     return reachable.size();
   return pick.kind == Kind::uuid ? 1 : pick.last - pick.first + 1;
