@@ -2,15 +2,12 @@
 // packages, cores and third-level caches alone: everything else would only cost time.
 #include "muster/device/cpu_topology.h"
 
-#include <dlfcn.h>
 #include <hwloc.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
-#include <string>
 
-#include "muster/base/error.h"
+#include "muster/base/loaded_library.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -18,67 +15,31 @@ namespace {
 
 constexpr const char* kLibrary = "libhwloc.so.15";  // every hwloc 2
 
-[[noreturn]] void fail(const std::string& reason) {
-  throw Error(ErrorCode::unavailable,
-              cat("CPU topology: expected ",
-                  kLibrary,
-                  " to read this machine, got: ",
-                  reason,
-                  "; install hwloc's library (Debian: libhwloc15)"));
-}
-
 // The functions of hwloc's library. Its inline helpers that only follow pointers can be used as
 // they are.
-class Hwloc {
+class Hwloc : public LoadedLibrary {
  public:
-  Hwloc() : library_(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) {
-    if (!library_) {
-      const char* const reason = dlerror();
-      fail(reason != nullptr ? reason : "unknown reason");
-    }
-    find(init, "hwloc_topology_init");
-    find(set_all_types_filter, "hwloc_topology_set_all_types_filter");
-    find(set_type_filter, "hwloc_topology_set_type_filter");
-    find(load, "hwloc_topology_load");
-    find(destroy, "hwloc_topology_destroy");
-    find(type_depth, "hwloc_get_type_depth");
-    find(count_by_depth, "hwloc_get_nbobjs_by_depth");
-    find(object_by_depth, "hwloc_get_obj_by_depth");
-    find(bitmap_next, "hwloc_bitmap_next");
-    find(bitmap_alloc, "hwloc_bitmap_alloc");
-    find(bitmap_free, "hwloc_bitmap_free");
-    find(is_this_system, "hwloc_topology_is_thissystem");
-    find(get_cpubind, "hwloc_get_cpubind");
-    find(restrict_to, "hwloc_topology_restrict");
-  }
+  Hwloc()
+      : LoadedLibrary(kLibrary,
+                      cat("CPU topology: expected ", kLibrary, " to read this machine"),
+                      "install hwloc's library (Debian: libhwloc15)") {}
 
-  decltype(&hwloc_topology_init) init = nullptr;
-  decltype(&hwloc_topology_set_all_types_filter) set_all_types_filter = nullptr;
-  decltype(&hwloc_topology_set_type_filter) set_type_filter = nullptr;
-  decltype(&hwloc_topology_load) load = nullptr;
-  decltype(&hwloc_topology_destroy) destroy = nullptr;
-  decltype(&hwloc_get_type_depth) type_depth = nullptr;
-  decltype(&hwloc_get_nbobjs_by_depth) count_by_depth = nullptr;
-  decltype(&hwloc_get_obj_by_depth) object_by_depth = nullptr;
-  decltype(&hwloc_bitmap_next) bitmap_next = nullptr;
-  decltype(&hwloc_bitmap_alloc) bitmap_alloc = nullptr;
-  decltype(&hwloc_bitmap_free) bitmap_free = nullptr;
-  decltype(&hwloc_topology_is_thissystem) is_this_system = nullptr;
-  decltype(&hwloc_get_cpubind) get_cpubind = nullptr;
-  decltype(&hwloc_topology_restrict) restrict_to = nullptr;
-
- private:
-  template <class Function>
-  void find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(library_.get(), name));
-    if (function == nullptr)
-      fail(cat("no function ", name));
-  }
-
-  struct Close {
-    void operator()(void* library) const { dlclose(library); }
-  };
-  std::unique_ptr<void, Close> library_;
+  decltype(&hwloc_topology_init) init = find("hwloc_topology_init");
+  decltype(&hwloc_topology_set_all_types_filter) set_all_types_filter =
+      find("hwloc_topology_set_all_types_filter");
+  decltype(&hwloc_topology_set_type_filter) set_type_filter =
+      find("hwloc_topology_set_type_filter");
+  decltype(&hwloc_topology_load) load = find("hwloc_topology_load");
+  decltype(&hwloc_topology_destroy) destroy = find("hwloc_topology_destroy");
+  decltype(&hwloc_get_type_depth) type_depth = find("hwloc_get_type_depth");
+  decltype(&hwloc_get_nbobjs_by_depth) count_by_depth = find("hwloc_get_nbobjs_by_depth");
+  decltype(&hwloc_get_obj_by_depth) object_by_depth = find("hwloc_get_obj_by_depth");
+  decltype(&hwloc_bitmap_next) bitmap_next = find("hwloc_bitmap_next");
+  decltype(&hwloc_bitmap_alloc) bitmap_alloc = find("hwloc_bitmap_alloc");
+  decltype(&hwloc_bitmap_free) bitmap_free = find("hwloc_bitmap_free");
+  decltype(&hwloc_topology_is_thissystem) is_this_system = find("hwloc_topology_is_thissystem");
+  decltype(&hwloc_get_cpubind) get_cpubind = find("hwloc_get_cpubind");
+  decltype(&hwloc_topology_restrict) restrict_to = find("hwloc_topology_restrict");
 };
 
 // This machine as hwloc has read it, narrowed to the CPUs that this process may use.
@@ -87,14 +48,13 @@ class Topology {
   // All types are left out first and three are taken in again: hwloc keeps nothing else then.
   explicit Topology(const Hwloc& hwloc) : hwloc_(hwloc) {
     if (hwloc_.init(&topology_) != 0)
-      fail("no memory");
+      hwloc_.fail("no memory");
     hwloc_.set_all_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_NONE);
-    for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE, HWLOC_OBJ_L3CACHE}) {
+    for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE, HWLOC_OBJ_L3CACHE})
       hwloc_.set_type_filter(topology_, type, HWLOC_TYPE_FILTER_KEEP_ALL);
-    }
     if (hwloc_.load(topology_) != 0) {
       hwloc_.destroy(topology_);
-      fail("it cannot be read");
+      hwloc_.fail("it cannot be read");
     }
     keep_usable();
   }

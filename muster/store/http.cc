@@ -5,10 +5,10 @@
 #include <utility>
 
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <sys/socket.h>
 
 #include "muster/base/error.h"
+#include "muster/base/loaded_library.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -17,14 +17,6 @@ namespace {
 
 // A job's keys and values are less.
 constexpr size_t kMostAnswerBytes = size_t{256} << 20;
-
-template <class Function>
-void load_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr)
-    throw Error(ErrorCode::unavailable,
-                "http: expected libcurl.so.4 to have its functions, got another library");
-}
 
 // Ranks must not inherit the socket.
 curl_socket_t open_socket(void* /*unused*/, curlsocktype /*purpose*/, curl_sockaddr* address) {
@@ -42,30 +34,19 @@ size_t take_body(char* bytes, size_t size, size_t count, void* to) {
 
 }  // namespace
 
-// The few functions that are used. The library is never unloaded: it keeps threads and exit
-// handlers.
-struct CurlLibrary {
-  decltype(&::curl_easy_init) init = nullptr;
-  decltype(&::curl_easy_setopt) setopt = nullptr;
-  decltype(&::curl_easy_perform) perform = nullptr;
-  decltype(&::curl_easy_getinfo) getinfo = nullptr;
-  decltype(&::curl_easy_cleanup) cleanup = nullptr;
-  decltype(&::curl_easy_strerror) strerror = nullptr;
+// The few functions that are used. The library must stay: it keeps threads and exit handlers.
+struct CurlLibrary : LoadedLibrary {
+  CurlLibrary()
+      : LoadedLibrary("libcurl.so.4",
+                      "http: expected libcurl.so.4 for requests",
+                      "install the package libcurl4") {}
 
-  CurlLibrary() {
-    void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr)
-      throw Error(ErrorCode::unavailable,
-                  cat("http: expected libcurl.so.4, got none (",
-                      ::dlerror(),
-                      "); install the package libcurl4"));
-    load_symbol(library, "curl_easy_init", init);
-    load_symbol(library, "curl_easy_setopt", setopt);
-    load_symbol(library, "curl_easy_perform", perform);
-    load_symbol(library, "curl_easy_getinfo", getinfo);
-    load_symbol(library, "curl_easy_cleanup", cleanup);
-    load_symbol(library, "curl_easy_strerror", strerror);
-  }
+  decltype(&::curl_easy_init) init = find("curl_easy_init");
+  decltype(&::curl_easy_setopt) setopt = find("curl_easy_setopt");
+  decltype(&::curl_easy_perform) perform = find("curl_easy_perform");
+  decltype(&::curl_easy_getinfo) getinfo = find("curl_easy_getinfo");
+  decltype(&::curl_easy_cleanup) cleanup = find("curl_easy_cleanup");
+  decltype(&::curl_easy_strerror) strerror = find("curl_easy_strerror");
 };
 
 // A handle of libcurl, whose options are set once.
