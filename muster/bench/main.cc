@@ -16,6 +16,7 @@
 #include "muster/bench/ddp_bench.h"
 #include "muster/bench/device_bench.h"
 
+namespace muster {
 namespace {
 
 // CLI11 puts a validator's description into help as well as into errors. Help of muster names what
@@ -29,7 +30,7 @@ CLI::Validator in_range(T least, T most) {
 const CLI::Validator kAnyCount = in_range(1, std::numeric_limits<int>::max());
 const CLI::Validator kAnySize = in_range(int64_t{1}, std::numeric_limits<int64_t>::max());
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kDeviceExamples = R"(Examples:
   muster bench device                       every GPU (none: a CPU slot); scores are remembered
   muster bench device --gpus 0,2 --again    these two anew
   muster bench device --json > scores.json  for --scores
@@ -41,8 +42,8 @@ Exit codes: 0 done, 1 it could not be done, 2 wrong usage.
 void add_device(CLI::App& app, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("device", "How fast each device trains: scores for `fastest`");
-  command->footer(kExamples);
-  const auto options = std::make_shared<muster::DeviceBenchOptions>();
+  command->footer(kDeviceExamples);
+  const auto options = std::make_shared<DeviceBenchOptions>();
   auto* const gpus =
       command->add_option("--gpus", options->gpus, "GPUs to measure: 0,2-5, idle, … [all]")
           ->type_name("SEL");
@@ -66,7 +67,7 @@ void add_device(CLI::App& app, int* exit_code) {
           "--cache", options->cache, "File that remembers the scores [~/.cache/muster/scores.json]")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print the scores as --scores takes them");
-  command->callback([options, exit_code] { *exit_code = muster::bench_devices(*options); });
+  command->callback([options, exit_code] { *exit_code = bench_devices(*options); });
 }
 
 constexpr const char* kCollectivesExamples = R"(Examples:
@@ -81,7 +82,7 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   CLI::App* const command =
       app.add_subcommand("collectives", "How long collectives take, by size and backend");
   command->footer(kCollectivesExamples);
-  const auto options = std::make_shared<muster::CollectivesBenchOptions>();
+  const auto options = std::make_shared<CollectivesBenchOptions>();
   command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
       ->check(in_range(1, 256))
       ->type_name("N");
@@ -128,7 +129,7 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   command
       ->add_option("--svg", options->svg, "Draw the times as a picture into this file (SVG) [none]")
       ->type_name("FILE");
-  command->callback([=] { *exit_code = muster::bench_collectives(*options, argc, argv); });
+  command->callback([=] { *exit_code = bench_collectives(*options, argc, argv); });
 }
 
 constexpr const char* kDdpExamples = R"(Examples:
@@ -143,7 +144,7 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   CLI::App* const command =
       app.add_subcommand("ddp", "What data-parallel training adds to a step, by backend");
   command->footer(kDdpExamples);
-  const auto options = std::make_shared<muster::DdpBenchOptions>();
+  const auto options = std::make_shared<DdpBenchOptions>();
   command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
       ->check(in_range(1, 256))
       ->type_name("N");
@@ -179,14 +180,14 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
                    "Also time PyTorch's own DDP, with this Python's torch [not timed]")
       ->type_name("PROGRAM");
   command->add_flag("--json", options->json, "Print the times as JSON");
-  command->callback([=] { *exit_code = muster::bench_ddp(*options, argc, argv); });
+  command->callback([=] { *exit_code = bench_ddp(*options, argc, argv); });
 }
 
 // Returns what is wrong with the first flag that the parser left over, and the flag that was
-// probably meant. Returns an empty text if there is none.
+// probably meant; "" if no flag is left over.
 std::string unknown_flag(const CLI::App& app) {
-  const CLI::App* const command =
-      app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+  const auto chosen = app.get_subcommands();
+  const CLI::App* const command = chosen.empty() ? &app : chosen.front();
   std::vector<std::string> names;
   for (const CLI::Option* option : command->get_options()) {
     for (const std::string& name : option->get_lnames())
@@ -196,13 +197,13 @@ std::string unknown_flag(const CLI::App& app) {
     if (!word.starts_with('-'))
       continue;
     const std::string flag = word.substr(0, word.find('='));
-    const std::string next = muster::did_you_mean(flag, {names.begin(), names.end()});
-    return muster::cat("expected a flag of muster bench ",
-                       command->get_name(),
-                       ", got '",
-                       muster::printable(flag),
-                       "'",
-                       next.empty() ? "; see --help" : next);
+    const std::string next = did_you_mean(flag, {names.begin(), names.end()});
+    return cat("expected a flag of muster bench ",
+               command->get_name(),
+               ", got '",
+               printable(flag),
+               "'",
+               next.empty() ? "; see --help" : next);
   }
   return "";
 }
@@ -213,11 +214,11 @@ std::string unknown_measurement(const CLI::App& app) {
   std::erase_if(words, [](const std::string& word) { return word.starts_with('-'); });
   if (words.empty())
     return "expected device, collectives or ddp, got none; see muster bench --help";
-  const std::string next = muster::did_you_mean(words.front(), {"device", "collectives", "ddp"});
-  return muster::cat("expected device, collectives or ddp, got '",
-                     muster::printable(words.front()),
-                     "'",
-                     next.empty() ? "; see muster bench --help" : next);
+  const std::string next = did_you_mean(words.front(), {"device", "collectives", "ddp"});
+  return cat("expected device, collectives or ddp, got '",
+             printable(words.front()),
+             "'",
+             next.empty() ? "; see muster bench --help" : next);
 }
 
 // Returns the message for a command line that CLI11 refused, if muster has a better one.
@@ -233,19 +234,21 @@ std::string own_message(const CLI::App& app, const CLI::ParseError& error) {
 
 }  // namespace
 
+}  // namespace muster
+
 int main(int argc, char** argv) {
   muster::set_log_name("bench");
   CLI::App app("Measurements of devices, collectives and training steps", "muster bench");
   app.require_subcommand(1);
   int exit_code = 0;
-  add_device(app, &exit_code);
-  add_collectives(app, &exit_code, argc, argv);
-  add_ddp(app, &exit_code, argc, argv);
+  muster::add_device(app, &exit_code);
+  muster::add_collectives(app, &exit_code, argc, argv);
+  muster::add_ddp(app, &exit_code, argc, argv);
   try {
     app.parse(argc, argv);
     return exit_code;
   } catch (const CLI::ParseError& error) {
-    const std::string message = own_message(app, error);
+    const std::string message = muster::own_message(app, error);
     if (message.empty())
       return app.exit(error) == 0 ? 0 : 2;
     muster::log(muster::LogLevel::error, message);
