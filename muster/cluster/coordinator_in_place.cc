@@ -1,13 +1,12 @@
-// Whether a round in place is possible is asked in three steps: of the failures or the hosts, of
-// the plan for those that are left, and of what the plan would change for processes that run. Any
-// obstacle is said, and the round is stopped as without --on-failure replace.
-//
 // Rounds in place (`--on-failure replace`): ranks that failed get other processes, or hosts come
 // and go, and all processes that run go on in the next round as ranks of its plan.
+//
+// Whether that is possible is asked in three steps: of the failures or the hosts, of the plan for
+// those that are left, and of what the plan would change for processes that run. Any obstacle is
+// said, and the round is stopped as without --on-failure replace.
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -26,14 +25,17 @@ namespace {
 
 constexpr std::chrono::seconds kQuickInPlace{60};  // failures this soon make the pause longer
 
+// A process keeps its device, and its place among those of its host.
+bool may_go_on_as(const RankPlan& was, const RankPlan& is) {
+  return was.local_rank == is.local_rank && was.device == is.device &&
+         was.more_devices == is.more_devices;
+}
+
 }  // namespace
 
 std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const {
-  for (const RankExit& exit : report.exits) {
-    std::string obstacle = obstacle_to_replacing(exit);
-    if (!obstacle.empty())
-      return obstacle;
-  }
+  if (std::string obstacle = obstacle_of_exits(report.exits); !obstacle.empty())
+    return obstacle;
   const std::string& host = report.exits.front().host;
   const int failures = find_or(failures_of_, host) + 1;
   if (can_spare_a_host() && failures >= rules_.max_host_failures)
@@ -79,21 +81,6 @@ std::string Coordinator::obstacle_to_regrouping() const {
   }
   return some_run ? "" : "no rank is left to go on";
 }
-
-namespace {
-
-std::span<const RankPlan> ranks_of_host(const Plan& plan, int host_index) {
-  const RankRange range = ranks_on_host(plan, host_index);
-  return std::span(plan.ranks).subspan(range.first, range.count);
-}
-
-// A process keeps its device, and its place among those of its host.
-bool may_go_on_as(const RankPlan& was, const RankPlan& is) {
-  return was.local_rank == is.local_rank && was.device == is.device &&
-         was.more_devices == is.more_devices;
-}
-
-}  // namespace
 
 std::string Coordinator::obstacle_in_plan(const Order& next) const {
   std::map<std::string, int> old_indexes;

@@ -123,12 +123,11 @@ std::vector<std::string> texts_of_hosts(const Order& order) {
   int hosts_before = 0;
   int first_rank = 0;
   for (int index = 0; index < int_size(order.hosts); ++index) {
-    const RankRange range = ranks_on_host(order.plan, index);
-    const auto begin = std::next(order.plan.ranks.begin(), range.first);
+    const auto ranks = ranks_of_host(order.plan, index);
     const HostRanks host{.host_index = index,
                          .first_rank = first_rank,
                          .hosts_before = hosts_before,
-                         .ranks = {begin, std::next(begin, range.count)}};
+                         .ranks = {ranks.begin(), ranks.end()}};
     hosts_before += host.ranks.empty() ? 0 : 1;
     first_rank += int_size(host.ranks);
     texts.push_back(host_ranks_to_json(host));

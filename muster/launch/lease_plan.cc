@@ -117,12 +117,10 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
   if (plan.simulated)
     return wishes;
   std::set<GpuUuid> gpus;
-  const RankRange here = ranks_on_host(plan, host_index);
-  for (size_t i = here.first; i < here.first + here.count; ++i) {
-    const DeviceAssignment& device = plan.ranks[i].device;
-    if (device.kind != DeviceAssignment::Kind::cpu)
-      gpus.insert(device.uuid);
-    for (const DeviceAssignment& more : plan.ranks[i].more_devices)
+  for (const RankPlan& rank : ranks_of_host(plan, host_index)) {
+    if (rank.device.kind != DeviceAssignment::Kind::cpu)
+      gpus.insert(rank.device.uuid);
+    for (const DeviceAssignment& more : rank.more_devices)
       gpus.insert(more.uuid);
   }
   for (const GpuUuid& gpu : gpus)

@@ -3,11 +3,11 @@
 // whose account.
 #include "muster/launch/replacement.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -23,14 +23,6 @@
 
 namespace muster {
 
-std::string failures_in_words(const std::vector<RankExit>& failed) {
-  return join(mapped(failed,
-                     [](const RankExit& exit) {
-                       return cat("rank ", exit.rank, ": ", cause_and_error(exit));
-                     }),
-              ", ");
-}
-
 namespace {
 
 // Whether the main thread's spans say so. A rank that has no such file is not known to save.
@@ -38,10 +30,8 @@ bool is_in_checkpoint(const std::string& activity_file) {
   try {
     const ActivityView view = read_activity(activity_file);
     const ThreadView* const main = view.main();
-    if (main == nullptr)
-      return false;
-    return std::ranges::find(main->spans, Category::checkpoint, &SpanView::category) !=
-           main->spans.end();
+    return main != nullptr &&
+           element_with(main->spans, Category::checkpoint, &SpanView::category) != nullptr;
   } catch (const Error&) {
     return false;
   }
@@ -75,12 +65,13 @@ Replacing replacing_over(std::shared_ptr<Store> store,
 
 // A rank that ended because it had lost another had the time to come to the next generation. That
 // it did not means that its program cannot.
-std::string obstacle_to_replacing(const RankExit& exit) {
-  if (!lost_a_peer(exit))
+std::string obstacle_of_exits(const std::vector<RankExit>& failed) {
+  const RankExit* const unable = element_where(failed, lost_a_peer);
+  if (unable == nullptr)
     return "";
   return cat(
       "rank ",
-      exit.rank,
+      unable->rank,
       " ended because it had lost another; only programs of muster::run keep their processes");
 }
 
@@ -89,12 +80,14 @@ std::string obstacle_to_replacing(const RankFailures& failures) {
     return "no rank is left to go on";
   if (failures.some_have_ended)
     return "another rank has ended already";
-  for (const RankExit& exit : failures.failed) {
-    std::string obstacle = obstacle_to_replacing(exit);
-    if (!obstacle.empty())
-      return obstacle;
-  }
-  return "";
+  return obstacle_of_exits(failures.failed);
+}
+
+std::string failures_in_words(const std::vector<RankExit>& failed) {
+  const auto in_words = [](const RankExit& exit) {
+    return cat("rank ", exit.rank, ": ", cause_and_error(exit));
+  };
+  return join(mapped(failed, in_words), ", ");
 }
 
 // `used` of `budget` counts the restarts of all ranks too.
@@ -140,9 +133,8 @@ void InPlaceRestarts::explain(std::vector<RankExit>& exits) {
 // A refusal whose reason the user cannot see is said. The attempt before is recorded as ended by
 // the failures before the next one begins.
 bool InPlaceRestarts::replace(const RankFailures& failures) {
-  if (some_have_stopped(failures.failed))
-    return false;  // ranks that were asked to stop do so one after the other
-  if (!restarts_.has_budget())
+  // Ranks that were asked to stop do so one after the other.
+  if (some_have_stopped(failures.failed) || !restarts_.has_budget())
     return false;
   if (const std::string obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
     log(LogLevel::warn, cat("not replaced in place: ", obstacle));

@@ -63,16 +63,16 @@ Replacing replacing_over(std::shared_ptr<Store> store,
                          const std::string& run_dir,
                          std::chrono::milliseconds patience);
 
-// Why these cannot be replaced while the others go on; empty: they can.
+// Says why these cannot be replaced while the others go on; "" if they can.
 std::string obstacle_to_replacing(const RankFailures& failures);
-// Why a rank that ended so cannot be replaced, whoever is left.
-std::string obstacle_to_replacing(const RankExit& exit);
+// Says why ranks that ended so cannot be replaced, whoever is left; "" if they can.
+std::string obstacle_of_exits(const std::vector<RankExit>& failed);
 
-// "rank 1: killed by SIGKILL, rank 2: …"
+// Returns "rank 1: killed by SIGKILL, rank 2: …".
 std::string failures_in_words(const std::vector<RankExit>& failed);
 
-// "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes (1 of 3
-// restarts)"
+// Returns "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes
+// (1 of 3 restarts)".
 std::string describe_replacing(const std::vector<RankExit>& failed,
                                std::chrono::milliseconds pause,
                                int used,

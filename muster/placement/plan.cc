@@ -32,18 +32,13 @@ Enum parse_name(std::string_view text, std::span<const char* const> names, const
   return static_cast<Enum>(found - names.begin());
 }
 
-std::span<const RankPlan> ranks_beside(const Plan& plan, int host_index) {
-  const auto [first, count] = ranks_on_host(plan, host_index);
-  return std::span(plan.ranks).subspan(first, count);
-}
-
 bool is_on(const RankPlan& rank, Vendor vendor) {
   return rank.device.kind == DeviceAssignment::Kind::gpu && rank.device.vendor == vendor;
 }
 
 // A vendor's variables are of no concern to a host without ranks on its GPUs.
 bool any_on(const Plan& plan, int host_index, Vendor vendor) {
-  return std::ranges::any_of(ranks_beside(plan, host_index),
+  return std::ranges::any_of(ranks_of_host(plan, host_index),
                              [&](const RankPlan& rank) { return is_on(rank, vendor); });
 }
 
@@ -76,7 +71,7 @@ std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
     append_own(list, rank);
   if (plan.visibility == Visibility::own)
     return list;
-  for (const RankPlan& other : ranks_beside(plan, rank.host_index)) {
+  for (const RankPlan& other : ranks_of_host(plan, rank.host_index)) {
     if (is_on(other, vendor))
       append_own(list, other);
   }
@@ -117,6 +112,11 @@ RankRange ranks_on_host(const Plan& plan, int host_index) {
   const auto found = std::ranges::equal_range(plan.ranks, host_index, {}, &RankPlan::host_index);
   const size_t first = found.begin() - plan.ranks.begin();
   return {first, found.size()};
+}
+
+std::span<const RankPlan> ranks_of_host(const Plan& plan, int host_index) {
+  const auto [first, count] = ranks_on_host(plan, host_index);
+  return std::span(plan.ranks).subspan(first, count);
 }
 
 // A simulated plan names GPUs that are not there.

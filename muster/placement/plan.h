@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,11 +104,13 @@ struct Plan {
 using VisibilityVariables = std::map<std::string, std::optional<std::string>>;
 VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank);
 
-// The ranks on host `host_index`, as a range of plan.ranks: the first rank and their number.
+// The ranks on host `host_index`: as a range of plan.ranks, the first rank and their number; and
+// themselves.
 struct RankRange {
   size_t first = 0;
   size_t count = 0;
 };
 RankRange ranks_on_host(const Plan& plan, int host_index);
+std::span<const RankPlan> ranks_of_host(const Plan& plan, int host_index);
 
 }  // namespace muster
