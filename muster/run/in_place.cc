@@ -27,7 +27,6 @@
 #include "muster/run/error_file.h"
 #include "muster/store/generations.h"
 #include "muster/store/open_store.h"
-#include "muster/store/secret.h"
 #include "muster/supervise/stop_signals.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/stack_request.h"
@@ -45,10 +44,6 @@ constexpr std::chrono::milliseconds kLookForSignals{100};  // meanwhile, this of
 
 constexpr std::chrono::seconds kTryToOpen{2};  // then a newer attempt may have another store
 constexpr std::chrono::hours kListen{1};       // for the next attempt, and then once more
-
-std::shared_ptr<Store> open_job_store(const std::string& store, std::chrono::milliseconds timeout) {
-  return open_store(store, Secret::from_environment().value_or(Secret()), timeout);
-}
 
 // Whether the end of another rank may explain the error. `interrupted`: this rank has itself broken
 // off what its groups did, whose next call then fails with failed_precondition. LibTorch's own

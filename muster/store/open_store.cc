@@ -12,4 +12,9 @@ std::shared_ptr<Store> open_store(const std::string& endpoint,
       TcpStoreOptions{.endpoint = parse_endpoint(endpoint), .secret = secret, .timeout = timeout});
 }
 
+std::shared_ptr<Store> open_job_store(const std::string& endpoint,
+                                      std::chrono::milliseconds timeout) {
+  return open_store(endpoint, Secret::from_environment().value_or(Secret()), timeout);
+}
+
 }  // namespace muster

@@ -17,4 +17,8 @@ std::shared_ptr<Store> open_store(const std::string& endpoint,
                                   const Secret& secret,
                                   std::chrono::milliseconds timeout);
 
+// The same with the job's secret, which its launcher has put into the environment.
+std::shared_ptr<Store> open_job_store(const std::string& endpoint,
+                                      std::chrono::milliseconds timeout);
+
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <netdb.h>
@@ -21,7 +22,6 @@
 #include "muster/store/file_store.h"
 #include "muster/store/open_store.h"
 #include "muster/store/rendezvous_file.h"
-#include "muster/store/secret.h"
 
 namespace muster {
 
@@ -108,29 +108,24 @@ c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store
                                                 std::move(store));
 }
 
-// The launcher's own store comes first, then a scheduler's job, whose ranks meet by a file, and
-// last MASTER_ADDR and MASTER_PORT.
-c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
-                                         const std::optional<RankEnv>& env,
-                                         Rendezvous& rendezvous) {
-  if (env && !env->store.empty()) {
-    const auto secret = Secret::from_environment();
-    auto store =
-        adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
-                    options.init_timeout);
-    return of_attempt(std::move(store), env);
-  }
-  const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
+// The ranks of a scheduler's job meet by a file.
+c10::intrusive_ptr<c10d::Store> meet_by_file(const RendezvousPlace& place,
+                                             const InitOptions& options,
+                                             Rendezvous& rendezvous) {
+  rendezvous.serves_store = rendezvous.rank == 0;
+  const std::string here = place.one_host ? "127.0.0.1" : outward_address();
+  RendezvousStore met =
+      rendezvous_by_file(place.path, rendezvous.serves_store, here, options.init_timeout);
+  rendezvous.master_addr = met.host;
+  return adapt_store(std::move(met.store), options.init_timeout);
+}
+
+// Opens the store at MASTER_ADDR and MASTER_PORT.
+c10::intrusive_ptr<c10d::Store> open_master(const InitOptions& options,
+                                            const std::optional<RankEnv>& env,
+                                            Rendezvous& rendezvous) {
+  const std::string& host = rendezvous.master_addr;
   const int port = env ? env->master_port : get_env_count("MASTER_PORT").value_or(0);
-  const auto place = host.empty() && env ? rendezvous_place_of_environment("ranks") : std::nullopt;
-  if (place) {
-    rendezvous.serves_store = rendezvous.rank == 0;
-    const std::string here = place->one_host ? "127.0.0.1" : outward_address();
-    RendezvousStore met =
-        rendezvous_by_file(place->path, rendezvous.serves_store, here, options.init_timeout);
-    rendezvous.master_addr = met.host;
-    return of_attempt(adapt_store(std::move(met.store), options.init_timeout), env);
-  }
   if (host.empty() || port < 1 || port > 65535) {
     throw Error(ErrorCode::invalid_argument,
                 cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='",
@@ -140,7 +135,21 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
                     "; set them to the host of rank 0 and a free port there"));
   }
   rendezvous.serves_store = rendezvous.rank == 0 && !(env && env->use_agent_store);
-  return of_attempt(open_tcp(host, port, rendezvous.serves_store, options.init_timeout), env);
+  return open_tcp(host, port, rendezvous.serves_store, options.init_timeout);
+}
+
+// The launcher's own store comes first, then a scheduler's job, and last the master.
+c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
+                                         const std::optional<RankEnv>& env,
+                                         Rendezvous& rendezvous) {
+  rendezvous.master_addr = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
+  if (env && !env->store.empty())
+    return adapt_store(open_job_store(env->store, options.init_timeout), options.init_timeout);
+  if (env && env->master_addr.empty()) {
+    if (const auto place = rendezvous_place_of_environment("ranks"))
+      return meet_by_file(*place, options, rendezvous);
+  }
+  return open_master(options, env, rendezvous);
 }
 
 // Opens the store of the init method, and says in `rendezvous` who serves it.
@@ -148,18 +157,17 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
                                                const std::optional<RankEnv>& env,
                                                Rendezvous& rendezvous) {
   const std::string& method = options.init_method;
-  if (method == "env://") {
-    rendezvous.master_addr = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
-    return open_env(options, env, rendezvous);
-  }
+  if (method == "env://")
+    return of_attempt(open_env(options, env, rendezvous), env);
   if (method.starts_with("tcp://")) {
     const Endpoint endpoint = parse_endpoint(method);
     rendezvous.master_addr = endpoint.host;
     rendezvous.serves_store = rendezvous.rank == 0;
     return open_tcp(endpoint.host, endpoint.port, rendezvous.serves_store, options.init_timeout);
   }
-  if (method.starts_with("file://")) {
-    auto store = std::make_shared<FileStore>(FileStoreOptions{.path = method.substr(7),
+  constexpr std::string_view kFile = "file://";
+  if (method.starts_with(kFile)) {
+    auto store = std::make_shared<FileStore>(FileStoreOptions{.path = method.substr(kFile.size()),
                                                               .job = env ? env->run_id : "",
                                                               .rank = rendezvous.rank,
                                                               .world_size = rendezvous.world_size});
