@@ -15,6 +15,10 @@ namespace muster {
 // The greatest number of a CPU, a NUMA node or a GPU that is believed.
 inline constexpr int kMaxNumber = 65535;
 
+constexpr bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
 // The whole text as a number from `least` to `most`; nothing for other texts and numbers.
 inline std::optional<int> parse_number(std::string_view text, int least, int most) {
   const auto number = parse_int(text);

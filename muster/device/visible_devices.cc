@@ -18,10 +18,6 @@ namespace {
 constexpr std::string_view kGpuPrefix = "GPU-";
 constexpr std::string_view kMigPrefix = "MIG-";
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 // Returns the number that `text` starts with, as strtol reads it; -1 when it starts with none, is
 // negative or too big.
 int leading_number(std::string_view text) {

@@ -4,6 +4,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 
 namespace muster {
 namespace {
@@ -13,8 +14,7 @@ constexpr size_t kMaxName = 64;
 bool is_name_character(char c) {
   const char lower = lower_case(c);
   const bool is_letter = lower >= 'a' && lower <= 'z';
-  const bool is_digit = c >= '0' && c <= '9';
-  return is_letter || is_digit || is_one_of(c, '_', '-');
+  return is_letter || is_digit(c) || is_one_of(c, '_', '-');
 }
 
 // Returns the place behind the first `mark` from `at` on; npos when there is none.

@@ -31,10 +31,6 @@ constexpr std::string_view kMigPrefix = "MIG-";
 constexpr std::string_view kInUuid = "0123456789abcdef-";
 constexpr std::string_view kInMigUuid = "0123456789abcdef-/";
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 using Word = std::pair<const char*, Kind>;
 constexpr Word kWords[] = {{"all", Kind::all}, {"idle", Kind::idle}};
 constexpr Word kCounted[] = {{"free:", Kind::free}, {"fastest:", Kind::fastest}};
@@ -81,7 +77,7 @@ class EntryParser {
     return true;
   }
 
-  // Takes one of these, and says what it means; nothing: none of them comes next.
+  // Takes one of these, and returns what it means, or nothing if none of them comes next.
   template <class Value, size_t N>
   std::optional<Value> take_one_of(const std::pair<const char*, Value> (&words)[N]) {
     for (const auto& [word, meaning] : words) {
@@ -138,8 +134,7 @@ class EntryParser {
   bool filter() {
     if (rest().starts_with("model") && rest().find('=') != std::string_view::npos)
       return model();
-    // "free" alone is no filter, and a device called so is none either: both are errors of
-    // `unexpected`.
+    // "free" without a comparison is no filter: unexpected() tells what is.
     const size_t from = at_;
     const auto kind = take_one_of(kMemories);
     if (!kind)
@@ -156,16 +151,15 @@ class EntryParser {
     return true;
   }
 
+  // Without a unit it would be bytes, which every GPU has: surely not what was meant.
   uint64_t size() {
     skip_blanks();
-    // Without a unit it would be bytes, which every GPU has: surely not what was meant.
-    const size_t unit = rest().find_last_of("0123456789.") + 1;
-    const bool has_unit = unit < rest().size();
+    const bool has_unit = !rest().empty() && !is_digit(rest().back()) && rest().back() != '.';
     try {
       if (has_unit)
         return parse_bytes(rest());
     } catch (const Error&) {
-      fail("a size with its unit (20GiB)");
+      // The error below says what a size is.
     }
     fail("a size with its unit (20GiB)");
   }
@@ -193,21 +187,24 @@ class EntryParser {
     if (!at_digit())
       return false;
     item_.kind = Kind::indices;
+    read_indices();
+    return true;
+  }
+
+  void read_indices() {
     const size_t from = at_;
     item_.first = item_.last = number("an index");
     if (take("-")) {
       if (!at_digit())
         unexpected();
       item_.last = number("an index");
-      if (item_.last < item_.first) {
-        fail_at(text_,
-                from,
-                cat("expected a range that counts up, got ", item_.first, "-", item_.last));
-      }
+    }
+    if (item_.last < item_.first) {
+      fail_at(
+          text_, from, cat("expected a range that counts up, got ", item_.first, "-", item_.last));
     }
     if (at_ < end_)
       unexpected();
-    return true;
   }
 
   // UUIDs are printed in lower case; people may type either. MIG instances were once named after
@@ -252,7 +249,7 @@ void for_each_piece(const std::string& text, char separator, size_t from, size_t
   }
 }
 
-// Takes the host that the part at `from` begins with. Returns where its entries begin.
+// Takes the host that the part at `from` begins with, if any. Returns where its entries begin.
 size_t take_host(const std::string& text, size_t from, size_t to, SelectionPart& part) {
   part.at = from;
   const size_t stop = text.find_first_of(":,!<>=", from);
