@@ -1,4 +1,4 @@
-// Rank 0 receives a byte from every other rank, and answers each with whether all have come. Every
+// Rank 0 receives a byte from every other rank, and answers each whether all have come. Every
 // message has its own time limit, so that one rank that is missing does not keep rank 0 from
 // hearing the others.
 #include "muster/comm/host/monitored_barrier.h"
@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 namespace muster {
 
@@ -29,6 +30,9 @@ struct Note {
 using NotePtr = std::shared_ptr<Note>;
 
 constexpr std::byte kAllCame{1};
+constexpr std::byte kSomeAreMissing{0};
+constexpr std::byte kHere{1};  // a rank's to rank 0
+constexpr milliseconds kLeastTimeToAnswer{1'000};
 
 shm::Part memory_of(const NotePtr& note) {
   return {.data = note->byte.get(), .bytes = 1};
@@ -39,7 +43,7 @@ Carrier::Done ending(const NotePtr& note) {
   };
 }
 
-// Both start a message, and return at once.
+// The next two start a message, and return at once.
 NotePtr hear(Carrier& carrier, int from, int tag, milliseconds timeout) {
   const auto note = std::make_shared<Note>();
   carrier.receive(from, tag, memory_of(note), timeout, ending(note));
@@ -66,9 +70,8 @@ ErrorCode code_of(const std::exception_ptr& error) {
 [[noreturn]] void fail_for_missing(ErrorCode code,
                                    const std::vector<int>& missing,
                                    milliseconds timeout) {
-  const bool several = missing.size() > 1;
-  const char* const ranks = several ? "Ranks " : "Rank ";
-  const char* const they_do = several ? "they do" : "it does";
+  const char* const ranks = word_for(missing.size(), "Rank ", "Ranks ");
+  const char* const they_do = word_for(missing.size(), "it does", "they do");
   throw Error(code,
               cat("[Rank 0]: ",
                   ranks,
@@ -94,22 +97,22 @@ void hear_all(Carrier& carrier, int size, int tag, milliseconds timeout, bool na
     if (error)
       code = code_of(error);
   }
-  const std::byte word = missing.empty() ? kAllCame : std::byte{0};
+  const std::byte answer = missing.empty() ? kAllCame : kSomeAreMissing;
   std::vector<NotePtr> answers;
   for (const int peer : came) {
-    const auto time = std::max(deadline.left(), milliseconds(1'000));
-    answers.push_back(tell(carrier, peer, tag, word, time));
+    const auto time = std::max(deadline.left(), kLeastTimeToAnswer);
+    answers.push_back(tell(carrier, peer, tag, answer, time));
   }
-  for (const NotePtr& answer : answers)
-    answer->error.wait();
+  for (const NotePtr& told : answers)
+    told->error.wait();
   if (!missing.empty())
     fail_for_missing(code, missing, timeout);
 }
 
 // Every other rank's part.
-void come(Carrier& carrier, int rank, int tag, milliseconds timeout) {
+void report(Carrier& carrier, int rank, int tag, milliseconds timeout) {
   const NotePtr answer = hear(carrier, 0, tag, timeout);
-  auto error = tell(carrier, 0, tag, kAllCame, timeout)->error.get();
+  auto error = tell(carrier, 0, tag, kHere, timeout)->error.get();
   if (!error)
     error = answer->error.get();
   if (!error && *answer->byte == kAllCame)
@@ -141,7 +144,7 @@ void monitored_barrier(
   if (rank == 0) {
     hear_all(carrier, size, tag, timeout, name_all);
   } else {
-    come(carrier, rank, tag, timeout);
+    report(carrier, rank, tag, timeout);
   }
 }
 

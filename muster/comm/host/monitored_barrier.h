@@ -10,7 +10,7 @@ namespace muster {
 
 // Collective. No other message has the tag, which is the same on every rank. The words of its
 // errors are those of PyTorch's Gloo, which tools look for. Throws: on rank 0 timeout, or
-// peer_failed where they have ended, naming the first that did not come, or with `name_all` all of
+// peer_failed where ranks have ended, naming the first that did not come, or with `name_all` all of
 // them; on the others the same, saying that rank 0 knows who; invalid_argument for no time at all.
 void monitored_barrier(Carrier& carrier,
                        int rank,
