@@ -12,6 +12,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -25,11 +26,10 @@ namespace {
 
 using RedOp = c10d::ReduceOp::RedOpType;
 
-// The type in which Gloo adds up values of `type`. A mean of halves is made from floats: their sum
-// may be more than their type has.
+// Returns the type in which Gloo reduces values of `type`. A mean of halves is made from floats:
+// their sum may be more than their type has.
 at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
-  const bool halves = type == at::kHalf || type == at::kBFloat16;
-  if (halves && op == RedOp::AVG)
+  if (is_one_of(type, at::kHalf, at::kBFloat16) && op == RedOp::AVG)
     return at::kFloat;
   if (type == at::kShort)
     return at::kInt;
@@ -38,14 +38,13 @@ at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
   return type;
 }
 
-// Truth values are bytes of 0 and 1: the operation on bytes that gives the same answers.
+// Returns the operation on bytes of 0 and 1 that gives the answers of `op` on truth values.
 c10d::ReduceOp op_of_bytes(shm::Op op) {
-  using Theirs = c10d::ReduceOp::RedOpType;
-  constexpr std::pair<shm::Op, Theirs> kOps[] = {{shm::Op::product, Theirs::MIN},
-                                                 {shm::Op::min, Theirs::MIN},
-                                                 {shm::Op::band, Theirs::MIN},
-                                                 {shm::Op::bxor, Theirs::BXOR}};
-  return lookup(kOps, op, Theirs::MAX);
+  constexpr std::pair<shm::Op, RedOp> kOps[] = {{shm::Op::product, RedOp::MIN},
+                                                {shm::Op::min, RedOp::MIN},
+                                                {shm::Op::band, RedOp::MIN},
+                                                {shm::Op::bxor, RedOp::BXOR}};
+  return lookup(kOps, op, RedOp::MAX);
 }
 
 }  // namespace
@@ -57,8 +56,8 @@ void GlooCall::expect_one_kind(const Tensors& tensors) const {
   }
 }
 
-// The caller's stream is remembered for a GPU's tensor: the copy has to come before what follows
-// there.
+// For a GPU's tensor the caller's stream is remembered: what follows there must come after the
+// copy.
 void GlooCall::copy_back(const at::Tensor& from, const at::Tensor& to) {
   rest_.copies_.push_back({.from = from, .to = to.detach()});
   const c10::Device device = to.device();
@@ -114,9 +113,8 @@ GlooCall::Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::Redu
 // The caller's inputs must stay as they are, and Gloo reduces in place: so this is a copy.
 at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
   expect_one_kind(inputs);
-  Tensors flat =
-      mapped(inputs, [&](const at::Tensor& input) { return plain(input.detach()).view(-1); });
-  const at::Tensor all = at::cat(flat);
+  const at::Tensor all = at::cat(
+      mapped(inputs, [](const at::Tensor& input) { return plain(input.detach()).view(-1); }));
   const at::Tensor numbers = all.to(type_of_numbers(all.scalar_type(), op));
   return numbers.is_complex() ? at::view_as_real(numbers).view(-1) : numbers;
 }
@@ -140,16 +138,20 @@ c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& o
   return type == at::kBool ? op_of_bytes(known) : op;
 }
 
-void GlooCall::written(const at::Tensor& from, const at::Tensor& output) {
+void GlooCall::copy_afterwards(const at::Tensor& from, const at::Tensor& output) {
   expect_dense(operation_, output);
   outputs_.push_back(output);
   copy_back(from.view(output.sizes()), output);
 }
 
 // Numbers become complex again where the output is.
-void GlooCall::cut_out(const at::Tensor& numbers, int ranks, int rank, const at::Tensor& output) {
+void GlooCall::copy_part_afterwards(const at::Tensor& numbers,
+                                    int ranks,
+                                    int rank,
+                                    const at::Tensor& output) {
   const at::Tensor part = numbers.view({ranks, numbers.numel() / ranks})[rank];
-  written(output.is_complex() ? at::view_as_complex(part.view({output.numel(), 2})) : part, output);
+  copy_afterwards(output.is_complex() ? at::view_as_complex(part.view({output.numel(), 2})) : part,
+                  output);
 }
 
 // The caller's stream waits for the copies, which run on this thread's stream.

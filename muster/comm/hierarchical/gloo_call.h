@@ -36,8 +36,11 @@ class GlooCall {
 
   // After the operation `output` becomes `from`, or the part of `rank` among `ranks` equal parts of
   // numbers.
-  void written(const at::Tensor& from, const at::Tensor& output);
-  void cut_out(const at::Tensor& numbers, int ranks, int rank, const at::Tensor& output);
+  void copy_afterwards(const at::Tensor& from, const at::Tensor& output);
+  void copy_part_afterwards(const at::Tensor& numbers,
+                            int ranks,
+                            int rank,
+                            const at::Tensor& output);
 
   struct Copy {
     at::Tensor from, to;  // none is the caller's own: any thread may let them go

@@ -330,7 +330,7 @@ WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
   of_all.asyncOp = options.asyncOp;
   Tensors numbers{call.numbers_of(inputs, options.reduceOp)};
   const WorkPtr work = ForwardingBackend::allreduce(numbers, of_all);
-  call.cut_out(numbers[0], getSize(), getRank(), output);
+  call.copy_part_afterwards(numbers[0], getSize(), getRank(), output);
   return work;
 }
 // Gloo has no reduce_scatter of lists: all is reduced everywhere, and each rank cuts its part out.
@@ -420,7 +420,7 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
     at::Tensor in = at::empty({length}, out.options());
     const auto pieces = in.split_with_sizes(received);
     for (size_t i = 0; i < outputs.size(); ++i)
-      call.written(pieces[i].view(type), outputs[i]);
+      call.copy_afterwards(pieces[i].view(type), outputs[i]);
     auto splits = received;  // Gloo takes them away
     return ForwardingBackend::alltoall_base(in, out, splits, sent, options);
   });
