@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -47,7 +48,8 @@ namespace zipping {
 void check_accumulate(const std::vector<int64_t>& of_loaders);
 // Throws: invalid_argument for a loader that is there twice: each step would take two of its own.
 void check_distinct(const std::vector<const void*>& loaders);
-// Says, once, how the epochs of the first loader and of the others go together. 0: not known.
+// Says, once, how the epochs of the first loader and of the others go together, by their numbers of
+// batches. 0: not known.
 void tell_of_epochs(const std::vector<int64_t>& batches);
 
 template <class Loader>
@@ -95,27 +97,34 @@ class ZipLoaders {
       is_over_ = !start<0>();
     }
 
+    // Without steps, the first loader goes through its own epoch, unless a step of several batches
+    // may go over its end.
     template <size_t I>
-    bool start() {
+    void open() {
       auto& at = std::get<I>(at_);
       auto& loader = std::get<I>(zip_->loaders_);
       if constexpr (I == 0) {
-        if (!steps_ && loader.accumulate() == 1)
+        if (!steps_ && loader.accumulate() == 1) {
           at.emplace(loader.begin());
+          return;
+        }
       }
-      if (!at) {
-        constexpr auto kEndless = std::numeric_limits<int64_t>::max();
-        at.emplace(
-            loader.whole_steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
-        if (I == 0 && !steps_)
-          epoch_ = at->epoch();
-      }
-      if (*at == std::default_sentinel)
+      constexpr auto kEndless = std::numeric_limits<int64_t>::max();
+      at.emplace(loader.whole_steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
+      if (I == 0 && !steps_)
+        epoch_ = at->epoch();
+    }
+    // Opens one loader after the other; false where one is at its end.
+    template <size_t I>
+    bool start() {
+      open<I>();
+      if (*std::get<I>(at_) == std::default_sentinel)
         return false;
       if constexpr (I < sizeof...(Others))
         return start<I + 1>();
       return true;
     }
+    // Moves one loader after the other; false where one is at its end.
     template <size_t I>
     bool move() {
       auto& at = *std::get<I>(at_);
@@ -129,7 +138,8 @@ class ZipLoaders {
       return true;
     }
 
-    // After a whole step: of the first loader. A stream has to look for a further batch.
+    // Whether a whole step has ended the first loader's epoch. A stream has to look for a further
+    // batch.
     bool has_ended_epoch() {
       if (std::get<0>(zip_->loaders_).position().epoch != *epoch_)
         return true;
@@ -143,8 +153,7 @@ class ZipLoaders {
     std::optional<int64_t> steps_;  // of all loaders; nothing: an epoch of the first
     std::tuple<std::optional<typename First::Iterator>, std::optional<typename Others::Iterator>...>
         at_;
-    std::optional<int64_t> epoch_;  // of the first loader, to go through, in steps of several
-                                    // batches
+    std::optional<int64_t> epoch_;  // the first loader's to end in, if a step has several batches
     bool is_over_ = false;
   };
 
@@ -153,7 +162,7 @@ class ZipLoaders {
   // lengths. To go through all of the longest, pass it first. With `accumulate` the last step takes
   // what it lacks from the next epoch of the first loader, and a loop that is left goes on there.
   Iterator begin() & {
-    tell();
+    tell_of_epochs();
     return {*this, std::nullopt};
   }
   std::default_sentinel_t end() const { return {}; }
@@ -185,7 +194,7 @@ class ZipLoaders {
     restore(position, std::index_sequence_for<First, Others...>());
   }
 
-  // As references.
+  // The loaders that were given.
   const std::tuple<First&, Others&...>& loaders() const { return loaders_; }
 
  private:
@@ -193,7 +202,7 @@ class ZipLoaders {
   void restore(const Position& position, std::index_sequence<I...>) {
     (std::get<I>(loaders_).restore(std::get<I>(position)), ...);
   }
-  void tell() {
+  void tell_of_epochs() {
     if (std::exchange(has_told_, true))
       return;
     zipping::tell_of_epochs(std::apply(
@@ -205,7 +214,7 @@ class ZipLoaders {
   bool has_told_ = false;
 };
 
-// What is no loader: the text is the compiler's whole answer.
+// Other arguments than loaders: this text is the compiler's whole answer.
 template <class First, class... Others>
   requires(sizeof...(Others) == 0 || !IsLoader<First> || (!IsLoader<Others> || ...))
 class ZipLoaders<First, Others...> {
