@@ -14,12 +14,13 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "muster/base/clock.h"
-#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -74,10 +75,8 @@ bool names_a_folder(const std::string& text) {
 // A job that runs in the folder is watched; otherwise the folder shows how one ended.
 TopTarget folder_target(const std::string& path, const std::vector<JobNote>& jobs) {
   TopTarget target{.run_dir = resolve_run_folder(path), .job = {}};
-  for (const JobNote& job : jobs) {
-    if (job.run_dir == target.run_dir)
-      target.job = job;
-  }
+  if (const JobNote* const job = element_with(jobs, target.run_dir, &JobNote::run_dir))
+    target.job = *job;
   std::error_code error;
   for (const char* const name : {"plan.json", "run.json", "activity"}) {
     if (std::filesystem::exists(target.run_dir + "/" + name, error))
@@ -93,16 +92,13 @@ TopTarget target_of(const std::string& text) {
   const std::vector<JobNote> jobs = running_jobs();
   if (!text.empty() && names_a_folder(text))
     return folder_target(text, jobs);
-  if (!text.empty()) {
-    const JobNote& job = find_job(jobs, text);
-    return {job.run_dir, job};
-  }
-  if (jobs.empty()) {
+  if (text.empty() && jobs.empty()) {
     throw Error(ErrorCode::failed_precondition,
                 "expected a running job of yours on this host, got none; muster top RUN_DIR shows "
                 "how one ended");
   }
-  return {jobs.back().run_dir, jobs.back()};
+  const JobNote& job = text.empty() ? jobs.back() : find_job(jobs, text);
+  return {job.run_dir, job};
 }
 
 // Other hosts answer only while they are asked again and again.
@@ -148,25 +144,13 @@ void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::millis
 // Prints tables one after the other, until SIGINT or the job's end.
 void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
   TopView view = glance(sampler, target);
-  bool running = view.running;
-  write_all(STDOUT_FILENO, top_table(view));
-  if (!running)
-    return;
-  // watch() itself ends only by SIGINT or an exception of the text's function.
-  struct Ended {};
-  try {
-    watch(STDOUT_FILENO,
-          [&] {
-            if (!running)
-              throw Ended();
-            view = sample(sampler, target);
-            running = view.running;
-            return cat("----\n", top_table(view));
-          },
-          {.interval = interval, .separator = ""});
-  } catch (const Ended&) {
-    return;
-  }
+  bool is_first = true;
+  const auto next_table = [&] {
+    if (!std::exchange(is_first, false))
+      view = sample(sampler, target);
+    return top_table(view);
+  };
+  watch(STDOUT_FILENO, next_table, {.interval = interval, .goes_on = [&] { return view.running; }});
 }
 
 // Without a job that runs there is nothing to watch, and one table is shown.
@@ -175,7 +159,7 @@ void show_top(const TopOptions& options) {
   // Every look costs CPU time on every host of the job.
   if (interval < std::chrono::milliseconds(100))
     fail_usage(cat("--interval: expected 100ms or more, got ", options.interval));
-  TopTarget target = target_of(options.target);
+  const TopTarget target = target_of(options.target);
   TopSampler sampler(target.run_dir, target.job);
   if (options.json)
     return write_all(STDOUT_FILENO, top_json(glance(sampler, target)));
@@ -184,8 +168,8 @@ void show_top(const TopOptions& options) {
   if (options.once || !target.job)
     return write_all(STDOUT_FILENO, top_table(glance(sampler, target)));
   // A terminal that cannot draw in place gets lines.
-  const bool live = ::isatty(STDOUT_FILENO) == 1 && draws_anew(get_env("TERM").value_or(""));
-  return live ? show_live(sampler, target, interval) : show_lines(sampler, target, interval);
+  const auto show = draws_anew(STDOUT_FILENO) ? show_live : show_lines;
+  show(sampler, target, interval);
 }
 
 }  // namespace

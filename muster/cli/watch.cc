@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/supervise/live_lines.h"
 
 namespace muster {
 namespace {
@@ -91,18 +92,20 @@ std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns
 
 // The first text comes at once, and a wait stands before each of the others.
 void watch(int fd, const std::function<std::string()>& make_text, const WatchOptions& options) {
-  const bool terminal = isatty(fd) == 1;
+  const bool in_place = draws_anew(fd);
   const Interrupts interrupts;
   for (int i = 0; options.count == 0 || i < options.count; ++i) {
-    if (i > 0 && !interrupts.wait(options.interval))
-      break;
     const bool is_first = i == 0;
+    if (!is_first && !interrupts.wait(options.interval))
+      break;
     const std::string text = make_text();
-    if (terminal) {
+    if (in_place) {
       write_all(fd, (is_first ? "\x1b[2J" : "") + drawn_at_top(fd, text));
     } else {
       write_all(fd, is_first ? text : options.separator + text);
     }
+    if (options.goes_on && !options.goes_on())
+      break;
   }
 }
 

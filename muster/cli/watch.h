@@ -1,5 +1,5 @@
 // Shows a text again and again, as it changes, until the user has seen enough. For
-// `muster devices --watch`.
+// `muster devices --watch` and `muster top`.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,12 @@ struct WatchOptions {
   int count = 0;  // how often; 0: until SIGINT
   // Stands before each text but the first, if texts are not redrawn in place.
   std::string separator = "----\n";
+  std::function<bool()> goes_on = {};  // asked after each text; empty: it does
 };
 
-// Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere one
-// after the other. SIGINT ends it. Blocking: until then, or `count` texts. Throws: io, and what
-// make_text throws.
+// Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere, and
+// on a terminal that cannot be drawn anew, one after the other. SIGINT ends it. Blocking:
+// until then, or `count` texts, or goes_on() says no. Throws: io, and what make_text throws.
 void watch(int fd, const std::function<std::string()>& make_text, const WatchOptions& options);
 
 // Returns the first lines of `text` that fit, each cut to `columns` characters. 0: no limit.

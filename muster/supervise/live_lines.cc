@@ -3,10 +3,13 @@
 // lines begin, so that the next drawing can erase them.
 #include "muster/supervise/live_lines.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <vector>
 
+#include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/collapse.h"
 
@@ -86,6 +89,10 @@ std::vector<LiveGroup> live_groups(const std::map<size_t, LiveLine>& lines) {
 
 bool draws_anew(const std::string& name) {
   return !name.empty() && name != "dumb";
+}
+
+bool draws_anew(int fd) {
+  return ::isatty(fd) == 1 && draws_anew(get_env("TERM").value_or(""));
 }
 
 bool LiveLines::set(size_t id, int number, const std::string& prefix, const std::string& text) {

@@ -1,6 +1,6 @@
 // The lines of a terminal that are still being written, below those that are finished: progress
 // bars, prompts. One line for all streams that show the same, "[0-7] 45% ×8"; drawn anew whenever
-// one changes. Used by Output, on a terminal only; pure.
+// one changes. Used by Output, on a terminal only. LiveLines is pure.
 #pragma once
 
 #include <map>
@@ -10,6 +10,8 @@ namespace muster {
 
 // Whether a terminal that calls itself `name` (TERM) can be told to draw a line anew.
 bool draws_anew(const std::string& name);
+// Whether the descriptor is such a terminal.
+bool draws_anew(int fd);
 
 struct LiveLine {
   int number;

@@ -16,7 +16,6 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
@@ -61,7 +60,7 @@ class Output::Stream {
         console_(output.console(options_.console_fd)),
         collapses_(options_.collapse_as >= 0 && console_ != nullptr &&
                    ::isatty(options_.console_fd) != 0),
-        lives_(collapses_ && draws_anew(get_env("TERM").value_or(""))) {
+        lives_(collapses_ && draws_anew(options_.console_fd)) {
     if (!options_.file.empty())
       file_ = create_log(options_.folder, options_.file);
     resume();

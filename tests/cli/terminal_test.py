@@ -117,6 +117,11 @@ class Terminal(unittest.TestCase):
         said = on_terminal(MUSTER, "run", "-q", "-n", "2", "sh", "-c", "[ $RANK = 1 ] || printf 'one\\rtwo\\rthree\\n'", term="dumb")
         self.assertIn("[0] one\r[0] two\r[0] three\n", said)
 
+    def test_a_dumb_terminal_is_not_told_to_draw_a_table_anew(self):
+        said = on_terminal(MUSTER, "devices", "--watch", "1ms", "--count", "2", term="dumb")
+        self.assertIn("\n----\n", said)
+        self.assertNotIn("\033", said)
+
 
 if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
