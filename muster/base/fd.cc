@@ -51,27 +51,8 @@ std::string expect_small(std::string bytes, const std::string& path) {
       cat("expected a file of at most 64 MiB as '", printable(path), "', got more; name another"));
 }
 
-}  // namespace
-
-void Fd::reset(int fd) {
-  if (fd_ >= 0)
-    ::close(fd_);
-  fd_ = fd;
-}
-
-// Ends that a child is to have are opened to it by whoever starts it.
-Pipe open_pipe(int flags) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | flags) != 0)
-    fail_errno("cannot make a pipe", errno);
-  return {.read_end = Fd(ends[0]), .write_end = Fd(ends[1])};
-}
-
-ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
-
-namespace {
-
-// "'/a/file'", "standard output"; of a descriptor whose path nobody told, what the kernel calls it.
+// Returns "'/a/file'" or "to standard output"; of a descriptor whose path nobody told, what the
+// kernel calls it.
 std::string shown_target(int fd, const std::string& path) {
   if (!path.empty())
     return cat("'", path, "'");
@@ -88,6 +69,22 @@ void wait_for_room(int fd) {
 }
 
 }  // namespace
+
+void Fd::reset(int fd) {
+  if (fd_ >= 0)
+    ::close(fd_);
+  fd_ = fd;
+}
+
+// An end that a child is to have is opened to it by whoever starts the child.
+Pipe open_pipe(int flags) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0)
+    fail_errno("cannot make a pipe", errno);
+  return {.read_end = Fd(ends[0]), .write_end = Fd(ends[1])};
+}
+
+ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 
 // An end of the reader is an error of its own only for what is printed.
 void write_all(int fd, const std::string& bytes, const std::string& path) {
