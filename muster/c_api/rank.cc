@@ -43,7 +43,7 @@ Json batch_shares(const RankEnv& env) {
   return assigned ? Json(assigned->batch_shares) : Json::array();
 }
 
-// Seconds; null: not told.
+// Units: seconds; null where it is not told.
 Json collective_timeout() {
   const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
   if (!told)
@@ -52,7 +52,7 @@ Json collective_timeout() {
   return std::chrono::duration<double>(limit).count();
 }
 
-// Of ranks that nobody has told where rank 0 listens: the file by which it can say it, and the
+// Ranks that nobody has told where rank 0 listens get the file by which it can say it, and the
 // address at which it can be reached.
 Json meeting_of(const RankEnv& env) {
   if (env.source.empty() || !env.master_addr.empty() || env.world_size < 2)
@@ -93,8 +93,9 @@ std::string facts() {
                {"batch_shares", batch_shares(env)}});
 }
 
-// Every rank has a GPU that no other has, as NCCL wants it.
-bool all_own_gpus(const RankEnv& env, Surplus surplus, const AssignedDevice& own) {
+// Whether every rank has a GPU that no other has, as NCCL wants it. Without a plan that goes by
+// `own`, which this rank has.
+bool ranks_have_own_gpus(const RankEnv& env, Surplus surplus, const AssignedDevice& own) {
   if (!own.ordinal)
     return false;
   if (env.plan.empty())
@@ -102,7 +103,7 @@ bool all_own_gpus(const RankEnv& env, Surplus surplus, const AssignedDevice& own
   return all_own_gpus(plan_from_json(read_small_file(env.plan), env.plan));
 }
 
-// One rank's entry in the words of plan.json, whose other members nobody asks for here.
+// Returns one rank's entry in the words of plan.json, whose other members nobody asks for here.
 Json entry_of(RankPlan rank) {
   rank.rank = rank.local_rank = rank.host_index = 0;
   Plan alone;
@@ -144,7 +145,7 @@ std::string device_of(const char* options) {
   answer["assignment"]["rank"] = env.rank;
   answer["assignment"]["local_rank"] = env.local_rank;
   answer["assignment"]["host_index"] = device.assignment.host_index;
-  answer["all_own_gpus"] = all_own_gpus(env, surplus, device);
+  answer["all_own_gpus"] = ranks_have_own_gpus(env, surplus, device);
   answer["visible"] = visible_uuids(env);
   return dump(answer);
 }
