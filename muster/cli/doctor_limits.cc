@@ -19,13 +19,17 @@ namespace muster {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 struct Limit {
   bool unlimited = false;
   uint64_t value = 0;
   std::string text() const { return unlimited ? "unlimited" : cat(value); }
+  std::string text_of_bytes() const { return unlimited ? text() : format_bytes(value); }
   bool below(uint64_t least) const { return !unlimited && value < least; }
 };
+
+constexpr const char* kNotTold = "/proc/self/limits does not tell";
 
 // Returns a soft limit of /proc/self/limits by its name there; nothing if the file does not have
 // it.
@@ -40,12 +44,8 @@ std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name)
     const std::string_view word = rest.substr(0, rest.find(' '));
     if (word == "unlimited")
       return Limit{.unlimited = true};
-    const auto number = parse_int(word);
-    if (!number || *number < 0)
-      continue;
-    Limit limit;
-    limit.value = *number;
-    return limit;
+    if (const auto number = parse_int(word); number && *number >= 0)
+      return Limit{.value = static_cast<uint64_t>(*number)};
   }
   return std::nullopt;
 }
@@ -56,7 +56,7 @@ CheckResult judge_limit(const std::optional<Limit>& limit,
                         const char* option,
                         const char* what) {
   if (!limit)
-    return {CheckStatus::skipped, "/proc/self/limits does not tell"};
+    return {CheckStatus::skipped, kNotTold};
   if (!limit->below(least))
     return {CheckStatus::ok, limit->text()};
   return {CheckStatus::warn,
@@ -74,17 +74,19 @@ std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
   return std::nullopt;
 }
 
+// Returns how many processes and threads the cgroup may have; nothing if that is not limited.
+std::optional<int64_t> most_processes(const std::string& folder) {
+  return parse_int(trim(file_text(cat(folder, "/pids.max")).value_or("max")));
+}
+
 // The limits may be those of a group further out, which the functions of base/ look up.
 std::string cgroup_limits(const std::string& folder, const std::string& root) {
   std::vector<std::string> limits;
-  const auto value = [&](const char* file) {
-    return std::string(trim(file_text(cat(folder, "/", file)).value_or("max")));
-  };
   if (const auto memory = group_memory_limit(root))
     limits.push_back(cat("memory ", format_bytes(*memory)));
   if (const auto cores = cpu_quota(root))
     limits.push_back(cat("CPU time of ", *cores, " cores"));
-  if (const auto pids = parse_int(value("pids.max")))
+  if (const auto pids = most_processes(folder))
     limits.push_back(cat(*pids, " processes"));
   return limits.empty() ? std::string("no limits") : cat("limits: ", join(limits, ", "));
 }
@@ -97,15 +99,14 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
       "mount -o remount,size=8G /dev/shm; in a container, --shm-size=8g or --ipc=host";
   if (!facts.shm_total_bytes)
     return {CheckStatus::fail, "none", "mount -t tmpfs tmpfs /dev/shm"};
-  if (!facts.shm_writable) {
+  if (!facts.shm_writable)
     return {CheckStatus::fail, "this user cannot write there", "chmod 1777 /dev/shm (as root)"};
-  }
   const std::string text =
       cat(format_bytes(facts.shm_free_bytes), " free of ", format_bytes(*facts.shm_total_bytes));
   // A group of ranks over shared memory could not even begin.
   if (facts.shm_free_bytes < 16 * kMiB)
     return {CheckStatus::fail, text, cat("remove what is left over, or ", fix)};
-  if (facts.shm_free_bytes < 1024 * kMiB) {
+  if (facts.shm_free_bytes < kGiB) {
     return {CheckStatus::warn,
             text + "; NCCL, data loaders and shared-memory groups want 1 GiB or more",
             fix};
@@ -123,16 +124,14 @@ CheckResult check_open_files(const DoctorFacts& facts) {
 CheckResult check_locked_memory(const DoctorFacts& facts) {
   const auto limit = soft_limit(facts, "Max locked memory");
   if (!limit)
-    return {CheckStatus::skipped, "/proc/self/limits does not tell"};
+    return {CheckStatus::skipped, kNotTold};
   const bool has_rdma_card = !names_in(facts.root + "/sys/class/infiniband").empty();
-  if (!has_rdma_card) {
-    const std::string text = limit->unlimited ? limit->text() : format_bytes(limit->value);
-    return {CheckStatus::ok, cat(text, ", enough without an RDMA card")};
-  }
-  if (!limit->below(1024 * kMiB))
-    return {CheckStatus::ok, limit->text()};
+  if (!has_rdma_card)
+    return {CheckStatus::ok, cat(limit->text_of_bytes(), ", enough without an RDMA card")};
+  if (!limit->below(kGiB))
+    return {CheckStatus::ok, limit->text_of_bytes()};
   return {CheckStatus::warn,
-          cat("at most ", format_bytes(limit->value), "; RDMA cards need locked buffers"),
+          cat("at most ", limit->text_of_bytes(), "; RDMA cards need locked buffers"),
           "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
 }
 
@@ -149,9 +148,8 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
             "no cgroup v2: muster ends ranks by their process groups, and orphans one by one"};
   }
   const std::string limits = cgroup_limits(*folder, facts.root);
-  const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
   // A rank of LibTorch has tens of threads.
-  if (pids && *pids < 1000) {
+  if (most_processes(*folder).value_or(INT64_MAX) < 1000) {
     return {CheckStatus::warn,
             limits + ", and threads count too",
             "raise pids.max (docker: --pids-limit; systemd: TasksMax)"};
