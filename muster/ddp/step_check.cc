@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/rows.h"
 
@@ -13,7 +15,7 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kShadows = -1;  // instead of a count: the rank has no more inputs
+constexpr int64_t kShadows = -1;  // in place of RankStep::skipped: the rank has no more inputs
 
 constexpr const char* kAlike =
     "load and freeze parameters, run forwards, and run or skip backwards, alike on all ranks";
@@ -21,15 +23,14 @@ constexpr const char* kEvaluateOnSome =
     "; to evaluate on some ranks only, call the forward of module(), not the wrapper's";
 
 std::string counts_of_all(const std::vector<RankStep>& steps) {
-  std::vector<std::string> counts;
-  for (const RankStep& step : steps) {
-    counts.push_back(cat(step.backwards,
-                         " backwards and ",
-                         step.skipped,
-                         " forwards without one on rank ",
-                         step.rank));
-  }
-  return join(counts, ", ");
+  const auto counts_of = [](const RankStep& step) {
+    return cat(step.backwards,
+               " backwards and ",
+               step.skipped,
+               " forwards without one on rank ",
+               step.rank);
+  };
+  return join(mapped(steps, counts_of), ", ");
 }
 
 }  // namespace
@@ -124,8 +125,7 @@ void StepCheck::meet_in_forward(const char* where, const std::function<void()>& 
     call();
   } catch (const Error& error) {
     const bool others_elsewhere = error.code() == ErrorCode::invalid_argument;
-    const bool others_away =
-        error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout;
+    const bool others_away = is_one_of(error.code(), ErrorCode::peer_failed, ErrorCode::timeout);
     if (!others_elsewhere && !others_away)
       throw;
     rethrow(error,
