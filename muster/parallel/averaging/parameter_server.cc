@@ -20,6 +20,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/comm/call/failure.h"
 #include "muster/optim/each_once.h"
 #include "muster/parallel/averaging/parameter_link.h"
@@ -165,7 +166,6 @@ torch::optim::Optimizer& ParameterServer::optimizer() {
   return *state_->optimizer;
 }
 
-// Blocking: until every worker has finished or is lost.
 // The calling thread only waits, as each worker has a thread of its own.
 ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) {
   State& state = *state_;
@@ -332,14 +332,12 @@ void ParameterServer::State::worker_left(size_t worker, const std::string& lost_
   });
 }
 
-// The lock is held, and the pace knows already that the worker has left, so `left` does not count
-// it.
+// The lock is held. The pace knows already that the worker has left, so `left` does not count it.
 void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by) {
   const int lost = options.servers + static_cast<int>(worker);
   report.lost.push_back(lost);
-  int left = 0;
-  for (size_t i = 0; i < workers.size(); ++i)
-    left += pace.here(i) ? 1 : 0;
+  const size_t left =
+      filtered_indices(workers.size(), [this](size_t i) { return pace.here(i); }).size();
   log(LogLevel::warn,
       cat("parameter server rank ",
           rank,
@@ -348,8 +346,8 @@ void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by
           " is lost (",
           lost_by,
           "); ",
-          left,
-          left == 1 ? " worker goes on" : " workers go on"));
+          plural(left, "worker"),
+          word_for(left, " goes on", " go on")));
 }
 
 }  // namespace muster
