@@ -25,7 +25,7 @@ struct Limit {
   bool unlimited = false;
   uint64_t value = 0;
   std::string text() const { return unlimited ? "unlimited" : cat(value); }
-  std::string text_of_bytes() const { return unlimited ? text() : format_bytes(value); }
+  std::string size_text() const { return unlimited ? text() : format_bytes(value); }
   bool below(uint64_t least) const { return !unlimited && value < least; }
 };
 
@@ -127,11 +127,11 @@ CheckResult check_locked_memory(const DoctorFacts& facts) {
     return {CheckStatus::skipped, kNotTold};
   const bool has_rdma_card = !names_in(facts.root + "/sys/class/infiniband").empty();
   if (!has_rdma_card)
-    return {CheckStatus::ok, cat(limit->text_of_bytes(), ", enough without an RDMA card")};
+    return {CheckStatus::ok, cat(limit->size_text(), ", enough without an RDMA card")};
   if (!limit->below(kGiB))
-    return {CheckStatus::ok, limit->text_of_bytes()};
+    return {CheckStatus::ok, limit->size_text()};
   return {CheckStatus::warn,
-          cat("at most ", limit->text_of_bytes(), "; RDMA cards need locked buffers"),
+          cat("at most ", limit->size_text(), "; RDMA cards need locked buffers"),
           "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
 }
 
