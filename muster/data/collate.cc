@@ -19,19 +19,15 @@
 #include "muster/base/strings.h"
 #include "muster/data/batch_memory.h"
 #include "muster/data/batch_places.h"
+#include "muster/data/tensor_text.h"
 
 namespace muster {
 
 namespace {
 
-// It belongs to the thread, not to the calls, so that it reaches what a type's own collate() calls.
+// Whether batches are page-locked. It belongs to the thread, not to the calls, so that it reaches
+// what a type's own collate() calls.
 thread_local bool t_pinned = false;
-
-std::string shape_text(const at::Tensor& tensor) {
-  return tensor.defined()
-             ? cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()))
-             : "undefined";
-}
 
 // Whether both have one type and the same sizes from dimension `first_size` on.
 bool are_alike(const at::Tensor& a, const at::Tensor& b, int64_t first_size) {
@@ -53,9 +49,9 @@ void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, con
                 cat("collate: expected tensors of one shape and type",
                     first_size == 1 ? " but for their length" : "",
                     ", got ",
-                    shape_text(first),
+                    tensor_text(first),
                     " in a batch's first example and ",
-                    shape_text(other),
+                    tensor_text(other),
                     " in example ",
                     i,
                     "; ",
@@ -63,7 +59,7 @@ void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, con
   }
 }
 
-// The tensors of Padded or Packed examples, whose lengths may differ.
+// Returns the tensors of Padded or Packed examples, whose lengths may differ.
 std::vector<at::Tensor> values_of(const auto& examples) {
   return mapped(examples, [&](const auto& example) { return example.values; });
 }
@@ -72,7 +68,7 @@ void check_alike_but_for_length(const std::vector<at::Tensor>& values) {
   check_alike(values, 1, "give them one type and the same dimensions after the first");
 }
 
-// In a tensor of bytes -100 would become 156, which may be a class.
+// In a tensor of bytes a filling of -100 would become 156, which may be a class.
 void check_holds(const at::Tensor& example, int64_t filling) {
   if (filling == 0 ||
       at::scalar_tensor(filling, at::kLong).to(example.scalar_type()).item<int64_t>() == filling)
@@ -81,11 +77,12 @@ void check_holds(const at::Tensor& example, int64_t filling) {
               cat("collate: expected tensors that can be padded with ",
                   filling,
                   ", got ",
-                  shape_text(example),
+                  tensor_text(example),
                   "; give them a type that holds it, or pad with another number"));
 }
 
-// Of a batch whose examples are like this one. Only plain tensors of the host can be page-locked.
+// Returns the options of a batch whose examples are like this one. Only plain tensors of the host
+// can be page-locked.
 at::TensorOptions batch_options(const at::Tensor& example) {
   const bool can_be =
       example.is_cpu() && example.layout() == at::kStrided && !example.is_quantized();

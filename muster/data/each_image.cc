@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/data/tensor_text.h"
 
 namespace muster::transform {
 
@@ -43,12 +44,6 @@ std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
                   ", got ",
                   got,
                   "; look at what comes before it"));
-}
-
-std::string tensor_text(const at::Tensor& tensor) {
-  if (!tensor.defined())
-    return "an undefined tensor";
-  return cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()));
 }
 
 void check_image(const char* what, const at::Tensor& image) {

@@ -29,9 +29,6 @@ inline double bound_of(const at::Tensor& images) {
   return is_bytes(images) ? 255 : 1;
 }
 
-// "[3, 32, 32] Byte", for messages.
-std::string tensor_text(const at::Tensor& tensor);
-
 // [channels, height, width], uint8 or float32, on the CPU.
 void check_image(const char* what, const at::Tensor& image);
 // [channels, height, width] or [B, channels, height, width], uint8 or float32, on any device.

@@ -15,6 +15,7 @@
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
+#include "muster/data/tensor_text.h"
 
 namespace muster::transform {
 

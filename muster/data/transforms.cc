@@ -23,6 +23,7 @@
 #include "muster/data/batch_places.h"
 #include "muster/data/each_image.h"
 #include "muster/data/readers/encoded_image.h"
+#include "muster/data/tensor_text.h"
 
 namespace muster::transform {
 

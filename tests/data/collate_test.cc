@@ -112,7 +112,7 @@ TEST(Collate, NamesTheExampleThatDiffers) {
       HasSubstr("got [2, 3] Float in a batch's first example and [2, 4] Float in example 2; resize "
                 "them"));
   EXPECT_THAT(message_of([] { collate(std::vector{torch::zeros(2), torch::Tensor()}); }),
-              HasSubstr("undefined in example 1"));
+              HasSubstr("an undefined tensor in example 1"));
   EXPECT_THAT(
       message_of([] {
         collate(std::vector<Padded>{{torch::zeros({2, 3}), {}}, {torch::zeros({5, 4}), {}}});
