@@ -22,7 +22,7 @@ namespace kernel {
 
 namespace {
 
-// The weights of `taps` places in one direction, for each image. They add up to 1.
+// Returns the weights of `taps` places in one direction, for each image. They add up to 1.
 std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
   std::vector<Numbers> weights(taps, Numbers(sigmas.size()));
   for (size_t image = 0; image < sigmas.size(); ++image) {
@@ -37,7 +37,7 @@ std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
   return weights;
 }
 
-// Along a dimension, which becomes shorter by the number of weights less 1.
+// The sum is along a dimension, which becomes shorter by the number of weights less 1.
 at::Tensor weighted_sum(const at::Tensor& values,
                         int64_t dimension,
                         const std::vector<Numbers>& weights) {
@@ -48,7 +48,7 @@ at::Tensor weighted_sum(const at::Tensor& values,
   return sum;
 }
 
-// Of each place and its two neighbours in a direction.
+// Adds up each place and its two neighbours along a dimension, which becomes shorter by 2.
 at::Tensor sum_of_three(const at::Tensor& values, int64_t dimension) {
   const int64_t extent = values.size(dimension) - 2;
   const auto from = [&](int64_t begin) {
@@ -79,9 +79,7 @@ at::Tensor sharpness(const at::Tensor& images, const Numbers& factors) {
   const int64_t width = images.size(3);
   if (images.numel() == 0 || height <= 2 || width <= 2)
     return images;
-  Numbers rest = factors;
-  for (double& factor : rest)
-    factor = 1 - factor;
+  const Numbers rest = mapped(factors, [](double factor) { return 1 - factor; });
   auto out = images.to(images.options().dtype(at::kFloat),
                        /*non_blocking=*/false,
                        /*copy=*/true,
@@ -117,14 +115,16 @@ void check_kernel(const char* what, const at::Tensor& images, std::pair<int64_t,
                      cat(images.size(-2), "x", images.size(-1)));
 }
 
-void check_sigma(const char* what, double sigma, double least) {
+constexpr double kLeastSigma = std::numeric_limits<float>::min();
+
+void check_sigma(const char* what, double sigma, double least = kLeastSigma) {
   check_within(what, "sigma", sigma, least, std::numeric_limits<float>::max());
 }
 
 void check_blur(const at::Tensor& images, const GaussianBlurOptions& options) {
   const char* const what = "random_gaussian_blur";
   check_kernel(what, images, options.kernel);
-  check_sigma(what, options.sigma.first, std::numeric_limits<float>::min());
+  check_sigma(what, options.sigma.first);
   check_sigma(what, options.sigma.second, options.sigma.first);
 }
 
@@ -144,8 +144,8 @@ at::Tensor gaussian_blur(const at::Tensor& images,
                          std::pair<int64_t, int64_t> kernel,
                          std::pair<double, double> sigma) {
   check_kernel("gaussian_blur", images, kernel);
-  check_sigma("gaussian_blur", sigma.first, std::numeric_limits<float>::min());
-  check_sigma("gaussian_blur", sigma.second, std::numeric_limits<float>::min());
+  check_sigma("gaussian_blur", sigma.first);
+  check_sigma("gaussian_blur", sigma.second);
   const int64_t count = images_of(images);
   return blur_all(images, kernel, Numbers(count, sigma.first), Numbers(count, sigma.second));
 }
