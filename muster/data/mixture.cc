@@ -1,7 +1,7 @@
-// A position of an epoch is first permuted to a slot; slots belong to the datasets, in proportion
-// to their weights. The slot's number, counted over all epochs, says how often its dataset has been
-// gone through, and where it is in the order of this time. So every position is computed by itself,
-// and a resumed run needs nothing but the position.
+// A position of an epoch is first permuted to a slot; slots belong to the data sets, in proportion
+// to their weights. The slot's number, counted over all epochs, says how often its data set has
+// been gone through, and where it is in the order of this time. So every position is computed by
+// itself, and a resumed run needs nothing but the position.
 #include "muster/data/mixture.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace muster {
 
 namespace {
 
-struct Source {
+struct Source {            // one data set
   int64_t begin = 0;       // of its samples, among all
   int64_t size = 0;        // samples
   int64_t first_slot = 0;  // in an epoch
@@ -54,7 +54,7 @@ void check_mixture(const std::vector<int64_t>& sizes,
     refuse_mixture("a weight above 0", cat("[", join(weights, ", "), "]"));
 }
 
-// The slots of each dataset in an epoch, by largest remainder.
+// Returns the slots of each data set in an epoch, by largest remainder.
 std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t samples) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> slots;
@@ -86,7 +86,7 @@ std::vector<Source> sources_of(const std::vector<int64_t>& sizes,
   return sources;
 }
 
-// One epoch.
+// The order of one epoch: the sample at each position.
 class MixedEpoch {
  public:
   MixedEpoch(std::shared_ptr<const std::vector<Source>> sources,
@@ -101,11 +101,11 @@ class MixedEpoch {
   int64_t operator()(int64_t position) const {
     const int64_t slot = places_.at(position);
     const auto behind = std::ranges::upper_bound(*sources_, slot, {}, &Source::first_slot);
-    const int64_t number = behind - sources_->begin() - 1;
-    const Source& source = (*sources_)[number];
+    const int64_t index = behind - sources_->begin() - 1;
+    const Source& source = (*sources_)[index];
     const int64_t draw = epoch_ * source.slots + slot - source.first_slot;
-    const int64_t time = draw / source.size;
-    const Permutation order(source.size, mixed(mixed(seed_, number), time));
+    const int64_t pass = draw / source.size;
+    const Permutation order(source.size, mixed(mixed(seed_, index), pass));
     return source.begin + order.at(draw % source.size);
   }
 
