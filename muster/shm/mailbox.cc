@@ -37,6 +37,54 @@ namespace {
 
 constexpr std::chrono::microseconds kIdleTime{20};  // of looking in vain, before the thread sleeps
 
+// The ring of bytes from one rank to another.
+class Channel {
+ public:
+  Channel(Team& team, int from, int to)
+      : words_(*reinterpret_cast<ChannelWords*>(team.at(team.layout().channel_words(from, to)))),
+        ring_(team.at(team.layout().channel(from, to))) {}
+
+  // Writes as much as there is room for, and returns how much that was. What the receiver reads is
+  // there when it sees `written`.
+  size_t write(const std::byte* from, size_t bytes) {
+    const uint64_t written = words_.written.load(std::memory_order_relaxed);
+    const size_t room = kChannelBytes - (written - words_.read.load(std::memory_order_acquire));
+    const size_t count = std::min(room, bytes);
+    if (count == 0)
+      return 0;
+    const size_t at = written % kChannelBytes;
+    const size_t first = std::min(count, kChannelBytes - at);
+    std::memcpy(ring_ + at, from, first);
+    if (count > first)
+      std::memcpy(ring_, from + first, count - first);
+    words_.written.store(written + count);
+    return count;
+  }
+
+  // Reads as much as there is, and returns how much that was. The sender may overwrite it when it
+  // sees `read`.
+  size_t read(std::byte* to, size_t bytes) {
+    const uint64_t read = words_.read.load(std::memory_order_relaxed);
+    const size_t there = words_.written.load(std::memory_order_acquire) - read;
+    const size_t count = std::min(there, bytes);
+    if (count == 0)
+      return 0;
+    const size_t at = read % kChannelBytes;
+    const size_t first = std::min(count, kChannelBytes - at);
+    std::memcpy(to, ring_ + at, first);
+    if (count > first)
+      std::memcpy(to + first, ring_, count - first);
+    words_.read.store(read + count);
+    return count;
+  }
+
+  bool has_unread() const { return words_.written.load() != words_.read.load(); }
+
+ private:
+  ChannelWords& words_;
+  std::byte* const ring_;
+};
+
 }  // namespace
 
 Mailbox::Mailbox(Team& team)
@@ -63,10 +111,6 @@ void Mailbox::ring(int rank) {
   line.mail_bell.fetch_add(1);
   if (line.mail_sleeps.load() != 0)
     futex_wake_all(line.mail_bell);
-}
-
-ChannelWords& Mailbox::words(int from, int to) const {
-  return *reinterpret_cast<ChannelWords*>(team_.at(team_.layout().channel_words(from, to)));
 }
 
 void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
@@ -230,43 +274,6 @@ bool Mailbox::move_all() {
   return moved;
 }
 
-// Writes as much as there is room for, and returns how much that was. What the receiver reads is
-// there when it sees `written`.
-size_t Mailbox::write_ring(int to, const std::byte* from, size_t bytes) {
-  ChannelWords& channel = words(team_.rank(), to);
-  const uint64_t written = channel.written.load(std::memory_order_relaxed);
-  const size_t room = kChannelBytes - (written - channel.read.load(std::memory_order_acquire));
-  const size_t count = std::min(room, bytes);
-  std::byte* const ring = team_.at(team_.layout().channel(team_.rank(), to));
-  const size_t at = written % kChannelBytes;
-  const size_t first = std::min(count, kChannelBytes - at);
-  if (count == 0)
-    return 0;
-  std::memcpy(ring + at, from, first);
-  if (count > first)
-    std::memcpy(ring, from + first, count - first);
-  channel.written.store(written + count);
-  return count;
-}
-
-// Reads as much as there is. The sender may overwrite it when it sees `read`.
-size_t Mailbox::read_ring(int from, std::byte* to, size_t bytes) {
-  ChannelWords& channel = words(from, team_.rank());
-  const uint64_t read = channel.read.load(std::memory_order_relaxed);
-  const size_t there = channel.written.load(std::memory_order_acquire) - read;
-  const size_t count = std::min(there, bytes);
-  const std::byte* const ring = team_.at(team_.layout().channel(from, team_.rank()));
-  const size_t at = read % kChannelBytes;
-  const size_t first = std::min(count, kChannelBytes - at);
-  if (count == 0)
-    return 0;
-  std::memcpy(to, ring + at, first);
-  if (count > first)
-    std::memcpy(to + first, ring, count - first);
-  channel.read.store(read + count);
-  return count;
-}
-
 // Sends to one rank what its channel has room for; true where that was something.
 bool Mailbox::push(int to) {
   auto& queue = sends_[to];
@@ -287,10 +294,11 @@ std::exception_ptr Mailbox::misfit_of(const Pending& wanted,
       misfit(frame_of(wanted.data, wanted.tag), frame, team_.name(from), team_.name(team_.rank())));
 }
 
-// The frame, then the data. False where the channel is full before all is written.
+// Writes the frame, then the data. False where the channel is full before all is written.
 bool Mailbox::push_message(int to, Pending& message, size_t& moved) {
+  Channel channel(team_, team_.rank(), to);
   const auto write = [&](const std::byte* from, size_t bytes) {
-    const size_t now = write_ring(to, from, bytes);
+    const size_t now = channel.write(from, bytes);
     message.moved += now;
     moved += now;
     return now == bytes;
@@ -324,7 +332,7 @@ bool Mailbox::pull(int from) {
 
 bool Mailbox::pull_frame(int from, Incoming& message, size_t& moved) {
   const auto rest = std::as_writable_bytes(std::span(&message.frame, 1)).subspan(message.read);
-  const size_t now = read_ring(from, rest.data(), rest.size());
+  const size_t now = Channel(team_, from, team_.rank()).read(rest.data(), rest.size());
   message.read += now;
   moved += now;
   if (message.read < sizeof(MessageFrame))
@@ -337,18 +345,19 @@ bool Mailbox::pull_frame(int from, Incoming& message, size_t& moved) {
 
 bool Mailbox::pull_data(int from, Incoming& message, size_t& moved) {
   std::byte* const to = message.is_wanted ? message.wanted->data.data : message.stray.data();
-  const size_t now = read_ring(from, to + message.read, message.frame.bytes - message.read);
+  const size_t now = Channel(team_, from, team_.rank())
+                         .read(to + message.read, message.frame.bytes - message.read);
   message.read += now;
   moved += now;
   return message.read == message.frame.bytes;
 }
 
-// The first receive that takes a message of this frame, in the order of posting. A message of
+// Finds the first receive that takes a message of this frame, in the order of posting. A message of
 // another length or type is read as a stray, and fails its receive when it is given to it.
 void Mailbox::find_wanted(int from, Incoming& message) {
   message.wanted = std::ranges::find_if(receives_, [&](const Pending& wanted) {
     const bool of_this_rank = wanted.peer == from || wanted.peer == kAnySource;
-    return of_this_rank && wanted.tag == message.frame.tag && wanted.moved == 0;
+    return of_this_rank && wanted.tag == message.frame.tag && !wanted.is_taken;
   });
   message.is_wanted = message.wanted != receives_.end() &&
                       fits(frame_of(message.wanted->data, message.wanted->tag), message.frame);
@@ -356,7 +365,7 @@ void Mailbox::find_wanted(int from, Incoming& message) {
     message.stray.resize(message.frame.bytes);
     return;
   }
-  message.wanted->moved = 1;  // taken
+  message.wanted->is_taken = true;
   message.wanted->peer = from;
 }
 
@@ -371,7 +380,7 @@ void Mailbox::finish_incoming(int from) {
   strays_[from].push_back({.frame = message.frame, .data = std::move(message.stray)});
   for (auto wanted = receives_.begin(); wanted != receives_.end();) {
     const auto next = std::next(wanted);
-    if (wanted->moved == 0 && give_stray(wanted))
+    if (!wanted->is_taken && give_stray(wanted))
       return;
     wanted = next;
   }
@@ -404,11 +413,10 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
 // A message that has come from a rank, wholly or in part, is still received when the rank has
 // ended.
 bool Mailbox::has_unread(int from) const {
-  const ChannelWords& channel = words(from, team_.rank());
-  return channel.written.load() != channel.read.load();
+  return Channel(team_, from, team_.rank()).has_unread();
 }
 
-// Why nobody will move this message any more; empty where somebody may.
+// Says why nobody will move this message any more; "" where somebody may.
 std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
   if (!is_here())
     return "this rank has given up the group";
@@ -426,8 +434,8 @@ std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
   return "no other rank is left";
 }
 
-// The failure of a message whose time has run out or whose other side is lost; null where neither
-// is so.
+// Returns the failure of a message whose time has run out or whose other side is lost; null where
+// neither is so.
 std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) const {
   const std::string lost = why_lost(pending, is_send);
   if (lost.empty() && !pending.deadline.passed())

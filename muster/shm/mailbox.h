@@ -48,7 +48,8 @@ class Mailbox {
     Part data;
     Deadline deadline;
     Done done;
-    size_t moved = 0;  // of a send: of the frame and the data
+    size_t moved = 0;       // of a send: of the frame and the data
+    bool is_taken = false;  // of a receive: a message is being read for it
   };
   // A message that has come from a rank and that nobody has asked for yet.
   struct Stray {
@@ -94,9 +95,6 @@ class Mailbox {
   void fail(Pending& pending, const std::exception_ptr& error);
   void finish(Pending pending, int source, const std::exception_ptr& error);
   void ring(int rank);
-  ChannelWords& words(int from, int to) const;
-  size_t read_ring(int from, std::byte* to, size_t bytes);
-  size_t write_ring(int to, const std::byte* from, size_t bytes);
 
   Team& team_;
   std::mutex mutex_;
