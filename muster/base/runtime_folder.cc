@@ -37,7 +37,7 @@ bool is_own_folder(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
 }
 
-// `path` is below `place`.
+// Whether `path`, which is below `place`, is free, and this user may make it.
 bool can_be_made(const std::string& place, const std::string& path) {
   struct stat info = {};
   const bool is_free = ::lstat(path.c_str(), &info) != 0 && errno == ENOENT;
@@ -55,7 +55,7 @@ void expect_private(const Fd& folder, const std::string& path) {
     throw bad_folder(path, cat("which has mode ", octal_mode(info.st_mode)));
 }
 
-// Invalid when the folder is not there and not to be made.
+// Returns an invalid descriptor when the folder is not there and not to be made.
 Fd open_private_folder(const std::string& path, bool create) {
   if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     fail_errno(cat("runtime folder: cannot make the folder '", path, "'"), errno);
@@ -71,19 +71,10 @@ Fd open_private_folder(const std::string& path, bool create) {
   return folder;
 }
 
-// False while another has it for itself. A file system without such locks has nobody who asks for
-// them.
+// Returns false while another has it for itself. A file system without such locks has nobody who
+// asks for them.
 bool try_share(const Fd& folder) {
   return ::flock(folder.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-}
-
-// False when the folder was removed, or another has its name.
-bool is_still_at(const std::string& path, const Fd& folder) {
-  struct stat opened = {};
-  struct stat named = {};
-  if (::fstat(folder.get(), &opened) != 0 || ::lstat(path.c_str(), &named) != 0)
-    return false;
-  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 }  // namespace
@@ -116,7 +107,7 @@ Fd open_runtime_folder(const std::string& path, bool create, std::chrono::millis
     if (!create)
       return folder;
     // Whoever had the folder to itself may have removed it.
-    if (try_share(folder) && is_still_at(path, folder))
+    if (try_share(folder) && is_at(folder, path))
       return folder;
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
