@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -39,6 +40,26 @@ void leave_behind(LeftBehind group) {
   static auto& left = *new std::vector<LeftBehind>;  // never destroyed
   const std::lock_guard lock(mutex);
   left.push_back(std::move(group));
+}
+
+void translate_shutdown(const ProcessGroup::State& state, const std::function<void()>& body) {
+  translate_failures(cat("shutdown on rank ", state.name()), body);
+}
+
+void depart(ProcessGroup::State& state) {
+  state.departures->add(kDepartures, 1);
+}
+
+// Nobody may close connections while another is still inside the barrier's last message.
+void await_departures(ProcessGroup::State& state) {
+  const Deadline deadline(kDepartureTime);
+  const int64_t all = (state.generation + 1) * state.size;
+  try {
+    while (!deadline.passed() && state.departures->add(kDepartures, 0) < all)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } catch (const std::exception&) {
+    // The rank that serves the store has seen everybody and gone.
+  }
 }
 
 }  // namespace
@@ -86,8 +107,8 @@ void ProcessGroup::shutdown() {
     return;
   if (state_->can.leaves_without_store) {
     // Nobody uses the store after the barrier, so that whoever serves it may end then.
-    translate_failures(cat("shutdown on rank ", state_->name()), [&] {
-      state_->departures->add(kDepartures, 1);
+    translate_shutdown(*state_, [this] {
+      depart(*state_);
       state_->blocking->leave_and_wait();
     });
     close();
@@ -98,18 +119,8 @@ void ProcessGroup::shutdown() {
     call.without_tensors();
     call.start_barrier(Caller::waits).wait();
   }
-  // Nobody may close connections while another is still inside the barrier's last message.
-  translate_failures(cat("shutdown on rank ", state_->name()),
-                     [&] { state_->departures->add(kDepartures, 1); });
-  const Deadline deadline(kDepartureTime);
-  try {
-    const int64_t all = (state_->generation + 1) * size();
-    while (!deadline.passed() && state_->departures->add(kDepartures, 0) < all) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  } catch (const std::exception&) {
-    // The rank that serves the store has seen everybody and gone.
-  }
+  translate_shutdown(*state_, [this] { depart(*state_); });
+  await_departures(*state_);
   close();
 }
 
@@ -121,7 +132,7 @@ void ProcessGroup::close() {
   state_->late_watch.reset();
   state_->gpu_ends.reset();
   state_->agreement.reset();
-  translate_failures(cat("shutdown on rank ", state_->name()), [&] { state_->group->shutdown(); });
+  translate_shutdown(*state_, [this] { state_->group->shutdown(); });
   state_->group.reset();
 }
 
