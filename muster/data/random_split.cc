@@ -36,8 +36,8 @@ namespace {
 
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
   const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
-  const bool right = std::ranges::all_of(fractions, [](double part) { return part >= 0; });
-  if (!right || !(std::abs(sum - 1) <= 1e-6))
+  const bool are_parts = std::ranges::all_of(fractions, [](double part) { return part >= 0; });
+  if (!are_parts || !(std::abs(sum - 1) <= 1e-6))
     refuse_split("fractions of 0 or more that add to 1",
                  cat("[", join(fractions, ", "), "], which add to ", sum),
                  "give the last part what is left");
@@ -51,7 +51,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
   return counts;
 }
 
-// The order of samples that is cut: random, or the data set's.
+// Returns the order of samples that is cut: random, or the data set's.
 at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
   if (!shuffle)
     return at::arange(size, at::kLong);
@@ -61,8 +61,8 @@ at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
 
 // The labels may lie on a GPU.
 at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts) {
-  const bool right = labels.dim() == 1 && labels.scalar_type() == at::kLong;
-  if (!right || labels.size(0) != size)
+  const bool is_list = labels.dim() == 1 && labels.scalar_type() == at::kLong;
+  if (!is_list || labels.size(0) != size)
     refuse_split(cat("labels of shape [", size, "], int64, one for each sample"),
                  cat(c10::toString(labels.scalar_type()), " [", join(labels.sizes(), ", "), "]"),
                  "pass the labels of this data set, or leave them out");
@@ -84,7 +84,7 @@ at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts)
   return mine;
 }
 
-// Class by class; within a class in the order of `samples`.
+// Sorts `samples` by their classes; within a class their order stays.
 at::Tensor class_by_class(const at::Tensor& samples, const at::Tensor& labels) {
   constexpr std::optional<bool> kStable = true;
   const at::Tensor order = std::get<1>(labels.index_select(0, samples).sort(kStable, /*dim=*/0));
