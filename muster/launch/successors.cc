@@ -82,11 +82,10 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
   rejoin_.explain(failures.failed);
   for (const RankExit& failure : failures.failed)
     causes_[failure.pid] = failure.cause;
-  asked_ = true;
-  if (rules_.replace(failures))
-    return true;
-  asked_ = false;
-  return false;
+  asked_ = true;  // before go_on(), which may come within replace()
+  const bool is_replaced = rules_.replace(failures);
+  asked_ = asked_ && is_replaced;
+  return is_replaced;
 }
 
 // Drops the processes of the generation before that others have followed: the generation after it
