@@ -11,15 +11,17 @@
 
 #include "muster/base/error.h"
 #include "muster/base/given.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
+#include "muster/tasks/need_bounds.h"
 
 namespace muster {
 
 namespace {
 
-// Each of these three reads the flag of the same name.
+// Each of the next three reads the flag of the same name.
 double parse_need_gpus(const std::string& text) {
   double gpus = 0;
   try {
@@ -31,9 +33,16 @@ double parse_need_gpus(const std::string& text) {
     fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(text), "'"));
   }
   // Several tasks may share one GPU, but a task does not get parts of two.
-  const bool is_whole = gpus == std::floor(gpus);
-  if (gpus < 0 || gpus > 1'000 || (gpus > 1 && !is_whole))
-    fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", text));
+  const bool is_whole = gpus == std::floor(gpus) && gpus >= 0 && gpus <= kMaxTaskGpus;
+  const bool is_share = gpus >= kLeastGpuShare && gpus < 1;
+  if (!is_whole && !is_share) {
+    fail_usage(cat("--need-gpus: expected a whole number up to ",
+                   kMaxTaskGpus,
+                   ", or a share from ",
+                   kLeastGpuShare,
+                   " to below 1, got ",
+                   text));
+  }
   return gpus;
 }
 
@@ -47,7 +56,7 @@ uint64_t parse_need_memory(const std::string& text) {
 
 int parse_need_cpus(const std::string& text) {
   const auto cpus = parse_int(text);
-  if (!cpus || *cpus < 1 || *cpus > 65'536)
+  if (!cpus || *cpus < 1 || *cpus > kMaxTaskCpus)
     fail_usage(cat("--need-cpus: expected a number from 1, got '", printable(text), "'"));
   return static_cast<int>(*cpus);
 }
@@ -74,6 +83,8 @@ Task common_of(const TasksFlags& flags) {
 
 // The error says how a spec file would say the same.
 void check_sweep_flags(const TasksFlags& flags) {
+  if (!flags.sweeps.empty())
+    return;
   struct SweepFlag {
     const char* name;
     bool given;
@@ -85,22 +96,19 @@ void check_sweep_flags(const TasksFlags& flags) {
       {"--need-memory", !flags.need_memory.empty(), "needs = { gpus = 1, memory = \"20GiB\" }"},
       {"--need-cpus", !flags.need_cpus.empty(), "needs = { cpus = N }"},
   };
-  if (!flags.sweeps.empty())
+  const SweepFlag* const flag = element_where(all, &SweepFlag::given);
+  if (flag == nullptr)
     return;
-  for (const SweepFlag& flag : all) {
-    if (!flag.given)
-      continue;
-    if (!flags.resume.empty() && flags.spec.empty())
-      fail_usage(
-          cat(flag.name,
-              " and --resume: expected one of them, got both; a run goes on with the tasks that ",
-              "it began with"));
-    fail_usage(cat(flag.name,
-                   ": expected --sweep beside it, got ",
-                   flags.spec.empty() ? "none" : cat("the file ", printable(flags.spec)),
-                   "; a file says it in [[task]] or [defaults]: ",
-                   flag.key));
-  }
+  if (!flags.resume.empty() && flags.spec.empty())
+    fail_usage(
+        cat(flag->name,
+            " and --resume: expected one of them, got both; a run goes on with the tasks that it "
+            "began with"));
+  fail_usage(cat(flag->name,
+                 ": expected --sweep beside it, got ",
+                 flags.spec.empty() ? "none" : cat("the file ", printable(flags.spec)),
+                 "; a file says it in [[task]] or [defaults]: ",
+                 flag->key));
 }
 
 // The values of --sweep themselves are read by tasks/spec.

@@ -226,6 +226,8 @@ TEST_F(TasksUsage, NumbersThatAreNone) {
                  "--retries: expected a whole number of at least 0, got '-1'");
   for (const auto& [flag, value] : {std::pair("--need-gpus", "nan"),
                                     std::pair("--need-gpus", "x"),
+                                    std::pair("--need-gpus", "0.0001"),
+                                    std::pair("--need-gpus", "1.5"),
                                     std::pair("--need-cpus", "0"),
                                     std::pair("--need-memory", "x")})
     expect_refused({flag, value, "--sweep", "x=1", "--", "true"}, cat(flag, ": expected "));

@@ -8,14 +8,11 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/tasks/need_bounds.h"
 
 namespace muster {
 namespace {
 
-// Larger numbers are slips rather than wishes.
-constexpr int kMaxTaskGpus = 4096;
-constexpr int kMaxTaskCpus = 65'536;
-constexpr double kLeastFraction = 0.001;  // leases count in thousandths of a GPU
 constexpr size_t kMaxAlternatives = 16;
 
 // Reads the alternatives of one task.
@@ -59,7 +56,7 @@ class NeedReader {
     if (number == 0)
       return true;
     if (number < 1)
-      return ranks_ == 1 && number >= kLeastFraction;
+      return ranks_ == 1 && number >= kLeastGpuShare;
     const bool is_whole = std::floor(number) == number;
     return is_whole && number <= kMaxTaskGpus && std::fmod(number, ranks_) == 0;
   }
@@ -77,7 +74,7 @@ class NeedReader {
                     cat("a whole number up to ",
                         kMaxTaskGpus,
                         ", or a part of one GPU (from ",
-                        kLeastFraction,
+                        kLeastGpuShare,
                         " to below 1), for gpus"));
     }
     return std::nullopt;
