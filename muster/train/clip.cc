@@ -26,7 +26,7 @@ void expect_for_clipping(bool holds, const char* call, const char* rule, double 
               cat(call, ": expected ", rule, ", got ", value, "; 1.0 is a common choice"));
 }
 
-// The norm over all gradients, on the device of the first. It is the norm of the tensors' norms.
+// Returns the norm over all gradients, on the device of the first: the norm of the tensors' norms.
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   if (gradients.empty())
     return at::zeros({});
@@ -38,41 +38,37 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
-// Refuses sharded gradients: their norm would be that of this rank's parts, and another on each
-// rank.
-void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::ranges::none_of(parameters, optim::has_divided_gradient))
-    return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat(call,
-          ": expected whole gradients, got sharded gradients, of which each rank has a part; ",
-          "use clip_grad_norm of the sharded object (FullySharded, ShardedOptimizer)"));
+// Throws: failed_precondition with `rule` if one of the parameters is so.
+void refuse_any(const char* call,
+                const std::vector<at::Tensor>& parameters,
+                bool (*is_so)(const at::Tensor&),
+                const char* rule) {
+  if (std::ranges::any_of(parameters, is_so))
+    throw Error(ErrorCode::failed_precondition, cat(call, ": expected ", rule));
 }
 
-// The ranks of a divided layer would clip what they have alike by different norms.
-void refuse_layer_parts(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::ranges::none_of(parameters, optim::is_layer_part))
-    return;
-  throw Error(ErrorCode::failed_precondition,
-              cat(call,
-                  ": expected whole parameters, got those of divided layers, of which each rank "
-                  "has a part; use parallel_grad_norm, then clip_grads_with_norm"));
+// The norm of sharded gradients would be that of this rank's parts, and another on each rank. The
+// ranks of a divided layer would clip what they have alike by different norms.
+void expect_whole_parameters(const char* call, const std::vector<at::Tensor>& parameters) {
+  refuse_any(call,
+             parameters,
+             optim::has_divided_gradient,
+             "whole gradients, got sharded gradients, of which each rank has a part; use "
+             "clip_grad_norm of the sharded object (FullySharded, ShardedOptimizer)");
+  refuse_any(call,
+             parameters,
+             optim::is_layer_part,
+             "whole parameters, got those of divided layers, of which each rank has a part; use "
+             "parallel_grad_norm, then clip_grads_with_norm");
 }
 
 // Each rank of a pipeline would clip its stages by their own norm. The norm alone changes nothing.
 void refuse_stages(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::ranges::none_of(parameters, optim::is_stage_parameter))
-    return;
-  throw Error(ErrorCode::failed_precondition,
-              cat(call,
-                  ": expected all parameters of a model, got those of this rank's stages of a "
-                  "pipeline; use pipeline.clip_grad_norm"));
-}
-
-void expect_whole_parameters(const char* call, const std::vector<at::Tensor>& parameters) {
-  refuse_divided_gradients(call, parameters);
-  refuse_layer_parts(call, parameters);
+  refuse_any(call,
+             parameters,
+             optim::is_stage_parameter,
+             "all parameters of a model, got those of this rank's stages of a pipeline; use "
+             "pipeline.clip_grad_norm");
 }
 
 }  // namespace
