@@ -15,7 +15,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
-#include "muster/tasks/need_bounds.h"
 
 namespace muster {
 

@@ -15,6 +15,11 @@
 
 namespace muster {
 
+// The bounds of needs: larger numbers are slips rather than wishes.
+inline constexpr int kMaxTaskGpus = 4096;
+inline constexpr int kMaxTaskCpus = 65'536;
+inline constexpr double kLeastGpuShare = 0.001;  // leases count in thousandths of a GPU
+
 // One set of resources on which a task can run: a number of devices of one host. A task has one or
 // more alternatives, in order of preference.
 struct TaskNeed {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "muster/base/strings.h"
-#include "muster/tasks/need_bounds.h"
 
 namespace muster {
 namespace {
