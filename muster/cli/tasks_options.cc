@@ -7,6 +7,8 @@
 #include "muster/base/contains.h"
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -20,12 +22,6 @@
 namespace muster {
 
 namespace {
-
-struct RefusedFlag {
-  const char* name;
-  bool given;
-  const char* next;
-};
 
 // Returns whether the flags name tasks; a run that goes on has its own. Throws: invalid_argument
 // for two kinds of tasks.
@@ -94,12 +90,10 @@ std::string hosts_setting(const TasksFlags& flags) {
   const std::vector<HostSpec> hosts =
       flags.hosts.empty() ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
                           : parse_host_list(flags.hosts, "--hosts");
-  std::vector<std::string> texts;
-  for (const HostSpec& host : hosts) {
-    const std::string slots = host.nproc ? cat(":", *host.nproc) : "";
-    texts.push_back(in_brackets(host.name) + slots);
-  }
-  return join(texts, ",");
+  const auto text_of = [](const HostSpec& host) {
+    return cat(in_brackets(host.name), host.nproc ? cat(":", *host.nproc) : "");
+  };
+  return join(mapped(hosts, text_of), ",");
 }
 
 // Tasks share a machine, so bindings that hand out whole sockets are not for them.
@@ -189,7 +183,11 @@ void check_submit(const TasksFlags& flags) {
   const char* const order = "Slurm decides when tasks run: give it a flag of its own with --sbatch";
   const char* const ends =
       "Slurm ends tasks: time_limit in the spec, or a flag of its own with --sbatch";
-  // Each line says who decides instead.
+  struct RefusedFlag {
+    const char* name;
+    bool given;
+    const char* next;  // who decides instead
+  };
   const RefusedFlag refused[] = {
       {"--resume", !flags.resume.empty(), "Slurm keeps its own books"},
       {"--gpus", !flags.gpus.empty(), devices},
@@ -212,11 +210,9 @@ void check_submit(const TasksFlags& flags) {
       {"--csv", !flags.csv.empty(), books},
       {"--html", !flags.html.empty(), books},
   };
-  for (const RefusedFlag& flag : refused) {
-    if (flag.given)
-      fail_usage(
-          cat("--submit slurm and ", flag.name, ": expected one of them, got both; ", flag.next));
-  }
+  if (const RefusedFlag* const flag = element_where(refused, &RefusedFlag::given))
+    fail_usage(
+        cat("--submit slurm and ", flag->name, ": expected one of them, got both; ", flag->next));
 }
 
 }  // namespace muster
