@@ -26,7 +26,7 @@ struct ToldPiece {
   std::string dtype;
   std::vector<int64_t> shape;
   Elements elements;
-  bool is_first_ones = false;  // the first rank's that has it is saved
+  bool is_first_ones = false;  // the first rank that has it saves it
   std::string owner;
   bool is_own = false;
 };
@@ -97,22 +97,21 @@ void check_owner(const std::string& name, const ToldPiece& mine, const ToldPiece
               cat("it on ", owner_or_rank(mine.owner), " and on ", owner_or_rank(other.owner)));
 }
 
-// "F32[2, 3] on rank 1", for messages.
+// Returns "F32[2, 3] on rank 1", for errors.
 std::string kind_and_rank(const SharedPiece& shared) {
   const auto& [piece, holders] = shared;
   const std::string kind = to_string(TensorEntry{.dtype = piece.dtype, .shape = piece.shape});
   return cat(kind, " on rank ", holders.front().first);
 }
 
-// "[0, 4) on rank 1", for messages.
+// Returns "[0, 4) on rank 1", for errors.
 std::string elements_and_rank(const SharedPiece& shared) {
   return cat(to_string(shared.piece.elements), " on rank ", shared.holders.front().first);
 }
 
-// Checks that the pieces of one tensor make it whole.
+// The pieces of one tensor make it whole if they do not overlap and add up to it.
 void check_tensor(const std::string& name, const std::vector<SharedPiece>& pieces) {
   const SharedPiece& first = pieces.front();
-  // Pieces that do not overlap and add up to the whole leave no hole.
   int64_t there = 0;
   for (const SharedPiece& shared : pieces) {
     const ToldPiece& piece = shared.piece;
@@ -240,20 +239,17 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   writing.add("model", ranks);
   writing.add("optimizer", ranks);
   writing.add("parts", ranks);
-  ShardedPlan plan{
-      .model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
-      .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),
-      .parts = chosen_of(parts, writing.chosen(group.rank(), "parts")),
-      .own_model = own_of(state.model, group.rank()),
-      .own_optimizer = own_of(optimizer.pieces, group.rank()),
-      .own_parts = own_of(parts, group.rank()),
-      .description = {},
-      .bytes = writing.bytes()};
   // Each rank has described the optimizer of its own parameters.
-  std::vector<std::string> descriptions =
+  const std::vector<std::string> descriptions =
       mapped(ranks, [](const json& rank) -> std::string { return rank["description"]; });
-  plan.description = merge_descriptions(descriptions);
-  return plan;
+  return {.model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
+          .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),
+          .parts = chosen_of(parts, writing.chosen(group.rank(), "parts")),
+          .own_model = own_of(state.model, group.rank()),
+          .own_optimizer = own_of(optimizer.pieces, group.rank()),
+          .own_parts = own_of(parts, group.rank()),
+          .description = merge_descriptions(descriptions),
+          .bytes = writing.bytes()};
 }
 
 }  // namespace muster
