@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <unordered_map>
@@ -17,6 +18,7 @@
 #include "muster/tasks/spec/after_names.h"
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/tables.h"
+#include "muster/tasks/spec/task_name.h"
 #include "muster/tasks/spec/template.h"
 
 namespace muster {
@@ -72,6 +74,20 @@ std::string said_twice(const Task& first, const Task& second) {
              " and for ",
              parameters_text(second),
              "; put every parameter of each into the name");
+}
+
+// Says what keeps a text from being a task's name: "expected …, got …"; nothing where it may be
+// one.
+std::string problem_of_name(std::string_view name) {
+  if (name.empty())
+    return "expected a task's name, got ''";
+  if (name.size() > kMaxTaskName)
+    return cat("expected a task's name of at most ", kMaxTaskName, " bytes, got ", name.size());
+  if (!is_one_of(name, ".", "..") && std::ranges::all_of(name, fits_file_name))
+    return "";
+  return cat("expected a task's name that can be a file's (no '/', no control characters), got '",
+             name,
+             "'");
 }
 
 // Each name must be one that a file can have, and no other task's. A table gets one problem,

@@ -1,10 +1,11 @@
-// A sweep is one template of tasks, as a [[task]] of a spec file is, and goes the same way from
-// there. Only the names are made here, of the parameters and their values. What is wrong is shown
-// by the flag's own text with a caret.
+// A sweep is one template of tasks, as a [[task]] of a spec file is. Only the names of the tasks
+// are made here, of the parameters and their values. An error repeats the flag with a caret under
+// the character that is wrong.
 #include "muster/tasks/spec/sweep.h"
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -13,28 +14,32 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/spec/problems.h"
+#include "muster/tasks/spec/range.h"
 #include "muster/tasks/spec/spec.h"
+#include "muster/tasks/spec/task_name.h"
 #include "muster/tasks/spec/template.h"
 
 namespace muster {
 namespace {
 
-// Throws: invalid_argument that points at the byte `at` of a flag's text.
-[[noreturn]] void fail_in(const char* flag,
+constexpr const char* kSweepFlag = "--sweep ";
+
+// Throws: invalid_argument that repeats `flag` and its text, and points at the byte `at` of the
+// text.
+[[noreturn]] void fail_in(std::string_view flag,
                           const std::string& text,
                           size_t at,
                           const std::string& problem) {
-  const std::string shown = cat(flag, text);
-  const std::string before = cat(flag, text.substr(0, at));
+  const int character = count_characters(text.substr(0, at)) + 1;
   throw Error(ErrorCode::invalid_argument,
               cat(flag,
                   printable(text),
                   ": ",
                   printable(problem),
                   " (at character ",
-                  at + 1,
+                  character,
                   ")",
-                  caret_lines(shown, count_characters(before) + 1)));
+                  caret_lines(cat(flag, text), count_characters(flag) + character)));
 }
 
 bool is_number_text(const std::string& text) {
@@ -43,20 +48,12 @@ bool is_number_text(const std::string& text) {
   return !text.empty() && *end == '\0';
 }
 
-// "1..x" and "0.1..0.5", unlike "../data" and "a..b": there is a number beside the dots, and yet no
-// range.
-bool looks_like_range(const std::string& piece) {
+// "1..x" and "0.1..0.5" were meant as ranges, "../data" and "a..b" were not.
+bool has_number_beside_dots(const std::string& piece) {
   const size_t dots = piece.find("..");
-  if (dots == std::string::npos)
-    return false;
-  const std::string first = piece.substr(0, dots);
-  const std::string last = piece.substr(dots + 2);
-  const bool is_range = parse_int(first) && parse_int(last);
-  return !is_range && (is_number_text(first) || is_number_text(last));
+  return dots != std::string::npos &&
+         (is_number_text(piece.substr(0, dots)) || is_number_text(piece.substr(dots + 2)));
 }
-
-// Errors repeat the flag as it was given.
-constexpr const char* kSweepFlag = "--sweep ";
 
 // The values of one piece between commas, which begins at the byte `at` of the flag's text.
 std::vector<std::string> values_of_piece(const std::string& piece,
@@ -64,19 +61,20 @@ std::vector<std::string> values_of_piece(const std::string& piece,
                                          size_t at) {
   if (piece.empty())
     fail_in(kSweepFlag, text, at, "expected a value or a range (1..5), got nothing");
-  if (looks_like_range(piece)) {
-    fail_in(kSweepFlag,
-            text,
-            at,
-            cat("expected a range of whole numbers, as 1..5, got ",
-                piece,
-                "; other values one by one, with commas, and a text that has '..' in a spec file"));
-  }
   try {
-    return range_values(piece).value_or(std::vector<std::string>{piece});
+    if (auto values = range_values(piece))
+      return *std::move(values);
   } catch (const Error& error) {
     fail_in(kSweepFlag, text, at, error.message());
   }
+  if (!has_number_beside_dots(piece))
+    return {piece};
+  fail_in(kSweepFlag,
+          text,
+          at,
+          cat("expected a range of whole numbers, as 1..5, got ",
+              piece,
+              "; other values one by one, with commas, and a text that has '..' in a spec file"));
 }
 
 // "lr=0.1,0.01" as a parameter that none of the others is.
@@ -100,32 +98,26 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   return parameter;
 }
 
-// A text of the command line with its placeholders known. `what` is named in errors.
-TaskText filled_text(const char* what,
+// A text of the command line with its placeholders known. Errors repeat it behind `flag`.
+TaskText filled_text(std::string_view flag,
                      const std::string& text,
                      const std::vector<TaskParameter>& each) {
   try {
     return {text, parameter_names(each)};
   } catch (const TaskTextError& error) {
-    fail_in(what, text, error.at(), error.what());
+    fail_in(flag, text, error.at(), error.what());
   }
 }
 
-// The text as a name that a file can have, with room for a number behind it.
-std::string file_name(const std::string& text) {
-  constexpr size_t kRoomForNumber = 12;
-  std::string name = text;
-  std::ranges::replace_if(name, [](char c) { return c == '/' || is_control(c); }, '_');
-  return std::string(cut_text(name, kMaxTaskName - kRoomForNumber));
-}
-
-// "lr=0.1,seed=1", as a file can be named.
+// "lr=0.1,seed=1" as a name that a file can have, with room for a number behind it.
 std::string sweep_name(const std::vector<TaskParameter>& each,
                        const std::vector<std::string_view>& values) {
+  constexpr size_t kRoomForNumber = 12;  // bytes
   std::string name;
   for (size_t i = 0; i < each.size(); ++i)
     name += cat(i == 0 ? "" : ",", each[i].name, "=", values[i]);
-  return file_name(name);
+  std::ranges::replace_if(name, std::not_fn(fits_file_name), '_');
+  return std::string(cut_text(name, kMaxTaskName - kRoomForNumber));
 }
 
 // Names the tasks in their order. Names that have become the same are told apart by "~2", "~3" …
@@ -135,11 +127,8 @@ void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks
   for_each_combination(each, [&](const std::vector<std::string_view>& values) {
     const std::string wanted = sweep_name(each, values);
     std::string name = wanted;
-    for (int& number = taken.try_emplace(wanted, 0).first->second; number++ > 0;) {
-      name = cat(wanted, "~", number);
-      if (taken.try_emplace(name, 1).second)
-        break;
-    }
+    while (!taken.try_emplace(name, 1).second)
+      name = cat(wanted, "~", ++taken[wanted]);
     tasks[at++].name = name;
   });
 }
@@ -148,14 +137,14 @@ std::vector<std::string> warnings_of(const TaskTemplate& made_from) {
   std::vector<std::string> warnings;
   for (const TaskParameter& parameter : made_from.each) {
     if (parameter.values.size() == 1)
-      warnings.push_back(cat("--sweep ",
+      warnings.push_back(cat(kSweepFlag,
                              parameter.name,
                              ": has one value, '",
                              printable(parameter.values[0]),
                              "'; several are written with commas or as a range (1..5)"));
   }
   for (const std::string& name : unused_parameters(made_from)) {
-    warnings.push_back(cat("--sweep ",
+    warnings.push_back(cat(kSweepFlag,
                            name,
                            ": the command has no {",
                            name,
@@ -164,6 +153,23 @@ std::vector<std::string> warnings_of(const TaskTemplate& made_from) {
                            "} where it belongs"));
   }
   return warnings;
+}
+
+// The template of the flags' tasks; they have no names yet. Throws: as tasks_of_sweep.
+TaskTemplate template_of(const SweepOptions& options) {
+  TaskTemplate made_from{.task = options.common};
+  if (made_from.task.needs.empty())
+    made_from.task.needs = default_needs(made_from.task.ranks);
+  for (const std::string& text : options.sweeps)
+    made_from.each.push_back(parse_sweep(text, made_from.each));
+  made_from.argv = mapped(options.command, [&](const std::string& word) {
+    return filled_text("command: ", word, made_from.each);
+  });
+  for (const auto& [name, value] : options.common.environment)
+    made_from.environment.emplace_back(
+        name, filled_text(cat("--env ", name, "="), value, made_from.each));
+  made_from.directory = filled_text("--dir ", options.common.directory, made_from.each);
+  return made_from;
 }
 
 }  // namespace
@@ -176,18 +182,7 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::s
     throw Error(
         ErrorCode::invalid_argument,
         "expected a command after --sweep, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
-  TaskTemplate made_from{.task = options.common};
-  if (made_from.task.needs.empty())
-    made_from.task.needs = default_needs(made_from.task.ranks);
-  for (const std::string& text : options.sweeps)
-    made_from.each.push_back(parse_sweep(text, made_from.each));
-  made_from.argv = mapped(options.command, [&](const std::string& word) {
-    return filled_text("command: ", word, made_from.each);
-  });
-  for (const auto& [name, value] : options.common.environment)
-    made_from.environment.emplace_back(
-        name, filled_text(cat("--env ", name, "=").c_str(), value, made_from.each));
-  made_from.directory = filled_text("--dir ", options.common.directory, made_from.each);
+  const TaskTemplate made_from = template_of(options);
   const bool too_many = num_combinations(made_from.each) > kMaxTasks;
   if (too_many || text_bytes(made_from) > kMaxTaskBytes) {
     throw Error(ErrorCode::invalid_argument,

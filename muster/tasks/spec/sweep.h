@@ -1,5 +1,5 @@
-// `muster tasks --sweep lr=0.1,0.01 --sweep seed=1..5 -- CMD {lr} {seed}`: the command line's flags
-// to tasks, the same that a spec file with `each` gives. Pure.
+// The tasks of `muster tasks --sweep lr=0.1,0.01 --sweep seed=1..5 -- CMD {lr} {seed}`: the same
+// that a spec file with `each` gives. Pure.
 #pragma once
 
 #include <string>
@@ -10,19 +10,18 @@
 namespace muster {
 
 struct SweepOptions {
-  std::vector<std::string> sweeps = {};  // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
-  std::vector<std::string> command =
-      {};  // with placeholders, as are environment and directory of `common`
-  Task common =
-      {};  // all else that the tasks have in common; without needs: those of a spec's task without
+  std::vector<std::string> sweeps = {};   // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
+  std::vector<std::string> command = {};  // with placeholders
+  // All else that the tasks have in common, with placeholders in environment and directory. Without
+  // needs, each task has those of a spec's task without any.
+  Task common = {};
 };
 
-// Every combination, the last sweep's value changing fastest, named "lr=0.1,seed=1". What a file's
-// name must not have (a slash, a control character) becomes '_' in the name, one that is too long
-// is cut, and "~2", "~3" … tells apart what has become the same.
-// `warnings`, if asked for, gets a text for each parameter that has one value, or that the command
-// does not use.
-// Throws: invalid_argument, pointing at the character.
+// A task for every combination, the last sweep's value changing fastest, named "lr=0.1,seed=1".
+// What a file's name must not have (a slash, a control character) becomes '_'. A name that is too
+// long is cut, and "~2", "~3" … tell apart names that have become the same. `warnings`, if asked
+// for, gets a text for each parameter that has one value, or that the command does not use. Throws:
+// invalid_argument, pointing at the character.
 std::vector<Task> tasks_of_sweep(const SweepOptions& options,
                                  std::vector<std::string>* warnings = nullptr);
 

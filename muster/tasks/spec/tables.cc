@@ -15,6 +15,7 @@
 #include "muster/launch/check_launch.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/spec/needs.h"
+#include "muster/tasks/spec/range.h"
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/values.h"
 

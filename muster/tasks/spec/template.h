@@ -3,7 +3,6 @@
 // no files; pure.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,7 +15,6 @@ namespace muster {
 
 inline constexpr size_t kMaxTasks = 1'000'000;
 inline constexpr size_t kMaxTaskBytes = size_t{1} << 31;  // of all texts of all tasks together
-inline constexpr size_t kMaxTaskName = 200;
 
 struct TaskParameter {
   std::string name = {};
@@ -26,9 +24,10 @@ struct TaskParameter {
 // An entry of `after`, before it is known which tasks it means.
 struct AfterEntry {
   std::string written = {};
-  TaskText text = {};  // !foreign
-  // It has a placeholder that its own task has not: it is another [[task]]'s name as written.
+  // It has a placeholder that its own task has not: it is another [[task]]'s name as written, and
+  // `text` is empty.
   bool foreign = false;
+  TaskText text = {};
   SpecPosition at = {};
 };
 
@@ -48,7 +47,7 @@ std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& 
 // How many tasks there will be; kMaxTasks + 1 for more than kMaxTasks.
 size_t num_combinations(const std::vector<TaskParameter>& each);
 
-// About how many bytes of text its tasks will have.
+// About how many bytes the template's tasks will have, at most.
 size_t text_bytes(const TaskTemplate& source);
 
 // The parameters that neither argv nor environment nor directory has: tasks that differ in them
@@ -59,19 +58,8 @@ std::vector<std::string> unused_parameters(const TaskTemplate& source);
 template <class Use>
 void for_each_combination(const std::vector<TaskParameter>& each, const Use& use);
 
-// Appends its tasks, without `after`. The number of them was checked before.
+// Appends the template's tasks, without `after`. Their number was checked before.
 void expand_template(const TaskTemplate& source, std::vector<Task>& tasks);
-
-// "0.1,0.01" pieces that are "1..5" count up, both ends included; anything else is itself. Nothing
-// when it is no range. Throws: invalid_argument when it does not count up, or to more than
-// kMaxTasks values.
-std::optional<std::vector<std::string>> range_values(std::string_view text);
-
-bool is_control(char c);
-
-// Says what keeps a text from being a task's name, which becomes a file's: "expected …, got …".
-// Empty: nothing.
-std::string problem_of_name(std::string_view name);
 
 }  // namespace muster
 

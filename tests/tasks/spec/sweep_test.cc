@@ -6,8 +6,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/tasks/spec/range.h"
 #include "muster/tasks/spec/spec.h"
-#include "muster/tasks/spec/template.h"
 
 namespace muster {
 namespace {
@@ -137,7 +137,7 @@ TEST(Sweep, AnUnknownPlaceholderOfTheCommand) {
   EXPECT_EQ(sweep_error({"seed=1", "lr=1"}, {"./train", "ä{sed}"}),
             "command: ä{sed}: expected a parameter ({seed}, {lr}) or '{{' for a brace, got "
             "'{sed}'; did you mean 'seed'? "
-            "(at character 3)\n"
+            "(at character 2)\n"
             "  command: ä{sed}\n"
             "            ^");
 }
