@@ -14,6 +14,7 @@
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
+#include "muster/base/zero_padded.h"
 
 namespace muster {
 
@@ -57,10 +58,7 @@ std::vector<std::string> numbers_of_range(const std::string& range, const std::s
   for (int64_t number = *parse_int(ends.front()); number <= last; ++number) {
     if (numbers.size() == kMostNodes)
       refuse_node_list(whole);
-    std::string text = cat(number);
-    if (text.size() < ends.front().size())
-      text.insert(0, ends.front().size() - text.size(), '0');
-    numbers.push_back(text);
+    numbers.push_back(zero_padded(cat(number), ends.front().size()));
   }
   if (numbers.empty())
     refuse_node_list(whole);

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
+#include "muster/base/zero_padded.h"
 #include "muster/data/generator.h"
 #include "muster/data/loader_core.h"
 #include "muster/data/mix.h"
@@ -111,9 +112,7 @@ std::vector<std::string> expanded(const std::string& pattern) {
     refuse_braces(pattern);
   std::vector<std::string> names;
   for (int64_t i = *first; i <= *last; ++i) {
-    std::string number = std::to_string(i);
-    if (number.size() < low.size())
-      number.insert(0, low.size() - number.size(), '0');
+    const std::string number = zero_padded(cat(i), low.size());
     names.push_back(cat(pattern.substr(0, open), number, pattern.substr(close + 1)));
   }
   return names;

@@ -1,5 +1,5 @@
-// Files come from anywhere, so nothing of them is taken as it stands: names lose what a terminal or
-// `--gpus` would stumble over, and a GPU must be told from all others of its host.
+// Files come from anywhere, so nothing of them is taken as it stands. Names lose what a terminal or
+// `--gpus` would stumble over, and each GPU must differ from all others of its host.
 #include "muster/device/readers/captured_host.h"
 
 #include <algorithm>
@@ -13,12 +13,13 @@
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
+#include "muster/base/zero_padded.h"
 
 namespace muster {
 namespace {
 
-constexpr size_t kMaxText = 200;
-constexpr size_t kMaxHostName = 64;
+constexpr size_t kMaxTextBytes = 200;
+constexpr size_t kMaxHostNameBytes = 64;
 
 bool is_printable_ascii(char c) {
   return c >= 0x20 && c < 0x7f;
@@ -28,10 +29,10 @@ bool is_hex(std::string_view text) {
   return std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
-// Pads a PCI domain to four digits, or cuts zeros before it down to four.
+// A PCI domain with the zeros before it that make it four digits, or with none.
 std::string four_digits_at_least(std::string domain) {
-  domain.erase(0, std::min(domain.find_first_not_of('0'), domain.size()));
-  return std::string(domain.size() < 4 ? 4 - domain.size() : 0, '0') + domain;
+  domain.erase(0, domain.find_first_not_of('0'));
+  return zero_padded(domain, 4);
 }
 
 // Whether the text is like "00.0": a device's two digits and one of its eight functions.
@@ -63,7 +64,7 @@ std::string host_name_of(const std::string& path) {
   const size_t dot = name.find_last_of('.');
   if (dot != std::string::npos && dot > 0)
     name.resize(dot);
-  name.resize(std::min(name.size(), kMaxHostName));
+  name.resize(std::min(name.size(), kMaxHostNameBytes));
   const auto may_stand = [](char c) {
     return is_printable_ascii(c) && std::string_view(" :;,!").find(c) == std::string_view::npos;
   };
@@ -72,17 +73,14 @@ std::string host_name_of(const std::string& path) {
 }
 
 std::string clean_text(std::string_view text) {
-  std::string out(trim(text).substr(0, kMaxText));
+  std::string out(trim(text).substr(0, kMaxTextBytes));
   std::ranges::replace_if(out, std::not_fn(is_printable_ascii), '?');
   return out;
 }
 
 // The domain may be missing, as lspci leaves it out, or have more digits than it needs.
 std::optional<PciAddress> parse_pci_address(std::string_view text) {
-  text = trim(text);
-  if (text.size() > 16)
-    return std::nullopt;
-  std::vector<std::string> parts = split(text, ':');
+  std::vector<std::string> parts = split(trim(text), ':');
   if (parts.size() == 2)
     parts.insert(parts.begin(), "0000");
   if (parts.size() != 3)

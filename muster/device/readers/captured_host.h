@@ -1,6 +1,6 @@
-// The things that the readers of captured machines share: limits, names, addresses and UUIDs that a
-// file does not give, and the check that a host makes sense. For the readers beside this file;
-// knows no format.
+// What the readers of captured machines share: limits, names, addresses, UUIDs for GPUs whose file
+// gives none, and the check that a host makes sense. For the readers beside this file and for
+// inventory_json.cc; knows no format.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 namespace muster {
 
 inline constexpr size_t kMaxInventoryBytes = size_t{64} << 20;
-inline constexpr size_t kMaxHostDevices =
-    1024;  // GPUs or NICs of a host: links are a square of them
+inline constexpr size_t kMaxHostDevices = 1024;  // GPUs, and NICs: their links are a square of them
 inline constexpr size_t kMaxHostCores = 65536;
 
-// The file's name without folder and ending: what a host is called whose file does not say. Blanks
-// and what `--gpus` uses between names become '-'.
+// The file's name without folder and ending, for a host whose file does not name it. Blanks and
+// what
+// `--gpus` uses between names become '-'.
 std::string host_name_of(const std::string& path);
 
 // Trimmed, at most 200 bytes, and '?' for what is not printable ASCII.
@@ -34,7 +34,7 @@ GpuUuid invented_uuid(std::string_view seed);
 // Gives every healthy GPU that has no UUID one made from the host's name and the GPU's index.
 void invent_uuids(Host& host);
 
-// A value that two GPUs share and must not: two of them would be taken for one.
+// A value that two GPUs share and must not: they would be taken for one.
 struct Repeated {
   const char* what;  // "index", "UUID", "PCI address"
   std::string value;
