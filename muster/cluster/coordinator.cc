@@ -24,8 +24,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kWordEvery{30};     // while hosts are awaited
-constexpr std::chrono::seconds kQuickFailure{60};  // a failure this soon makes the pause longer
+constexpr std::chrono::seconds kWordEvery{30};  // while hosts are awaited
 
 }  // namespace
 
@@ -374,8 +373,7 @@ void Coordinator::restart_after_failure(const RankExit& first) {
     std::erase_if(members_,
                   [&](const auto& entry) { return entry.second.planned_name == first.host; });
   }
-  quick_failures_ = now_ - round_began_ < kQuickFailure ? quick_failures_ + 1 : 0;
-  const auto delay = back_off(quick_failures_);
+  const auto delay = back_off_.pause_after(now_ - round_began_);
   say_(cat("rank ",
            first.rank,
            " on host ",

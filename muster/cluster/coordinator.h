@@ -23,6 +23,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/cluster/messages.h"
+#include "muster/launch/restart.h"
 #include "muster/placement/network_order.h"
 
 namespace muster {
@@ -114,13 +115,6 @@ class Coordinator {
     bool hosts_changed = false;  // one has joined or left: that costs no restart
   };
 
-  void replay(const Order& order);
-  void join_again();
-  void on_join(Report report);
-  const std::string* holder_of(const std::optional<int>& node_rank) const;
-  std::optional<std::string> same_agent(const HostFacts& facts) const;
-  void forget_newcomer(const std::string& id);
-  void let_newcomers_in(const std::string& place);
   bool is_told_again(const Report& report);
   bool time_limit_is_over() const;
   void end_by_time_limit();
@@ -139,41 +133,54 @@ class Coordinator {
   void go_on_without(const std::string& id, bool lost);
   void on_stop(const Report& report);
   void pass_on(int signal);
-  std::string why_not(const HostFacts& facts) const;  // it may not join; empty: it may
-  void tell_differences(const HostFacts& facts) const;
   void refuse(const std::string& id, const std::string& reason);
-  void do_without(const std::string& id, const std::string& error);
-  // Counts a failure of the host's ranks, or of starting them. True: it is set aside from now on.
-  bool count_failure(const std::string& name, bool can_be_spared);
-  int add_failure(const std::string& name);  // how many there are of this host
-  void note_new_failure(const std::string& name);
-  bool is_there(const std::string& name) const;
-  std::string set_aside_text(const std::string& name) const;
   void stop_round(const std::string& reason);
+  bool all_ended();
   void round_over();
+  void restart_after_loss();
+  void restart_after_failure(const RankExit& first);
+  void regather();
   void try_to_start();
+  void finish_missing();
   void start(const std::vector<std::string>& ids);
   Order round_of(const std::vector<std::string>& ids) const;
   void enter_round(const Order& order);
-
-  // coordinator_in_place.cc. False: all ranks have to end.
-  bool replace_in_place(const Report& report);
-  bool regroup_in_place(const std::string& what);
-  bool leave_in_place(const Report& report);
-  std::string obstacle_to_replacing_ranks(const Report& report) const;
-  std::string obstacle_to_regrouping() const;
-  std::string obstacle_in_plan(const Order& next) const;
-  void go_on_in_place(Order order);
-  void regather();
-  void restart_after_loss();
-  void restart_after_failure(const RankExit& first);
   void finish(int exit_code, const std::string& reason);
-  void finish_missing();
-  bool all_ended();
-  std::vector<std::string> candidates() const;
+
+  // coordinator_join.cc.
+  void on_join(Report report);
+  const std::string* holder_of(const std::optional<int>& node_rank) const;
+  std::optional<std::string> same_agent(const HostFacts& facts) const;
+  void forget_newcomer(const std::string& id);
+  void let_newcomers_in(const std::string& place);
+  std::string obstacle_to_joining(const HostFacts& facts) const;  // empty: it may join
+  void do_without(const std::string& id, const std::string& error);
+  int add_failure(const std::string& name);  // how many there are of this host
+  // Counts a failure of the host's ranks, or of starting them. True: it is set aside from now on.
+  bool count_failure(const std::string& name, bool can_be_spared);
+  void note_new_failure(const std::string& name);
+  bool is_there(const std::string& name) const;
+  std::string set_aside_text(const std::string& name) const;
+  void tell_differences(const HostFacts& facts) const;
   void order_new_ones(std::vector<std::string>& ids) const;
+  std::vector<std::string> candidates() const;
   std::string numbered(int node_rank) const;
   std::string missing_text() const;
+
+  // coordinator_in_place.cc. False: all ranks have to end.
+  std::string obstacle_to_replacing_ranks(const Report& report) const;
+  bool replace_in_place(const Report& report);
+  std::string obstacle_to_regrouping() const;
+  std::string obstacle_in_plan(const Order& next) const;
+  std::string plan_in_place(const std::vector<std::string>& ids, Order& order) const;
+  bool may_regroup() const;
+  bool regroup_in_place(const std::string& what);
+  bool leave_in_place(const Report& report);
+  void go_on_in_place(Order order);
+
+  // coordinator_takeover.cc.
+  void replay(const Order& order);
+  void join_again();
 
   CoordinatorRules rules_;
   Planner planner_;
@@ -188,7 +195,7 @@ class Coordinator {
   Phase phase_ = Phase::gathering;
   int round_ = 0;
   int restarts_ = 0;
-  int quick_failures_ = 0;
+  BackOff back_off_;
   Clock::time_point round_began_;
   int next_seniority_ = 1;
   Plan plan_;                       // the round's

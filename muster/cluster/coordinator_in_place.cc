@@ -1,29 +1,27 @@
 // Rounds in place (`--on-failure replace`): ranks that failed get other processes, or hosts come
-// and go, and all processes that run go on in the next round as ranks of its plan.
-//
-// Whether that is possible is asked in three steps: of the failures or the hosts, of the plan for
-// those that are left, and of what the plan would change for processes that run. Any obstacle is
-// said, and the round is stopped as without --on-failure replace.
+// and go, and all processes that run go on in the next round as ranks of its plan. What could be in
+// the way is asked in three steps: of the failures or the hosts, of the plan for those that are
+// left, and of what that plan would change for processes that run. Any obstacle is said, and the
+// round is stopped as without --on-failure replace.
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/replacement.h"
-#include "muster/launch/restart.h"
 
 namespace muster {
 
 namespace {
-
-constexpr std::chrono::seconds kQuickInPlace{60};  // failures this soon make the pause longer
 
 // A process keeps its device, and its place among those of its host.
 bool may_go_on_as(const RankPlan& was, const RankPlan& is) {
@@ -33,7 +31,10 @@ bool may_go_on_as(const RankPlan& was, const RankPlan& is) {
 
 }  // namespace
 
+// Ranks that have ended cannot come to a new round.
 std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const {
+  if (some_have_ended_)
+    return "the ranks of another host have ended already";
   if (std::string obstacle = obstacle_of_exits(report.exits); !obstacle.empty())
     return obstacle;
   const std::string& host = report.exits.front().host;
@@ -43,23 +44,29 @@ std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const
   return "";
 }
 
-// The report has ranks of one host. Ranks of another that failed with them belong to a round that
-// is over when their report comes: their host starts them with the next order, as it does all that
-// do not run.
+// The report has ranks of one host. A report of another host's ranks that failed with them comes
+// when their round is over, and changes nothing: that host starts them with the next order, as it
+// does all that do not run.
 bool Coordinator::replace_in_place(const Report& report) {
   if (!rules_.replaces || report.exits.empty() || restarts_ >= rules_.max_restarts)
     return false;
   if (some_have_stopped(report.exits))
     return false;
-  if (const std::string obstacle = obstacle_to_replacing_ranks(report); !obstacle.empty()) {
+  Order order;
+  std::string obstacle = obstacle_to_replacing_ranks(report);
+  if (obstacle.empty()) {
+    const auto is_there = [&](const std::string& id) {
+      return members_.contains(id);
+    };
+    obstacle = plan_in_place(filtered(hosts_, is_there), order);
+  }
+  if (!obstacle.empty()) {
     say_(cat("not replaced in place: ", obstacle));
     return false;
   }
   add_failure(report.exits.front().host);
   ++restarts_;
-  quick_failures_ = now_ - round_began_ < kQuickInPlace ? quick_failures_ + 1 : 0;
-  Order order = round_of(hosts_);
-  order.pause = back_off(quick_failures_);
+  order.pause = back_off_.pause_after(now_ - round_began_);
   order.exits = report.exits;
   order.reason = failures_in_words(report.exits);
   say_(describe_replacing(report.exits, order.pause, restarts_, rules_.max_restarts));
@@ -67,7 +74,6 @@ bool Coordinator::replace_in_place(const Report& report) {
   return true;
 }
 
-// Ranks that have ended cannot come to a new round.
 std::string Coordinator::obstacle_to_regrouping() const {
   if (std::ssize(members_) < rules_.min_hosts)
     return cat("expected ", rules_.min_hosts, " hosts at least (--nnodes), got ", members_.size());
@@ -98,20 +104,28 @@ std::string Coordinator::obstacle_in_plan(const Order& next) const {
   return "";
 }
 
+// Makes the order for a round of these hosts. Returns what keeps processes from going on in it.
+std::string Coordinator::plan_in_place(const std::vector<std::string>& ids, Order& order) const {
+  try {
+    order = round_of(ids);
+    return obstacle_in_plan(order);
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+bool Coordinator::may_regroup() const {
+  return rules_.replaces && phase_ == Phase::running;
+}
+
 // `what` has happened to a host, in words.
 bool Coordinator::regroup_in_place(const std::string& what) {
-  if (!rules_.replaces || phase_ != Phase::running)
+  if (!may_regroup())
     return false;
   std::string obstacle = obstacle_to_regrouping();
   Order order;
-  try {
-    if (obstacle.empty()) {
-      order = round_of(candidates());
-      obstacle = obstacle_in_plan(order);
-    }
-  } catch (const Error& error) {
-    obstacle = error.message();
-  }
+  if (obstacle.empty())
+    obstacle = plan_in_place(candidates(), order);
   if (!obstacle.empty()) {
     say_(cat(what, ", and the others do not go on in place: ", obstacle));
     return false;
@@ -132,8 +146,7 @@ bool Coordinator::regroup_in_place(const std::string& what) {
 // should_stop() asks, all others have done so too, and none is left to go on.
 bool Coordinator::leave_in_place(const Report& report) {
   const bool leaves = report.stopped_by != 0 && rules_.elastic() && report.error.empty();
-  const bool may_go_on = rules_.replaces && phase_ == Phase::running;
-  if (!leaves || !may_go_on || some_have_stopped(report.exits))
+  if (!leaves || !may_regroup() || some_have_stopped(report.exits))
     return false;
   const std::string name = name_of(report.from);
   const auto found = members_.find(report.from);
@@ -145,8 +158,12 @@ bool Coordinator::leave_in_place(const Report& report) {
   return false;
 }
 
+// What is counted may have changed since the order was made.
 void Coordinator::go_on_in_place(Order order) {
   order.in_place = true;
+  order.restart_count = restarts_;
+  order.failures = failures_of_;
+  order.set_aside = set_aside_;
   enter_round(order);
   orders_.push_back(std::move(order));
 }

@@ -1,6 +1,6 @@
-// A host that joins is compared with those that are there: it may want a place that is taken, be
-// the same agent started again, or have been set aside. A newcomer for a member's place waits until
-// the member has shown whether it lives.
+// Who takes part. A host that joins is compared with those that are there: it may want a place that
+// is taken, be the same agent started again, or have been set aside. A newcomer for a member's
+// place waits until the member has shown whether it lives.
 #include <algorithm>
 #include <optional>
 #include <ranges>
@@ -13,21 +13,26 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/cluster/coordinator.h"
 
 namespace muster {
 
 namespace {
 
-constexpr size_t kAwayWithFailures = 100;  // hosts
+constexpr size_t kMaxFailedAway = 100;  // hosts that have failed and are not there
 
 // --nnodes as the user writes it.
-std::string size_text(int low, int high) {
+std::string nnodes_text(int low, int high) {
   return low == high ? cat(low) : cat(low, ":", high);
 }
 
 std::string driver_text(const Host& host) {
-  return host.driver_version.empty() ? "no driver" : cat("driver ", printable(host.driver_version));
+  return text_or(framed("driver ", printable(host.driver_version)), "no driver");
+}
+
+std::string version_text(const HostFacts& facts) {
+  return cat("muster ", printable(facts.muster_version));
 }
 
 }  // namespace
@@ -40,7 +45,7 @@ void Coordinator::on_join(Report report) {
     newcomers_.insert({*place, {.join = report}});
     return;
   }
-  if (const std::string why = why_not(facts); !why.empty())
+  if (const std::string why = obstacle_to_joining(facts); !why.empty())
     return refuse(report.from, why);
   tell_differences(facts);
   if (facts.node_rank)
@@ -65,8 +70,8 @@ const std::string* Coordinator::holder_of(const std::optional<int>& node_rank) c
   return is_there ? &holder->second : nullptr;
 }
 
-// The id of the member that this host would be if its agent was started again before its end was
-// known.
+// The id of the member that this host is if its agent was started again before anybody saw its end;
+// nothing if it is none.
 std::optional<std::string> Coordinator::same_agent(const HostFacts& facts) const {
   const std::string* const id = holder_of(facts.node_rank);
   if (id == nullptr)
@@ -87,18 +92,18 @@ std::vector<Order> Coordinator::on_sign_of_life(const std::string& id, Clock::ti
       ++at;
       continue;
     }
-    refuse(newcomer.join.from, why_not(*newcomer.join.facts));
+    refuse(newcomer.join.from, obstacle_to_joining(*newcomer.join.facts));
     at = newcomers_.erase(at);
   }
   return std::exchange(orders_, {});
 }
 
-// The newcomer itself has gone.
+// Called when the newcomer itself has gone.
 void Coordinator::forget_newcomer(const std::string& id) {
   std::erase_if(newcomers_, [&](const auto& entry) { return entry.second.join.from == id; });
 }
 
-// The member whose place they want has gone.
+// Called when the member whose place they want has gone.
 void Coordinator::let_newcomers_in(const std::string& place) {
   std::vector<Report> joins;
   const auto [first, last] = newcomers_.equal_range(place);
@@ -110,14 +115,14 @@ void Coordinator::let_newcomers_in(const std::string& place) {
 }
 
 // Everything that is wrong is said in the words of the flag that it comes from.
-std::string Coordinator::why_not(const HostFacts& facts) const {
+std::string Coordinator::obstacle_to_joining(const HostFacts& facts) const {
   if (facts.min_hosts != rules_.min_hosts || facts.max_hosts != rules_.max_hosts) {
     return cat("--nnodes: expected the same on every host, got ",
-               size_text(facts.min_hosts, facts.max_hosts),
+               nnodes_text(facts.min_hosts, facts.max_hosts),
                " on host ",
                facts.host.name,
                " and ",
-               size_text(rules_.min_hosts, rules_.max_hosts),
+               nnodes_text(rules_.min_hosts, rules_.max_hosts),
                " on the host that coordinates");
   }
   if (facts.node_rank && (*facts.node_rank < 0 || *facts.node_rank >= rules_.max_hosts)) {
@@ -172,7 +177,7 @@ bool Coordinator::count_failure(const std::string& name, bool can_be_spared) {
 // ever new names, those that failed first and are not there are forgotten at some number.
 void Coordinator::note_new_failure(const std::string& name) {
   failed_.push_back(name);
-  if (failed_.size() <= kAwayWithFailures + 2 * rules_.max_hosts)
+  if (failed_.size() <= kMaxFailedAway + 2 * rules_.max_hosts)
     return;
   const auto first = std::ranges::find_if_not(
       failed_, [&](const std::string& failed) { return failed == name || is_there(failed); });
@@ -203,26 +208,13 @@ void Coordinator::tell_differences(const HostFacts& facts) const {
   if (members_.empty())
     return;
   const auto& [first_id, first] = *members_.begin();
-  if (first.facts.muster_version != facts.muster_version) {
-    say_(cat("host ",
-             facts.host.name,
-             " has muster ",
-             printable(facts.muster_version),
-             ", host ",
-             name_of(first_id),
-             " ",
-             printable(first.facts.muster_version)));
-  }
-  if (first.facts.host.driver_version != facts.host.driver_version) {
-    say_(cat("host ",
-             facts.host.name,
-             " has ",
-             driver_text(facts.host),
-             ", host ",
-             name_of(first_id),
-             " ",
-             driver_text(first.facts.host)));
-  }
+  const auto tell = [&](const std::string& own, const std::string& of_first) {
+    if (own != of_first)
+      say_(
+          cat("host ", facts.host.name, " has ", own, ", host ", name_of(first_id), " ", of_first));
+  };
+  tell(version_text(facts), version_text(first.facts));
+  tell(driver_text(facts.host), driver_text(first.facts.host));
 }
 
 // New hosts without numbers stand together in `ids`: they follow the network.

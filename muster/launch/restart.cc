@@ -19,12 +19,13 @@ constexpr int kMostDoublings = 6;  // 1 s becomes more than the longest pause
 
 }  // namespace
 
-// The first two failures cost no pause: whatever made a rank fail is often gone at once.
-std::chrono::seconds back_off(int quick_failures) {
-  if (quick_failures < 2)
+// The first failure costs no pause: whatever made a rank fail is often gone at once.
+std::chrono::seconds BackOff::pause_after(Clock::duration ran) {
+  quick_failures_ = ran < kQuick ? quick_failures_ + 1 : 0;
+  if (quick_failures_ < 2)
     return std::chrono::seconds(0);
   return std::min(kLongestBackOff,
-                  std::chrono::seconds(1 << std::min(quick_failures - 2, kMostDoublings)));
+                  std::chrono::seconds(1 << std::min(quick_failures_ - 2, kMostDoublings)));
 }
 
 std::string pause_text(std::chrono::milliseconds pause) {
@@ -33,9 +34,8 @@ std::string pause_text(std::chrono::milliseconds pause) {
 
 // The time of the start counts from the end of the pause, which has not come yet.
 std::chrono::seconds Restarts::use() {
-  quick_failures_ = Clock::now() - began_ < kQuick ? quick_failures_ + 1 : 0;
   ++used_;
-  const auto pause = back_off(quick_failures_);
+  const auto pause = back_off_.pause_after(Clock::now() - began_);
   began_ = Clock::now() + pause;
   return pause;
 }

@@ -6,13 +6,21 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/launch/local_ranks.h"
 
 namespace muster {
 
-// The pause after this many failures in a row that each came soon: none, none, 1 s, 2 s, 4 s ... 60
-// s.
-std::chrono::seconds back_off(int quick_failures);
+// How long to wait after failures in a row that each came soon after the start: not at all, 1 s, 2
+// s, 4 s … 60 s.
+class BackOff {
+ public:
+  // The pause after a failure of ranks that had run for so long.
+  std::chrono::seconds pause_after(Clock::duration ran);
+
+ private:
+  int quick_failures_ = 0;
+};
 
 // " in 4s", or nothing for no pause.
 std::string pause_text(std::chrono::milliseconds pause);
@@ -43,7 +51,7 @@ class Restarts {
  private:
   int budget_;
   int used_ = 0;
-  int quick_failures_ = 0;
+  BackOff back_off_;
   Clock::time_point began_ = Clock::now();
 };
 

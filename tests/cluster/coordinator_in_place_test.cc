@@ -66,6 +66,27 @@ TEST(CoordinatorInPlace, EndsAllWhereTheBudgetIsUsedUp) {
   EXPECT_EQ(orders[0].kind, Order::Kind::stop);
 }
 
+// A command that maps ranks may fail, or give another plan, when it is asked again.
+TEST(CoordinatorInPlace, WhereThePlanIsRefusedOrAnotherAllStartAgain) {
+  TwoHosts refused(fixed(2, 3));
+  refused.refusal = "no plan";
+  EXPECT_EQ(refused.fail("b", 1, failure_of(1, "b", 0, SIGKILL)).at(0).kind, Order::Kind::stop);
+  EXPECT_THAT(refused.said().back(), HasSubstr("not replaced in place: no plan"));
+  TwoHosts other(fixed(2, 3));
+  other.nproc = 2;
+  EXPECT_EQ(other.fail("b", 1, failure_of(1, "b", 0, SIGKILL)).at(0).kind, Order::Kind::stop);
+  EXPECT_THAT(other.said().back(), HasSubstr("gives a (10.0.0.a) other ranks or devices"));
+}
+
+TEST(CoordinatorInPlace, NoRankIsReplacedWhereAHostsRanksHaveEndedEvenIfItHasGone) {
+  TwoHosts world(fixed(2, 3));
+  world.end("a", 1);
+  EXPECT_THAT(world.lose("a"), IsEmpty());
+  EXPECT_EQ(world.fail("b", 1, failure_of(1, "b", 0, SIGKILL)).at(0).kind, Order::Kind::stop);
+  EXPECT_THAT(world.said().back(),
+              HasSubstr("not replaced in place: the ranks of another host have ended already"));
+}
+
 TEST(CoordinatorInPlace, RanksThatEndForTheSakeOfAnotherCannotGoOn) {
   TwoHosts world(fixed(2, 3));
   RankExit consequence = failure_of(0, "a", 1);
