@@ -1,11 +1,10 @@
-// Each fact of a GPU is one element, whose place and name changed from one version of nvidia-smi to
-// the next. A value with a unit must have the unit that is expected; "N/A" and the like leave a
-// fact unknown.
+// Each fact of a GPU is one element, and its place and name differ from one version of nvidia-smi
+// to the next. A number must have the unit that is expected; "N/A" and the like leave a fact
+// unknown.
 #include "muster/device/readers/nvidia_smi_xml.h"
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
@@ -24,7 +23,11 @@
 namespace muster {
 namespace {
 
-constexpr double kMaxMib = 1 << 30;
+// Larger numbers are mistakes of the file.
+constexpr int kMaxMib = 1 << 30;
+constexpr int kMaxPid = 1 << 30;
+constexpr int kMaxInstance = 1000;
+constexpr int kMaxProcessors = 10'000;  // of a MIG device
 
 // nvidia-smi writes one of these instead of a value when the GPU does not answer.
 constexpr const char* kBroken[] = {"GPU is lost", "Unknown Error", "ERR!", "GPU requires reset"};
@@ -36,16 +39,14 @@ class GpuReader {
 
   Gpu read(int index) {
     gpu_.index.value = index;
-    identity();
-    health();
-    if (gpu_.health == kHealthy && !gpu_.uuid.value.starts_with("GPU-")) {
-      file_.fail(node_, "uuid GPU-…", gpu_.uuid.value);
-    }
-    measured();
-    slot();
-    ecc();
-    mig();
-    processes();
+    read_identity();
+    read_health();
+    read_memory();
+    read_sensors();
+    read_pcie();
+    read_ecc();
+    read_mig();
+    read_processes();
     return std::move(gpu_);
   }
 
@@ -59,13 +60,14 @@ class GpuReader {
                                std::string_view unit,
                                double most) const {
     for (const char* const path : places) {
-      if (const auto value = number_in(at(path), unit, most))
+      if (const auto value = number(at(path), unit, most))
         return value;
     }
     return std::nullopt;
   }
 
-  std::optional<double> number_in(pugi::xml_node node, std::string_view unit, double most) const {
+  // A text that begins with no digit, as "N/A", is no value.
+  std::optional<double> number(pugi::xml_node node, std::string_view unit, double most) const {
     const std::string_view text = trim(node.text().get());
     if (text.empty() || text.front() < '0' || text.front() > '9')
       return std::nullopt;
@@ -79,19 +81,19 @@ class GpuReader {
     return value;
   }
 
-  std::optional<int> integer(const char* path, std::string_view unit, int most) const {
-    const auto value = number_in(at(path), unit, most);
+  std::optional<int> integer(pugi::xml_node node, std::string_view unit, int most) const {
+    const auto value = number(node, unit, most);
     if (!value)
       return std::nullopt;
     return static_cast<int>(*value);
   }
 
-  // nvidia-smi writes memory in whole MiB; a value that is missing counts as 0.
-  uint64_t mebibytes(pugi::xml_node node) const {
-    return static_cast<uint64_t>(number_in(node, "MiB", kMaxMib).value_or(0)) << 20U;
+  // The bytes of a memory that nvidia-smi writes in whole MiB; a value that is missing counts as 0.
+  uint64_t bytes(pugi::xml_node node) const {
+    return uint64_t(integer(node, "MiB", kMaxMib).value_or(0)) << 20U;
   }
 
-  void identity() {
+  void read_identity() {
     gpu_.model = text("product_name");
     gpu_.uuid.value = text("uuid");
     gpu_.compute_capability = compute_capability_of(gpu_.model);
@@ -103,7 +105,7 @@ class GpuReader {
   }
 
   // A GPU that does not answer is kept with what nvidia-smi says, and has no UUID.
-  void health() {
+  void read_health() {
     for (const char* const path : {"product_name", "uuid", "fb_memory_usage/total"}) {
       for (const char* const broken : kBroken) {
         if (text(path).find(broken) != std::string::npos)
@@ -117,17 +119,22 @@ class GpuReader {
     const std::string action = text("gpu_recovery_action");
     if (!action.empty() && !is_one_of(action, "None", "N/A"))
       gpu_.health = cat("needs recovery: ", action);
-    if (!gpu_.uuid.value.starts_with("GPU-") && gpu_.health != kHealthy)
-      gpu_.uuid.value.clear();
+    if (gpu_.uuid.value.starts_with("GPU-"))
+      return;
+    if (gpu_.health == kHealthy)
+      file_.fail(node_, "uuid GPU-…", gpu_.uuid.value);
+    gpu_.uuid.value.clear();
+  }
+
+  void read_memory() {
+    gpu_.memory_total_bytes = bytes(at("fb_memory_usage/total"));
+    gpu_.memory_free_bytes = std::min(bytes(at("fb_memory_usage/free")), gpu_.memory_total_bytes);
   }
 
   // Sensors changed their names with the versions; the newest name is tried first.
-  void measured() {
-    gpu_.memory_total_bytes = mebibytes(at("fb_memory_usage/total"));
-    gpu_.memory_free_bytes =
-        std::min(mebibytes(at("fb_memory_usage/free")), gpu_.memory_total_bytes);
-    gpu_.utilization_percent = integer("utilization/gpu_util", "%", 100);
-    gpu_.temperature_celsius = integer("temperature/gpu_temp", "C", 1000);
+  void read_sensors() {
+    gpu_.utilization_percent = integer(at("utilization/gpu_util"), "%", 100);
+    gpu_.temperature_celsius = integer(at("temperature/gpu_temp"), "C", 1000);
     gpu_.power_watts = number({"gpu_power_readings/power_draw",
                                "gpu_power_readings/instant_power_draw",
                                "gpu_power_readings/average_power_draw",
@@ -138,22 +145,23 @@ class GpuReader {
         number({"gpu_power_readings/current_power_limit", "power_readings/power_limit"}, "W", 1e6);
   }
 
-  // 0 stands for a value that the driver does not know.
-  void slot() {
-    gpu_.pcie_generation = integer("pci/pci_gpu_link_info/pcie_gen/max_link_gen", "", 16);
-    if (gpu_.pcie_generation == 0)
-      gpu_.pcie_generation.reset();
-    gpu_.pcie_width = integer("pci/pci_gpu_link_info/link_widths/max_link_width", "x", 64);
-    if (gpu_.pcie_width == 0)
-      gpu_.pcie_width.reset();
+  void read_pcie() {
+    gpu_.pcie_generation = known(at("pci/pci_gpu_link_info/pcie_gen/max_link_gen"), "", 16);
+    gpu_.pcie_width = known(at("pci/pci_gpu_link_info/link_widths/max_link_width"), "x", 64);
+  }
+
+  // 0 stands for a number that the driver does not know.
+  std::optional<int> known(pugi::xml_node node, std::string_view unit, int most) const {
+    const auto value = integer(node, unit, most);
+    return value == 0 ? std::nullopt : value;
   }
 
   // The names changed twice; the parts of the newer ones add up.
-  void ecc() {
+  void read_ecc() {
     const pugi::xml_node errors = at("ecc_errors/volatile");
     std::optional<double> sum;
     const auto add = [&](const char* path) {
-      if (const auto count = number_in(errors.first_element_by_path(path), "", 1e15))
+      if (const auto count = number(errors.first_element_by_path(path), "", 1e15))
         sum = sum.value_or(0) + *count;
     };
     add("dram_uncorrectable");
@@ -166,7 +174,7 @@ class GpuReader {
       gpu_.ecc_uncorrected_errors = static_cast<uint64_t>(*sum);
   }
 
-  void mig() {
+  void read_mig() {
     gpu_.mig_enabled = text("mig_mode/current_mig") == "Enabled";
     const auto devices = node_.child("mig_devices").children("mig_device");
     std::map<std::string, int> sharers;  // compute instances of each GPU instance
@@ -174,7 +182,7 @@ class GpuReader {
       ++sharers[gpu_instance_of(device)];
     for (const pugi::xml_node device : devices) {
       if (gpu_.mig.size() == kMaxHostDevices)
-        file_.fail(device, "fewer MIG devices", "more");
+        file_.fail(device, cat("at most ", kMaxHostDevices, " MIG devices"), "more");
       gpu_.mig.push_back(mig_instance(device, sharers[gpu_instance_of(device)] == 1));
     }
   }
@@ -185,16 +193,11 @@ class GpuReader {
 
   // CUDA takes this name too, for an instance that has no UUID.
   std::string name_by_numbers(pugi::xml_node device) const {
-    const auto gpu_instance = number_in(device.child("gpu_instance_id"), "", 1000);
-    const auto compute_instance = number_in(device.child("compute_instance_id"), "", 1000);
+    const auto gpu_instance = integer(device.child("gpu_instance_id"), "", kMaxInstance);
+    const auto compute_instance = integer(device.child("compute_instance_id"), "", kMaxInstance);
     if (!gpu_instance || !compute_instance)
       file_.fail(device, "gpu_instance_id and compute_instance_id", "none");
-    return cat("MIG-",
-               gpu_.uuid.value,
-               "/",
-               std::floor(*gpu_instance),
-               "/",
-               std::floor(*compute_instance));
+    return cat("MIG-", gpu_.uuid.value, "/", *gpu_instance, "/", *compute_instance);
   }
 
   // `whole`: no other compute instance shares the part of the GPU.
@@ -203,9 +206,11 @@ class GpuReader {
     instance.uuid.value = clean_text(device.child("uuid").text().get());
     if (!instance.uuid.value.starts_with("MIG-"))
       instance.uuid.value = name_by_numbers(device);
-    instance.memory_total_bytes = mebibytes(device.first_element_by_path("fb_memory_usage/total"));
-    const auto processors = number_in(
-        device.first_element_by_path("device_attributes/shared/multiprocessor_count"), "", 10000);
+    instance.memory_total_bytes = bytes(device.first_element_by_path("fb_memory_usage/total"));
+    const auto processors =
+        integer(device.first_element_by_path("device_attributes/shared/multiprocessor_count"),
+                "",
+                kMaxProcessors);
     if (whole && processors)
       instance.profile = profile(*processors, instance.memory_total_bytes);
     return instance;
@@ -223,25 +228,25 @@ class GpuReader {
   }
 
   // Returns "2g.20gb": sevenths of the GPU's multiprocessors, and memory.
-  std::string profile(double processors, uint64_t memory) const {
+  std::string profile(int processors, uint64_t memory) const {
     const int seventh = seventh_of_gpu();
     if (seventh == 0)
       return {};
-    const int slices = std::clamp(static_cast<int>(processors) / seventh, 1, 7);
+    const int slices = std::clamp(processors / seventh, 1, 7);
     return mig_profile_name(slices, slices, memory, gpu_.memory_total_bytes);
   }
 
   // Only processes that compute count; "G" alone is a desktop.
-  void processes() {
+  void read_processes() {
     for (const pugi::xml_node process : node_.child("processes").children("process_info")) {
       const std::string_view type = process.child("type").text().get();
       if (type.find('C') == std::string_view::npos)
         continue;
-      const auto pid = number_in(process.child("pid"), "", 1 << 30);
-      if (!pid || *pid < 1)
+      const auto pid = known(process.child("pid"), "", kMaxPid);
+      if (!pid)
         file_.fail(process, "a pid", process.child("pid").text().get());
-      gpu_.processes.push_back({.pid = static_cast<int>(*pid),
-                                .used_memory_bytes = mebibytes(process.child("used_memory"))});
+      gpu_.processes.push_back(
+          {.pid = *pid, .used_memory_bytes = bytes(process.child("used_memory"))});
     }
   }
 

@@ -7,11 +7,11 @@
 
 namespace muster {
 
-// GPUs with all that the file says of them; their order in the file is their index. It says nothing
-// of links, NUMA nodes or CPUs; compute capability is looked up by product. A MIG instance without
-// a UUID gets the form that CUDA takes too, "MIG-GPU-<uuid>/<GPU instance>/<compute instance>". The
-// host is named after the file, `source`. Throws: invalid_argument with the line, for what is not
-// such a file. Source: nvidia-smi(1), nvsmi_device_v4.dtd to nvsmi_device_v13.dtd.
+// A host that is named after the file, `source`, with all that the file says of its GPUs: nothing
+// of links, NUMA nodes or CPUs. A GPU's place in the file is its index; its compute capability is
+// that of its product. A MIG instance without a UUID gets the form that CUDA takes too,
+// "MIG-GPU-<uuid>/ <GPU instance>/<compute instance>". Throws: invalid_argument with the line, for
+// what is not such a file. Source: nvidia-smi(1), nvsmi_device_v4.dtd to nvsmi_device_v13.dtd.
 Host nvidia_smi_xml_host(const std::string& text, const std::string& source);
 
 }  // namespace muster
