@@ -1,5 +1,5 @@
-// Writing and reading stand one after the other, type by type, and both know every member: a member
-// that only one of them has would be an error when its own output is read back.
+// All that is written stands first, all that is read follows in the same order. Both know every
+// member: one that only the writer has would be an error when its own output is read back.
 #include "muster/device/inventory_json.h"
 
 #include <algorithm>
@@ -29,13 +29,12 @@ constexpr const char* kAmd = "amd";
 
 using Json = nlohmann::ordered_json;
 
-// Members stand in the order in which people look for them, identity first.
-// Null where the device has not told its memory: 0 would be a device without any.
-template <class Device>
-Json told_bytes(uint64_t bytes, const Device& device) {
-  return device.memory_total_bytes == 0 ? Json() : Json(bytes);
+// Null where a device has not told how much memory it has, which is a total of 0.
+Json told_bytes(uint64_t bytes, uint64_t total) {
+  return total == 0 ? Json() : Json(bytes);
 }
 
+// Members stand in the order in which people look for them, identity first.
 Json to_json(const Gpu& gpu) {
   Json processes = Json::array();
   for (const GpuProcess& process : gpu.processes) {
@@ -45,15 +44,16 @@ Json to_json(const Gpu& gpu) {
   for (const MigInstance& instance : gpu.mig) {
     mig.push_back({{"uuid", instance.uuid.value},
                    {"profile", instance.profile},
-                   {"memory_total_bytes", told_bytes(instance.memory_total_bytes, instance)}});
+                   {"memory_total_bytes",
+                    told_bytes(instance.memory_total_bytes, instance.memory_total_bytes)}});
   }
   return {{"index", gpu.index.value},
           {"uuid", gpu.uuid.value},
           {"pci", gpu.pci.value},
           {"vendor", gpu.vendor == Vendor::amd ? kAmd : kNvidia},
           {"model", gpu.model},
-          {"memory_total_bytes", told_bytes(gpu.memory_total_bytes, gpu)},
-          {"memory_free_bytes", told_bytes(gpu.memory_free_bytes, gpu)},
+          {"memory_total_bytes", told_bytes(gpu.memory_total_bytes, gpu.memory_total_bytes)},
+          {"memory_free_bytes", told_bytes(gpu.memory_free_bytes, gpu.memory_total_bytes)},
           {"c2c", gpu.c2c},
           {"utilization_percent", or_null<Json>(gpu.utilization_percent)},
           {"temperature_celsius", or_null<Json>(gpu.temperature_celsius)},
@@ -106,8 +106,8 @@ Json to_json(const std::vector<CpuCore>& cores) {
   return groups;
 }
 
-// Notes are written only where there are some, so that most machines give the same text as before
-// there were notes.
+// Notes came later and are written only where there are some, so that the text of most machines has
+// not changed.
 Json to_json(const Host& host) {
   const auto gpus = mapped(host.gpus, [](const Gpu& gpu) { return to_json(gpu); });
   const auto nics = mapped(host.nics, [](const Nic& nic) { return to_json(nic); });
@@ -127,16 +127,16 @@ Json to_json(const Host& host) {
 }
 
 // Shows a wrong text in errors, cut where it is long.
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   return cat("'", text.substr(0, kMaxShown), "'");
 }
 
-// Returns the CPUs of a text; the error names the member and not the list alone.
+// The CPUs of a member's text. Throws: invalid_argument that names the member.
 std::vector<int> cpus_from(const JsonObject& object, const char* key, const std::string& text) {
   try {
     return parse_cpu_list(text);
   } catch (const Error&) {
-    object.fail(key, "CPUs as in 0-31,64-95", quoted(text));
+    object.fail(key, "CPUs as in 0-31,64-95", in_quotes(text));
   }
 }
 
@@ -146,7 +146,7 @@ Vendor vendor_from(JsonObject& object) {
   if (vendor == kAmd)
     return Vendor::amd;
   if (vendor != kNvidia)
-    object.fail("vendor", "nvidia or amd", quoted(vendor));
+    object.fail("vendor", "nvidia or amd", in_quotes(vendor));
   return Vendor::nvidia;
 }
 
@@ -159,7 +159,7 @@ std::vector<MigInstance> mig_from(JsonObject& object) {
                          .profile = instance.text_or("profile", ""),
                          .memory_total_bytes = instance.size_or("memory_total_bytes", 0)});
     if (!uuid.starts_with("MIG-"))
-      instance.fail("uuid", "MIG-<uuid>", quoted(uuid));
+      instance.fail("uuid", "MIG-<uuid>", in_quotes(uuid));
     instance.finish();
   }
   return instances;
@@ -176,8 +176,8 @@ void read_memory(JsonObject& object, Gpu& gpu) {
   }
 }
 
-// The lists of CPUs of one host's GPUs, which are long and mostly the same, as to_cpu_list writes
-// them.
+// By the text of a GPU's list of CPUs: the list as to_cpu_list writes it. Lists are long, and
+// mostly the same for all GPUs of a host.
 using CpuLists = std::map<std::string, std::string>;
 
 const std::string& cpu_list_from(JsonObject& object, const char* key, CpuLists& lists) {
@@ -188,15 +188,15 @@ const std::string& cpu_list_from(JsonObject& object, const char* key, CpuLists& 
   return list->second;
 }
 
-// An unhealthy GPU may be without a UUID, since the driver may not have told one. MIG mode is on
-// where there are instances, unless the file says otherwise.
+// The driver may not have told an unhealthy GPU's UUID. MIG mode is on where there are instances,
+// unless the file says otherwise.
 Gpu gpu_from(JsonObject object, CpuLists& lists) {
   Gpu gpu;
   gpu.index.value = object.small_integer("index", 0);
   gpu.health = object.text_or("health", kHealthy);
   gpu.uuid.value = object.text_or("uuid", "");
   if (gpu.health == kHealthy && !gpu.uuid.value.starts_with("GPU-")) {
-    object.fail("uuid", "GPU-<uuid>", cat("'", gpu.uuid.value, "'"));
+    object.fail("uuid", "GPU-<uuid>", in_quotes(gpu.uuid.value));
   }
   gpu.pci.value = object.text_or("pci", "");
   gpu.vendor = vendor_from(object);
@@ -237,8 +237,7 @@ std::vector<Nic> nics_from(JsonObject& host) {
   return nics;
 }
 
-// Each group of cores is expanded to single cores, of which there may not be more than a host can
-// have.
+// The single cores of all groups, at most as many as a host can have.
 std::vector<CpuCore> cores_from(JsonObject& host) {
   std::vector<CpuCore> cores;
   for (JsonObject& group : host.objects_or_none("cores")) {
@@ -262,7 +261,7 @@ std::vector<Link> row_from(const JsonObject& host, const char* key, const std::s
   for (const std::string& word : split(text, ' ')) {
     const auto link = parse_link(word);
     if (!link)
-      host.fail(key, "links as in \"X NV4 SYS\"", quoted(word));
+      host.fail(key, "links as in \"X NV4 SYS\"", in_quotes(word));
     row.push_back(*link);
   }
   return row;
@@ -333,10 +332,9 @@ Inventory inventory_from_json(const std::string& text, const std::string& source
   std::set<std::string> names;
   for (JsonObject& host : document.objects("hosts")) {
     inventory.hosts.push_back(host_from(std::move(host)));
-    if (!names.insert(inventory.hosts.back().name).second) {
-      document.fail(
-          "hosts", "each host's name once", cat("'", inventory.hosts.back().name, "' twice"));
-    }
+    const std::string& name = inventory.hosts.back().name;
+    if (!names.insert(name).second)
+      document.fail("hosts", "each host's name once", cat(in_quotes(name), " twice"));
   }
   if (inventory.hosts.empty())
     document.fail("hosts", "at least one host", "none");
