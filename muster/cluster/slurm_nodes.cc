@@ -12,6 +12,7 @@
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/base/zero_padded.h"
@@ -22,12 +23,12 @@ namespace {
 
 constexpr const char* kNodeList = "SLURM_JOB_NODELIST";
 constexpr const char* kNodeCpus = "SLURM_JOB_CPUS_PER_NODE";
-constexpr size_t kMostNodes = 100'000;
-constexpr size_t kMostDigits = 9;
+constexpr size_t kMaxNodes = 100'000;
+constexpr size_t kMaxDigits = 9;  // of a number that an int holds
 
-[[noreturn]] void refuse_nodes(const char* variable,
-                               const std::string& expected,
-                               const std::string& text) {
+[[noreturn]] void refuse(const char* variable,
+                         const std::string& expected,
+                         const std::string& text) {
   throw Error(ErrorCode::invalid_argument,
               cat("Slurm: expected ",
                   expected,
@@ -39,12 +40,17 @@ constexpr size_t kMostDigits = 9;
 }
 
 [[noreturn]] void refuse_node_list(const std::string& text) {
-  refuse_nodes(kNodeList, "nodes as in a[1-3,5],b", text);
+  refuse(kNodeList, "nodes as in a[1-3,5],b", text);
 }
 
-// Digits only, and few enough for an int.
+void check_number_of_nodes(size_t number, const std::string& whole) {
+  if (number > kMaxNodes)
+    refuse_node_list(whole);
+}
+
+// Whether it has digits only, and few enough for an int.
 bool is_number(const std::string& text) {
-  return !text.empty() && text.size() <= kMostDigits &&
+  return !text.empty() && text.size() <= kMaxDigits &&
          text.find_first_not_of("0123456789") == std::string::npos;
 }
 
@@ -53,31 +59,28 @@ std::vector<std::string> numbers_of_range(const std::string& range, const std::s
   const std::vector<std::string> ends = split(range, '-');
   if (ends.size() > 2 || !is_number(ends.front()) || !is_number(ends.back()))
     refuse_node_list(whole);
+  const int64_t first = *parse_int(ends.front());
   const int64_t last = *parse_int(ends.back());
-  std::vector<std::string> numbers;
-  for (int64_t number = *parse_int(ends.front()); number <= last; ++number) {
-    if (numbers.size() == kMostNodes)
-      refuse_node_list(whole);
-    numbers.push_back(zero_padded(cat(number), ends.front().size()));
-  }
-  if (numbers.empty())
+  if (last < first)
     refuse_node_list(whole);
-  return numbers;
+  check_number_of_nodes(last - first + 1, whole);
+  return mapped_indices(last - first + 1, [&](int64_t place) {
+    return zero_padded(cat(first + place), ends.front().size());
+  });
 }
 
 // The numbers of "1-3,5".
 std::vector<std::string> numbers_of_ranges(const std::string& ranges, const std::string& whole) {
   std::vector<std::string> all;
   for (const std::string& range : split(ranges, ',')) {
-    const auto numbers = numbers_of_range(range, whole);
-    if (all.size() + numbers.size() > kMostNodes)
-      refuse_node_list(whole);
-    all.insert(all.end(), numbers.begin(), numbers.end());
+    append_all(all, numbers_of_range(range, whole));
+    check_number_of_nodes(all.size(), whole);
   }
   return all;
 }
 
-// Takes the part of a name off that begins `rest`: text, or what a pair of brackets stands for.
+// Takes off `rest` the part with which it begins: a text, or brackets. Returns what that stands
+// for.
 std::vector<std::string> take_parts(std::string& rest, const std::string& whole) {
   if (!rest.starts_with('[')) {
     const std::string text = rest.substr(0, rest.find('['));
@@ -92,14 +95,12 @@ std::vector<std::string> take_parts(std::string& rest, const std::string& whole)
   return numbers_of_ranges(ranges, whole);
 }
 
-// The names that one piece between commas outside of brackets stands for: "a[1-2]r[3,4]" is a
-// product.
+// The names that a piece stands for: "a[1-2]r[3,4]" is a1r3, a1r4, a2r3 and a2r4.
 std::vector<std::string> expand_piece(std::string piece, const std::string& whole) {
   std::vector<std::string> names = {""};
   while (!piece.empty()) {
     const std::vector<std::string> parts = take_parts(piece, whole);
-    if (names.size() * parts.size() > kMostNodes)
-      refuse_node_list(whole);
+    check_number_of_nodes(names.size() * parts.size(), whole);
     std::vector<std::string> longer;
     for (const std::string& name : names) {
       for (const std::string& part : parts)
@@ -110,20 +111,17 @@ std::vector<std::string> expand_piece(std::string piece, const std::string& whol
   return names;
 }
 
-// The pieces between commas that stand in no brackets.
+// Splits the text at the commas that stand in no brackets.
 std::vector<std::string> pieces_of(const std::string& text) {
   std::vector<std::string> pieces = {""};
   int depth = 0;
   for (const char c : text) {
+    depth += (c == '[') - (c == ']');
     if (c == ',' && depth <= 0) {
       pieces.emplace_back();
-      continue;
+    } else {
+      pieces.back() += c;
     }
-    if (c == '[')
-      ++depth;
-    if (c == ']')
-      --depth;
-    pieces.back() += c;
   }
   return pieces;
 }
@@ -147,8 +145,7 @@ std::vector<std::string> parse_slurm_nodes(const std::string& text) {
       check_node_name(name, text);
       names.push_back(std::move(name));
     }
-    if (names.size() > kMostNodes)
-      refuse_node_list(text);
+    check_number_of_nodes(names.size(), text);
   }
   return names;
 }
@@ -162,11 +159,10 @@ std::vector<int> parse_slurm_counts(const std::string& text) {
     const std::string count = piece.substr(0, open);
     const std::string times = is_repeated ? piece.substr(open + 2, piece.size() - open - 3) : "1";
     const bool is_closed = !is_repeated || piece.ends_with(')');
-    if (!is_closed || !is_number(count) || !is_number(times))
-      refuse_nodes(kNodeCpus, "counts as in 2(x3),1", text);
-    const size_t nodes = *parse_int(times);
-    if (counts.size() + nodes > kMostNodes)
-      refuse_nodes(kNodeCpus, "counts as in 2(x3),1", text);
+    const bool is_count = is_closed && is_number(count) && is_number(times);
+    const size_t nodes = is_count ? *parse_int(times) : 0;
+    if (!is_count || counts.size() + nodes > kMaxNodes)
+      refuse(kNodeCpus, "counts as in 2(x3),1", text);
     counts.insert(counts.end(), nodes, static_cast<int>(*parse_int(count)));
   }
   return counts;
@@ -204,8 +200,8 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
     return std::nullopt;
   std::vector<SlurmNode> nodes;
   const int components = get_env_count("SLURM_HET_SIZE").value_or(0);
-  if (std::cmp_greater(components, kMostNodes))
-    refuse_nodes("SLURM_HET_SIZE", "a number of components", cat(components));
+  if (std::cmp_greater(components, kMaxNodes))
+    refuse("SLURM_HET_SIZE", "a number of components", cat(components));
   for (int group = 0; group < components; ++group)
     add_nodes_of(cat("_HET_GROUP_", group), group, nodes);
   if (components < 1)
@@ -213,10 +209,10 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
   return nodes;
 }
 
+// The step gets all of the node that the allocation has, whatever the batch script asked of its own
+// steps.
 std::vector<std::string> srun_command(const SlurmNode& node,
                                       const std::vector<std::string>& program) {
-  // The step gets all of the node that the allocation has, whatever the batch script asked of its
-  // own steps.
   std::vector<std::string> argv = {"srun",
                                    "--overlap",
                                    "--nodes=1",
@@ -228,7 +224,7 @@ std::vector<std::string> srun_command(const SlurmNode& node,
                                    "--export=ALL"};
   if (node.het_group >= 0)
     argv.push_back(cat("--het-group=", node.het_group));
-  argv.insert(argv.end(), program.begin(), program.end());
+  append_all(argv, program);
   return argv;
 }
 

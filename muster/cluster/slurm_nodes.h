@@ -1,5 +1,5 @@
 // The nodes of the Slurm allocation that this process is in, as Slurm's variables tell them. For a
-// command that is started once and has something to do on each.
+// command that is started once and starts something on each.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ std::vector<int> parse_slurm_counts(const std::string& text);
 std::vector<std::string> srun_command(const SlurmNode& node,
                                       const std::vector<std::string>& program);
 
-// For that command: this process's, without what a batch script asks of its own steps. srun would
-// read it too.
+// The environment for that command: this process's, without what a batch script asks of its own
+// steps, which srun would read too.
 Environment srun_environment();
 
 }  // namespace muster
