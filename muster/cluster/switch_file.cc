@@ -1,9 +1,8 @@
-// Each line is of one of the two forms. Slurm's lines name what is below a switch, in any order; so
-// the paths are made when all lines are known, from each host upwards.
+// Each line is of one of the two forms. Slurm's lines name what is below a switch, and come in any
+// order. So its paths are made when all lines are known, from each host upwards.
 #include "muster/cluster/switch_file.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -19,19 +18,12 @@ namespace muster {
 
 namespace {
 
-// A path longer than this is a ring, or no network that anybody has.
-constexpr size_t kMostSwitchesOfAPath = 32;
+// A longer path is a ring, or no network that anybody has.
+constexpr size_t kMaxSwitches = 32;
 
-std::string in_lower_case(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
-std::vector<std::string> words_of(std::string_view line) {
-  std::vector<std::string> words;
-  for (const std::string& word : split(std::string(line), ' '))
-    if (const std::string_view text = trim(word); !text.empty())
-      words.emplace_back(text);
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words = split(line, ' ');
+  std::erase(words, "");
   return words;
 }
 
@@ -40,10 +32,10 @@ class SwitchFile {
   SwitchFile(const std::string& text, const std::string& path) : path_(path) {
     for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
       ++line_;
-      std::string said(trim(std::string_view(line).substr(0, line.find('#'))));
-      std::ranges::replace(said, '\t', ' ');
-      if (!said.empty())
-        add(said);
+      std::string without_comment(trim(std::string_view(line).substr(0, line.find('#'))));
+      std::ranges::replace(without_comment, '\t', ' ');
+      if (!without_comment.empty())
+        add(without_comment);
     }
   }
 
@@ -72,19 +64,18 @@ class SwitchFile {
     if (words.size() != 2)
       fail("a host and its switches, as in 'a1 spine/leaf1'", line);
     std::vector<std::string> switches = split(words[1], '/');
-    if (std::ranges::any_of(switches, &std::string::empty) ||
-        switches.size() > kMostSwitchesOfAPath)
+    if (std::ranges::any_of(switches, &std::string::empty) || switches.size() > kMaxSwitches)
       fail("switches from the root to the nearest, as in spine/leaf1", words[1]);
     if (!paths_.emplace(words[0], std::move(switches)).second)
       fail("each host once", words[0]);
   }
 
-  // Other keys (LinkSpeed, BlockSizes) say nothing about who is below whom.
+  // Other keys (LinkSpeed, BlockSizes) do not tell what is below a switch.
   void add_slurm(const std::vector<std::string>& words, const std::string& line) {
     std::map<std::string, std::string> values = slurm_values(words, line);
-    const std::string name = values[values.contains("blockname") ? "blockname" : "switchname"];
-    const std::string nodes = values["nodes"];
-    const std::string switches = values["switches"];
+    const std::string& name = values[values.contains("blockname") ? "blockname" : "switchname"];
+    const std::string& nodes = values["nodes"];
+    const std::string& switches = values["switches"];
     if (name.empty() && values.contains("blocksizes"))
       return;
     if (name.empty() || (nodes.empty() && switches.empty()))
@@ -94,7 +85,7 @@ class SwitchFile {
     put_below(name, switches, above_switch_);
   }
 
-  // By key in lower case.
+  // The line's values, by their keys in lower case.
   std::map<std::string, std::string> slurm_values(const std::vector<std::string>& words,
                                                   const std::string& line) const {
     std::map<std::string, std::string> values;
@@ -102,12 +93,12 @@ class SwitchFile {
       const size_t equals = word.find('=');
       if (equals == std::string::npos || equals + 1 == word.size())
         fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
-      values[in_lower_case(word.substr(0, equals))] = word.substr(equals + 1);
+      values[lower_case(word.substr(0, equals))] = word.substr(equals + 1);
     }
     return values;
   }
 
-  // `list` is in Slurm's form: a[1-4],b.
+  // Notes that the names of `list`, in Slurm's form a[1-4],b, are below the switch.
   void put_below(const std::string& name,
                  const std::string& list,
                  std::map<std::string, std::string>& above) const {
@@ -126,12 +117,13 @@ class SwitchFile {
     }
   }
 
-  std::vector<std::string> path_to(std::string name) const {
+  // The switches from the root to this one.
+  std::vector<std::string> path_to(const std::string& name) const {
     std::vector<std::string> path{name};
     for (auto above = above_switch_.find(name); above != above_switch_.end();
          above = above_switch_.find(above->second)) {
       path.insert(path.begin(), above->second);
-      if (path.size() > kMostSwitchesOfAPath)
+      if (path.size() > kMaxSwitches)
         fail("switches that are not below themselves", name);
     }
     return path;
@@ -140,8 +132,9 @@ class SwitchFile {
   const std::string& path_;
   int line_ = 0;
   SwitchPaths paths_;
-  std::map<std::string, std::string> above_host_, above_switch_;
-  std::map<std::string, int> lines_;  // of switches
+  std::map<std::string, std::string> above_host_;  // the switch that is next to it
+  std::map<std::string, std::string> above_switch_;
+  std::map<std::string, int> lines_;  // by switch
 };
 
 }  // namespace
