@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/usage.h"
 #include "muster/base/version.h"
 
@@ -28,26 +31,18 @@ constexpr const char* kManualExamples = R"(Examples:
 // Escapes a line so that groff prints it as it is. A point or a quote at its beginning would make
 // it a request.
 std::string plain(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '\\') {
-      result += "\\e";
-    } else if (c == '-') {
-      result += "\\-";
-    } else {
-      result += c;
-    }
-  }
-  const bool is_request = result.starts_with('.') || result.starts_with('\'');
-  return is_request ? "\\&" + result : result;
+  static const std::map<char, std::string> kEscapes = {{'\\', "\\e"}, {'-', "\\-"}};
+  const auto escaped = [](char c) {
+    return find_or(kEscapes, c, {c});
+  };
+  const bool is_request = text.starts_with('.') || text.starts_with('\'');
+  return (is_request ? "\\&" : "") + sum_of<std::string>(text, escaped);
 }
 
 // Each line is escaped by itself.
 std::string lines_of(const std::string& text) {
-  std::string result;
-  result += sum_of<std::string>(split(text, '\n'),
-                                [&](const std::string& line) { return plain(line) + "\n"; });
-  return result;
+  return sum_of<std::string>(split(text, '\n'),
+                             [](const std::string& line) { return plain(line) + "\n"; });
 }
 
 // "muster-checkpoint-show", as git names its pages.
@@ -68,7 +63,19 @@ std::string flag_text(const FlagHelp& flag) {
   return text;
 }
 
-// Sections without an entry are left out.
+// An entry: how a command's part is called, and what it does.
+std::string command_text(const CommandHelp& part) {
+  return cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
+}
+
+// A section without entries is left out.
+template <class Help>
+std::string section(const char* title,
+                    const std::vector<Help>& helps,
+                    std::string (*entry)(const Help& help)) {
+  return framed(cat(".SH ", title, "\n"), sum_of<std::string>(helps, entry));
+}
+
 std::string manual_page(const CommandHelp& command) {
   std::string page = cat(".TH ",
                          page_name(command),
@@ -80,27 +87,15 @@ std::string manual_page(const CommandHelp& command) {
                          plain(command.text),
                          "\n.SH SYNOPSIS\n.B ",
                          plain(join(command.path, " ")),
-                         "\n");
-  if (!command.flags.empty())
-    page += "[FLAGS]";
-  if (!command.commands.empty())
-    page += " COMMAND";
-  page += sum_of<std::string>(command.arguments, [&](const FlagHelp& argument) {
-    return " " + plain(argument.names.at(0));
-  });
+                         "\n",
+                         command.flags.empty() ? "" : "[FLAGS]",
+                         command.commands.empty() ? "" : " COMMAND");
+  for (const FlagHelp& argument : command.arguments)
+    page += " " + plain(argument.names.at(0));
   page += "\n";
-  if (!command.arguments.empty())
-    page += ".SH ARGUMENTS\n";
-  page += sum_of<std::string>(command.arguments,
-                              [&](const FlagHelp& argument) { return flag_text(argument); });
-  if (!command.commands.empty())
-    page += ".SH COMMANDS\n";
-  page += sum_of<std::string>(command.commands, [&](const CommandHelp& part) {
-    return cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
-  });
-  if (!command.flags.empty())
-    page += ".SH FLAGS\n";
-  page += sum_of<std::string>(command.flags, [&](const FlagHelp& flag) { return flag_text(flag); });
+  page += section("ARGUMENTS", command.arguments, flag_text);
+  page += section("COMMANDS", command.commands, command_text);
+  page += section("FLAGS", command.flags, flag_text);
   if (!command.examples.empty())
     page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
   return page;
