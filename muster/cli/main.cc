@@ -1,6 +1,6 @@
-// The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file
-// of its own and name it in kCommands. Only the command that the first argument names is built, for
-// a launcher must be up in milliseconds; help of muster itself builds all of them.
+// The `muster` program. To add a subcommand, write add_<name>(CLI::App&, int* exit_code) in a file
+// of its own and name it in kCommands. Only the command that the first argument names is built,
+// since a launcher must be up in milliseconds; help of muster itself builds all of them.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -26,6 +26,7 @@
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/version.h"
 #include "muster/cli/agent.h"
 #include "muster/cli/bench.h"
@@ -55,7 +56,7 @@ using Arguments = std::vector<std::string>;
 constexpr int kOtherError = 1;
 constexpr int kUsageError = 2;
 
-// `add` may take a program's arguments off `args`.
+// `add` may take a program's arguments off `args`, which follow the command's name.
 struct Command {
   const char* name;
   void (*add)(CLI::App& app, Arguments& args, int* exit_code);
@@ -63,7 +64,7 @@ struct Command {
 
 muster::CommandHelp whole_program();
 
-// Most commands leave the arguments to CLI11; some take a program's off them first.
+// Most commands leave all arguments to CLI11.
 template <void (*add_command)(CLI::App&, int*)>
 void add(CLI::App& app, Arguments&, int* exit_code) {
   add_command(app, exit_code);
@@ -110,6 +111,9 @@ constexpr const char* kExamples = R"(Examples:
 
 // Sets what help of muster itself shows.
 void set_up(CLI::App& app) {
+  app.name("muster");
+  app.description(
+      "Puts every rank of a job on the right device, starts the ranks and guards them.");
   app.set_version_flag("--version", std::string("muster ") + muster::version());
   app.footer(kExamples);
   app.require_subcommand(1);
@@ -117,8 +121,7 @@ void set_up(CLI::App& app) {
 
 // Describes muster with all of its commands.
 muster::CommandHelp whole_program() {
-  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.",
-               "muster");
+  CLI::App app;
   set_up(app);
   Arguments none;
   int unused = 0;
@@ -144,11 +147,6 @@ Arguments asked_for_help(const Arguments& words) {
   }
   args.emplace_back("--help");
   return args;
-}
-
-// Returns nullptr for a name that is no command.
-const Command* find_command(const std::string& name) {
-  return muster::element_with(kCommands, name, &Command::name);
 }
 
 // Standard error may be a pipe that nobody reads any more, so the write has a time limit.
@@ -207,9 +205,10 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
 std::string name_the_limit(const std::system_error& error) {
   if (error.code() != std::errc::resource_unavailable_try_again)
     return error.what();
-  return std::string("expected one more thread, got: ") + error.what() +
-         "; raise the limit of processes (ulimit -u, or pids.max of the control group) or of "
-         "memory (ulimit -v)";
+  return muster::cat("expected one more thread, got: ",
+                     error.what(),
+                     "; raise the limit of processes (ulimit -u, or pids.max of the control group) "
+                     "or of memory (ulimit -v)");
 }
 
 constexpr const char* kNoMemory =
@@ -245,9 +244,8 @@ void parse_or_show(CLI::App& app, Arguments args) {
   }
 }
 
-// Adds the commands to `app` and does what `args` say. A single command is the one that the first
-// argument names, and may take its program's arguments off those that follow. Returns the exit
-// code.
+// Adds the commands to `app` and does what `args` say: those that follow the name of a single
+// command, or all of several. Returns the exit code.
 int parse_and_run(CLI::App& app,
                   std::span<const Command> commands,
                   Arguments args,
@@ -255,27 +253,21 @@ int parse_and_run(CLI::App& app,
   try {
     muster::end_with_parent();
     int exit_code = 0;
-    Arguments name;
-    if (commands.size() == 1) {
-      name = {args.front()};
-      args.erase(args.begin());
-    }
     for (const Command& command : commands)
       command.add(app, args, &exit_code);
     muster::say_exit_codes(app);
     muster::refuse_empty_values(app);
-    args.insert(args.begin(), name.begin(), name.end());
+    if (commands.size() == 1)
+      args.insert(args.begin(), commands.front().name);
     // CLI11 takes the arguments from the back.
     parse_or_show(app, Arguments(args.rbegin(), args.rend()));
     return exit_code;
   } catch (const CLI::ParseError& error) {
     // muster's own messages name what was probably meant.
-    if (const std::string text = muster::unknown_flag(app); !text.empty())
-      return complain(who, text, kUsageError);
-    if (const std::string text = muster::unknown_subcommand(app); !text.empty())
-      return complain(who, text, kUsageError);
-    return complain(
-        who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
+    const std::string unknown =
+        muster::text_or(muster::unknown_flag(app), muster::unknown_subcommand(app));
+    const std::string wrong = name_the_rule(app, error.what()) + "; see " + who + " --help";
+    return complain(who, muster::text_or(unknown, wrong), kUsageError);
   } catch (const muster::ReaderGone&) {
     return end_without_reader();
   } catch (const muster::Error& error) {
@@ -297,10 +289,8 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone must not cost the exit code and the report
   ::signal(SIGXFSZ, SIG_IGN);  // nor must a file that may grow no further
   Arguments args(argv + 1, argv + argc);
-  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.",
-               "muster");
+  CLI::App app;
   set_up(app);
-
   if (!args.empty() && args[0] == "help")
     args = asked_for_help({args.begin() + 1, args.end()});
   if (args.empty()) {
@@ -310,8 +300,9 @@ int main(int argc, char** argv) {
   }
   if (args[0].starts_with('-'))
     return parse_and_run(app, kCommands, args, "muster");
-  const std::string name = args[0];
-  const Command* command = find_command(name);
+  const std::string name = args.front();
+  args.erase(args.begin());
+  const Command* const command = muster::element_with(kCommands, name, &Command::name);
   if (command == nullptr)
     return unknown_command(name);
   return parse_and_run(app, {command, 1}, args, "muster " + name);
