@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,11 +18,10 @@
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
-#include "muster/base/route.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
-#include "muster/cli/run_options.h"
+#include "muster/cli/host_port.h"
 #include "muster/cluster/detect.h"
 #include "muster/cluster/ssh_command.h"
 #include "muster/cluster/switch_file.h"
@@ -33,12 +33,9 @@ namespace {
 
 // More hosts than this are a slip of the hand.
 constexpr int kMaxHosts = 100'000;
-constexpr int kStaticPort = 29500;  // torchrun's defaults, and etcd's
-constexpr int kC10dPort = 29400;
-constexpr int kEtcdPort = 2379;
 
 // Reads --nnodes: "2" or "2:8".
-void set_sizes(const std::string& text, ClusterOptions& options) {
+void set_numbers_of_hosts(const std::string& text, ClusterOptions& options) {
   const auto parts = split(text, ':');
   const auto low = parse_int(parts[0]);
   const auto high = parse_int(parts.back());
@@ -117,8 +114,8 @@ HostPort meeting_point(const std::string& text) {
   return endpoint;
 }
 
-// Throws: invalid_argument for an address that means every one of the host that reads it: the host
-// with node rank 0 would tell the others to come to themselves. There --local-addr is another word.
+// Throws: invalid_argument for an address that means all of those that a host has: the others would
+// be told to come to themselves. With --local-addr the host with node rank 0 tells them another.
 void check_leads_to_one_host(const HostPort& endpoint,
                              const RunFlags& flags,
                              const ClusterOptions& options) {
@@ -133,10 +130,11 @@ void check_leads_to_one_host(const HostPort& endpoint,
                      serves ? ", or add --local-addr on node rank 0" : ""));
 }
 
+// The defaults are torchrun's, and etcd's.
 int default_port_of(const std::string& backend) {
-  static constexpr std::pair<std::string_view, int> kPorts[] = {{"static", kStaticPort},
-                                                                {"c10d", kC10dPort}};
-  return lookup(kPorts, backend, kEtcdPort);
+  static constexpr std::pair<std::string_view, int> kPorts[] = {
+      {"static", 29500}, {"c10d", 29400}, {"etcd", 2379}};
+  return lookup(kPorts, backend, 0);
 }
 
 // torchrun lets --master-addr name the meeting point too, but only for static.
@@ -164,8 +162,8 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   }
 }
 
-// Whether hosts are listed that are to be reached. With --inventory, --hosts chooses among the
-// hosts of the file, and none is reached.
+// Whether flags list hosts to reach. With --inventory, --hosts chooses among the hosts of the file,
+// and none is reached.
 bool lists_hosts(const RunFlags& flags) {
   return (!flags.hosts.empty() || !flags.hostfile.empty()) && flags.inventory.empty();
 }
@@ -175,8 +173,8 @@ bool is_remote(const RunFlags& flags) {
   return lists_hosts(flags) || !flags.host_discovery.empty();
 }
 
-// Whether the command line says how many hosts there are. A cluster's variables then do not count.
-bool is_told(const RunFlags& flags) {
+// Whether the command line says which hosts there are. A scheduler's variables then do not count.
+bool says_which_hosts(const RunFlags& flags) {
   const bool has_number = flags.nnodes != RunFlags().nnodes || flags.standalone;
   const bool has_place =
       flags.node_rank || !flags.rdzv_endpoint.empty() || !flags.master_addr.empty();
@@ -195,17 +193,12 @@ void set_etcd(const RunFlags& flags, ClusterOptions& options) {
                    "",
                    "as in --rdzv-id run-42");
   }
-  for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
-    if (name == "protocol")
-      options.etcd_protocol = value;
-    if (name == "cacert")
-      options.etcd_ca_file = value;
-    if (name == "cert")
-      options.etcd_cert_file = value;
-    if (name == "key")
-      options.etcd_key_file = value;
-  }
-  if (options.etcd_protocol != "http" && options.etcd_protocol != "https")
+  const auto conf = parse_conf(flags.rdzv_conf);
+  options.etcd_protocol = find_or(conf, "protocol", options.etcd_protocol);
+  options.etcd_ca_file = find_or(conf, "cacert");
+  options.etcd_cert_file = find_or(conf, "cert");
+  options.etcd_key_file = find_or(conf, "key");
+  if (!is_one_of(options.etcd_protocol, "http", "https"))
     throw bad_flag("--rdzv-conf", "protocol http or https", options.etcd_protocol);
 }
 
@@ -249,33 +242,9 @@ void check_has_hosts(const RunFlags& flags) {
   check("--remote-muster", flags.remote_muster);
 }
 
-// Removes "tcp://", which other programs write before an address: there is nothing else here.
-std::string without_scheme(const std::string& text, const std::string& flag) {
-  const size_t end = text.find("://");
-  if (end == std::string::npos)
-    return text;
-  if (text.substr(0, end) != "tcp")
-    throw bad_flag(
-        flag, "HOST:PORT", text, "for etcd, --rdzv-conf protocol=https says how it is spoken to");
-  return text.substr(end + 3);
-}
-
-// Throws: invalid_argument for an IPv6 address with a port, but without brackets. "::1:29411" is no
-// address, and "::1:2941" is none that a machine has; "fe80::1:2941" is one without a port,
-// whatever was meant.
-void check_brackets(const std::string& host, const std::string& given, const std::string& flag) {
-  const bool is_name = host.find(':') == std::string::npos;
-  if (is_name || (is_ipv6_address(host) && !lacks_brackets(host)))
-    return;
-  const std::string example = text_or(with_brackets(host), "[fe80::1]:29400");
-  throw bad_flag(
-      flag, "an IPv6 address in brackets where a port follows", given, cat("as in ", example));
-}
-
 void check_rdzv_backend(const RunFlags& flags) {
-  const std::string& backend = flags.rdzv_backend;
-  if (backend != "static" && backend != "c10d" && backend != "etcd")
-    throw bad_flag("--rdzv-backend", "static, c10d or etcd", backend);
+  if (!is_one_of(flags.rdzv_backend, "static", "c10d", "etcd"))
+    throw bad_flag("--rdzv-backend", "static, c10d or etcd", flags.rdzv_backend);
 }
 
 // Throws: invalid_argument for flags that only make sense with several hosts.
@@ -308,36 +277,6 @@ void set_meeting(const RunFlags& flags, ClusterOptions& options) {
   set_endpoint(flags, options);
 }
 
-}  // namespace
-
-std::string in_brackets(const std::string& host) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  return is_ipv6 ? cat("[", host, "]") : host;
-}
-
-// A text may be a name, an IPv4 address, or an IPv6 address, which has colons itself.
-HostPort parse_host_port(const std::string& given, const std::string& flag) {
-  const std::string text = without_scheme(given, flag);
-  const size_t colon = text.rfind(':');
-  // The last colon may be one of an IPv6 address.
-  const bool is_in_brackets = colon != std::string::npos && text.find(']', colon) != text.npos;
-  const bool is_of_address = !text.starts_with('[') && text.find(':') != colon;
-  const bool has_port = colon != std::string::npos && !is_in_brackets && !is_of_address;
-  HostPort result{.host = has_port ? text.substr(0, colon) : text};
-  if (result.host.starts_with('[') && result.host.ends_with(']'))
-    result.host = result.host.substr(1, result.host.size() - 2);
-  if (has_port) {
-    const auto port = parse_int(text.substr(colon + 1));
-    if (!port || *port < 0 || *port > 65535)
-      throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", given);
-    result.port = static_cast<int>(*port);
-  }
-  if (result.host.empty() || result.host.find_first_of(" \t\n/") != std::string::npos)
-    throw bad_flag(flag, "HOST:PORT", given);
-  check_brackets(result.host, given, flag);
-  return result;
-}
-
 // Lists with the same number of ranks for each host have blocks of hosts that a mesh keeps
 // together.
 std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const RunFlags& flags) {
@@ -353,6 +292,8 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
   return mapped(network_order(flags.switches, names, blocks),
                 [&](const size_t at) { return hosts[at]; });
 }
+
+}  // namespace
 
 // The file may be a pipe, so it is read once.
 void read_topology(RunFlags& flags) {
@@ -393,11 +334,8 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   if (listed)
     remote.hosts = listed_hosts(flags);
   const std::string ssh = text_or(flags.ssh, get_env("MUSTER_SSH").value_or("ssh"));
-  // The command is split at blanks, as a shell would split it without quotes.
-  for (const std::string& word : split(ssh, ' ')) {
-    if (!word.empty())
-      remote.ssh.push_back(word);
-  }
+  remote.ssh = split(ssh, ' ');  // as a shell would split it without quotes
+  std::erase(remote.ssh, "");
   if (remote.ssh.empty())
     throw bad_flag(
         "--ssh", "a command that starts a command on a host", ssh, "leave it out for ssh");
@@ -461,10 +399,10 @@ void warn_of_flags_for_several_hosts(const RunFlags& flags) {
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   check_has_hosts(flags);
   ClusterOptions options;
-  set_sizes(flags.nnodes, options);
+  set_numbers_of_hosts(flags.nnodes, options);
   check_rdzv_backend(flags);
   parse_conf(flags.rdzv_conf);  // a wrong one is an error on one host too
-  if (!is_told(flags) && detect_cluster(options)) {
+  if (!says_which_hosts(flags) && detect_cluster(options)) {
     check_alone(flags);
     set_common(flags, options);
     return options;

@@ -31,6 +31,7 @@
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/cli/cluster_flags.h"
+#include "muster/cli/host_port.h"
 #include "muster/launch/check_launch.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/launch/score_file.h"

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "muster/cluster/cluster_options.h"
-#include "muster/cluster/remote_launch.h"
 #include "muster/launch/launch.h"
 #include "muster/placement/network_order.h"
 
@@ -99,21 +97,6 @@ struct MoreProgram {
   std::string role = "default";
   std::vector<std::string> program;
 };
-
-// Warns of names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what
-// they know.
-void warn_of_unknown_conf(const RunFlags& flags);
-
-// Says which flags have no effect where one host is all there is.
-void warn_of_flags_for_several_hosts(const RunFlags& flags);
-
-// Returns the hosts to start agents on; nothing if this command is one host's own. Throws:
-// invalid_argument; io.
-std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);
-
-// Returns how this host finds the others; nothing if the job has one host. Throws: invalid_argument
-// naming the flag.
-std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags);
 
 // `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws:
 // invalid_argument naming the flag; SpawnError for a Python script that is not there.

@@ -12,6 +12,7 @@
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
+#include "muster/cli/cluster_flags.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/agent_spec.h"
 #include "muster/cluster/host_rendezvous.h"

@@ -12,7 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
-#include "muster/cli/cluster_flags.h"
+#include "muster/cli/host_port.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_sweep.h"
 #include "muster/cluster/hostfile.h"

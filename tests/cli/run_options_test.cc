@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "muster/base/strings.h"
+#include "muster/cli/cluster_flags.h"
 #include "muster/supervise/child.h"
 #include "tests/device/scratch.h"
 
