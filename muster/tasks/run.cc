@@ -89,7 +89,6 @@ TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool 
     return machines_in_file(settings.inventory);
   RemoteHello question = question_for(run.file.tasks);
   question.folder = current_folder();
-  question.topology_or_nothing = settings.numa_binding.has_value();
   question.held = held && settings.lease;
   question.run_id = run.before.head.run_id;
   return ask_machines(

@@ -89,7 +89,6 @@ WireJson wire_of(const RemoteHello& hello) {
           {"gpus", hello.gpus},
           {"links", hello.links},
           {"cpu_topology", hello.cpu_topology},
-          {"topology_or_nothing", hello.topology_or_nothing},
           {"memory", hello.memory},
           {"held", hello.held},
           {"run_id", text_of_bytes(hello.run_id)}};
@@ -105,10 +104,10 @@ RemoteMessage hello_from(JsonObject& json) {
   hello.gpus = json.boolean_or("gpus", true);
   hello.links = json.boolean_or("links", false);
   hello.cpu_topology = json.boolean_or("cpu_topology", false);
-  hello.topology_or_nothing = json.boolean_or("topology_or_nothing", false);
   hello.memory = json.boolean_or("memory", false);
   hello.held = json.boolean_or("held", false);
   hello.run_id = bytes_at(json, "run_id");
+  json.ignore("topology_or_nothing");  // a run of 0.2.0 says it, and is then told of the versions
   return hello;
 }
 

@@ -26,7 +26,6 @@
 #include <vector>
 
 #include "muster/base/folder_owner.h"
-#include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -457,21 +456,11 @@ class TaskServer {
 
 }  // namespace
 
-// Some containers hide the CPUs' topology; a run that can do without it is not refused for that.
 Inventory probe_for(const RemoteHello& hello) {
-  ProbeOptions probe{.gpus = hello.gpus,
-                     .detail = GpuDetail::full,
-                     .links = hello.links,
-                     .cpu_topology = hello.cpu_topology};
-  try {
-    return probe_this_machine(probe);
-  } catch (const Error& error) {
-    if (!probe.cpu_topology || hello.topology_or_nothing || error.code() != ErrorCode::unavailable)
-      throw;
-    log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
-    probe.cpu_topology = false;
-    return probe_this_machine(probe);
-  }
+  return probe_this_machine({.gpus = hello.gpus,
+                             .detail = GpuDetail::full,
+                             .links = hello.links,
+                             .cpu_topology = hello.cpu_topology});
 }
 
 int serve_tasks(Fd in, Fd out) {

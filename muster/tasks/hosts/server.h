@@ -9,8 +9,7 @@
 
 namespace muster {
 
-// This machine, as far as the question asks. Without its topology where that cannot be had and need
-// not be.
+// This machine, as far as the question asks.
 Inventory probe_for(const RemoteHello& hello);
 
 // Serves over the two descriptors until the run ends. The exit code. Blocking: until every task has
