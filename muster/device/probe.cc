@@ -15,6 +15,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
+#include "muster/device/amd.h"
 #include "muster/device/cores.h"
 #include "muster/device/cpu_topology.h"
 #include "muster/device/numbers.h"
@@ -26,7 +27,7 @@ namespace {
 
 constexpr int64_t kMaxCpuSlots = 65536;
 
-// The flag goes before the environment, as everywhere.
+// The flag counts before the environment, as everywhere.
 int cpu_slots(const ProbeOptions& options) {
   int64_t slots = options.cpu_slots;
   const char* source = "--cpu-slots";
@@ -91,14 +92,12 @@ void find_gpus(const ProbeOptions& options, Host& host) {
 // A device whose firmware names no NUMA node is on the only one, where there is only one.
 void find_numa_nodes(const std::string& sysroot, Host& host) {
   const std::optional<int> only = only_numa_node(sysroot);
-  for (Gpu& gpu : host.gpus) {
-    if (!gpu.numa_node)
-      gpu.numa_node = only;
-  }
-  for (Nic& nic : host.nics) {
-    if (!nic.numa_node)
-      nic.numa_node = only;
-  }
+  const auto fill_in = [&](auto& devices) {
+    for (auto& device : devices)
+      device.numa_node = device.numa_node ? device.numa_node : only;
+  };
+  fill_in(host.gpus);
+  fill_in(host.nics);
 }
 
 template <class Device>
@@ -118,15 +117,13 @@ void find_pci_links(const std::string& sysroot, Host& host) {
       if (link.kind == LinkKind::unknown)
         link = pci_link(gpus[i], gpus[j]);
     }
-    if (nics.empty())
-      continue;
-    host.nic_links.emplace_back();
-    for (const PciPlace& nic : nics)
-      host.nic_links.back().push_back(pci_link(gpus[i], nic));
+    if (!nics.empty())
+      host.nic_links.push_back(
+          mapped(nics, [&](const PciPlace& nic) { return pci_link(gpus[i], nic); }));
   }
 }
 
-// hwloc's library may be absent; what the kernel says is enough to bind ranks.
+// hwloc's library may be missing; what the kernel says is enough to bind ranks.
 void find_cores(Host& host) {
   try {
     host.cores = read_cpu_cores();
