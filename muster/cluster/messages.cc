@@ -41,7 +41,8 @@ const char* name_of(const std::array<const char*, N>& names, Kind kind) {
   return names.at(static_cast<size_t>(kind));
 }
 
-// The kind whose name stands at its place among `names`.
+// The kind of a message, of which the name stands at its place among `names`. Throws:
+// invalid_argument; nlohmann's exceptions.
 template <class Kind, size_t N>
 Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   const auto name = json.at("kind").get<std::string>();
@@ -53,7 +54,8 @@ Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   return static_cast<Kind>(found - names.begin());
 }
 
-// The members of a host's facts that are written as they are. The templates serve both directions.
+// The members of a host's facts that are written as they are. These templates serve both
+// directions.
 template <class Facts, class Visit>
 void visit_facts(Facts& facts, const Visit& visit) {
   visit("id", facts.id);
@@ -105,8 +107,8 @@ void visit_stored(AnyStored& stored, const Visit& visit) {
   visit("pieces", stored.pieces);
 }
 
-// Whether a machine's text says as much without the member. A GPU with instances is in MIG mode
-// where nothing is said.
+// Whether a reader gives the member this value where it is missing. A GPU with instances then is in
+// MIG mode.
 bool is_default(const Json& object, const std::string& key) {
   const Json& value = object.at(key);
   const bool is_empty = value.is_array() && value.empty();
@@ -117,7 +119,7 @@ bool is_default(const Json& object, const std::string& key) {
   return value.is_null() || is_empty || is_false || is_usual;
 }
 
-// Removes what a reader takes for given, at any depth.
+// Removes such members at any depth.
 Json without_defaults(const Json& json) {
   if (!json.is_structured())
     return json;
@@ -140,7 +142,7 @@ Json to_json(const HostFacts& facts) {
   return json;
 }
 
-// A captured file without blanks, in one line.
+// The machine as a file for --inventory has it, in one line.
 std::string machine_line(const Host& machine) {
   const std::string devices = inventory_to_json({.source = "a host", .hosts = {machine}});
   return without_defaults(Json::parse(devices)).dump();
@@ -174,13 +176,13 @@ std::vector<RankExit> exits_from(const Json& json) {
   return mapped(json, rank_exit_from_json);
 }
 
-// A rank's lines and a host's name need not be UTF-8.
+// What is no UTF-8 in a rank's lines or a host's name is replaced.
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Calls `read` with the parsed first line of the message, and with the second if there is one.
-// Throws: invalid_argument that begins with `what`.
+// Returns what `read` makes of the message's first line, parsed, and of its second; that is empty
+// where there is none. Throws: invalid_argument that begins with `what`.
 template <class Value>
 Value parse(const std::string& message,
             const char* what,

@@ -30,7 +30,7 @@ std::optional<std::string> host_of_sign_of_life(const std::string& key);
 
 // All that a host tells of itself when it joins.
 struct HostFacts {
-  std::string id = {};  // of its agent: one a process
+  std::string id = {};  // of its agent: each process has its own
   int min_hosts = 1;    // of the job, as this host was told
   int max_hosts = 1;
   std::optional<int> node_rank = {};  // the place it asks for
@@ -55,11 +55,11 @@ struct Report {
     signal,   // all ranks are to get this signal
   };
   Kind kind = Kind::join;
-  std::string from = {};  // the host's id
-  int number = 0;         // of this host's reports: no two are alike
-  int round = 0;          // failing, ended
-  std::optional<HostFacts> facts = {};
-  std::vector<RankExit> exits = {};
+  std::string from = {};                // the host's id
+  int number = 0;                       // of this host's reports: no two are alike
+  int round = 0;                        // failing, ended
+  std::optional<HostFacts> facts = {};  // join
+  std::vector<RankExit> exits = {};     // failing, ended
   int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
   std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
   int exit_code = 0;       // with error
@@ -72,13 +72,12 @@ inline int attempt_of(int round) {
 }
 
 // Where the store has the plan of an order to start, and the ids of its hosts, for whoever wants
-// the whole or a part (order_log.h): under keys that no other order uses.
+// the whole or a part (order_log.h).
 struct StoredPlan {
-  std::string place = {};
+  std::string place = {};   // with it begin keys that no other order uses
   int buckets = 0;          // of hosts, by their ids
   std::string digest = {};  // of the whole
-  // Pieces of what is in more than one, as the store takes no larger values; by the bucket's
-  // number.
+  // How many pieces a bucket has that is too large for one value of the store; by its number.
   std::map<std::string, int> pieces = {};
 };
 
@@ -90,17 +89,15 @@ struct WholeRound {
 
 struct Order {
   enum class Kind {
-    start,   // a round: these hosts start their ranks of this plan; in place: those that have no
-             // process
+    start,   // these hosts start their ranks of this plan; in place: those without a process
     stop,    // the round's ranks are to be ended; another may follow
     finish,  // the job is over
-    refuse,  // one host is not wanted
+    refuse,  // one host takes no part
     signal,  // the round's ranks get a signal
   };
   Kind kind = Kind::start;
   int round = 0;
-  // start: ids, in the plan's order; refuse: the one. As a host reads an order to start, it has
-  // none.
+  // start: ids, in the plan's order, and none as a host reads it; refuse: the one
   std::vector<std::string> hosts = {};
   int num_hosts = 0;            // start
   std::string run_folder = {};  // start: the name of the job's, for hosts that were not told one
@@ -124,18 +121,18 @@ struct Order {
   std::vector<RankExit> exits = {};
 };
 
-// "join" and so on.
+// A kind's name, as "join".
 const char* to_string(Report::Kind kind);
 const char* to_string(Order::Kind kind);
 
 std::string to_text(const Report& report);
-// Of a start the common part of its plan, and where the store has the rest.
+// The text of a start has the common part of its plan, and where the store has the rest.
 std::string to_text(const Order& order, const StoredPlan& stored);
 inline std::string to_text(const Order& order) {
   return to_text(order, order.stored);
 }
 
-// Throws: invalid_argument when the text is none.
+// Throws: invalid_argument when the text is no report, or no order, of this version.
 Report report_from_text(const std::string& text);
 Order order_from_text(const std::string& text);
 
