@@ -56,6 +56,8 @@ CheckResult check_cgroup(const DoctorFacts& facts);
 // doctor_jobs.cc
 CheckResult check_orphans(const DoctorFacts& facts);
 CheckResult check_leases(const DoctorFacts& facts);
+
+// doctor_torch.cc
 CheckResult check_torch(const DoctorFacts& facts);
 
 // The rest is for the checks. The content of a file; nothing if it cannot be read.
