@@ -5,13 +5,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -19,6 +19,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/version.h"
+#include "muster/base/wall_time.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/source_lines.h"
 #include "muster/trace/read_activity.h"
@@ -27,12 +28,8 @@ namespace muster {
 
 namespace {
 
-// Jobs that have crashed often have many stacks.
-constexpr std::chrono::seconds kMostOfSourceLines{5};
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+// A job that has crashed often has many stacks, and each takes time to look up.
+constexpr std::chrono::seconds kMaxLookupTime{5};
 
 // The folder's record, to go on with. A record that cannot be read is another program's, and is
 // replaced.
@@ -117,11 +114,10 @@ void RunRecorder::end_attempt(const std::vector<RankExit>& exits, const std::str
   }
 }
 
-// The stacks of ranks that were replaced are without them until now, as the others were not to
-// wait. The program's files of another host may be others, so only the stacks of this host's ranks
-// count.
+// When a rank was replaced, the others were not to wait for its source lines. Another host may have
+// other files of the program, so only the stacks of this host's ranks are looked up.
 void RunRecorder::name_source_lines() {
-  const auto end = std::chrono::steady_clock::now() + kMostOfSourceLines;
+  const auto end = std::chrono::steady_clock::now() + kMaxLookupTime;
   for (auto attempt = launch().attempts.rbegin(); attempt != launch().attempts.rend(); ++attempt) {
     for (RankExit& exit : attempt->exits) {
       const bool is_ours = exit.host == host_ && !exit.stack.empty();
@@ -150,8 +146,8 @@ int RunRecorder::finish(int exit_code, const char* outcome) {
   return exit_code;
 }
 
-// Takes over what the ranks of the last attempt told in their activity files of LibTorch, the
-// backend and the devices. Some files are enough.
+// Records LibTorch, the backend and the devices as the ranks of the last attempt told them in their
+// activity files. Some files are enough.
 void RunRecorder::take_software() {
   if (launch().attempts.empty())
     return;
@@ -168,7 +164,7 @@ void RunRecorder::take_software() {
       launch().libtorch = view.libtorch;
       launch().backend = view.backend;
       auto& names = launch().device_names;
-      if (std::ranges::find(names, view.device_name) == names.end())
+      if (!contains(names, view.device_name))
         names.push_back(view.device_name);
     } catch (const Error&) {
       // The rank has told nothing then.

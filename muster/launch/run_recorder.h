@@ -20,16 +20,16 @@ std::optional<RunRecord> read_run_record(const std::string& run_dir);
 
 class RunRecorder {
  public:
-  // Adds a launch to those that the folder's record has; to the last of them when that is this
-  // job's and has not ended (a job of several hosts may go on under another of them). `host`: this
-  // one. `machine`: null where hosts are several.
+  // Adds a launch to those that the folder's record has, or goes on with the last of them when that
+  // is this job's and has not ended: another host of the job may have begun it. `host`: this one.
+  // `machine`: null where hosts are several.
   RunRecorder(const LaunchOptions& options,
               const JobFacts& job,
               const std::string& host,
               const Inventory* machine);
   RunRecorder(const RunRecorder&) = delete;
   RunRecorder& operator=(const RunRecorder&) = delete;
-  // A job that has not ended otherwise, as by an exception, has failed.
+  // A job that ends without finish(), as by an exception, has failed.
   ~RunRecorder();
 
   // `in_place`: only the ranks that failed before are started.
@@ -39,11 +39,11 @@ class RunRecorder {
   // Why an attempt was ended on this host, where none of its own ranks is the cause.
   void explain(int attempt, const std::string& why);
 
-  // In the stacks of ranks of this host that were replaced. finish() does too. Blocking: some
-  // seconds at most.
+  // Adds source lines to the stacks of this host's ranks, as finish() does. Blocking: some seconds
+  // at most.
   void name_source_lines();
 
-  // Gives `exit_code` back.
+  // The job has ended. Returns `exit_code`.
   int finish(int exit_code, const char* outcome);
 
   // This host takes no more part: the job may go on, and another host keeps its record.
@@ -61,8 +61,8 @@ class RunRecorder {
   bool warned_ = false;
 };
 
-// "done", "failed", "stopped" or "time limit": of a job with this exit code whose last attempt
-// ended so.
+// How a job with this exit code has ended: "done", "failed", "stopped" or "time limit". `exits` are
+// those of its last attempt.
 const char* outcome_of(int exit_code, const std::vector<RankExit>& exits);
 
 }  // namespace muster

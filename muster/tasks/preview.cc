@@ -16,6 +16,7 @@
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
+#include "muster/base/wall_time.h"
 #include "muster/draw/text_table.h"
 #include "muster/tasks/hosts/foreign_leases.h"
 #include "muster/tasks/hosts/task_process.h"
@@ -72,7 +73,7 @@ std::string place_text(const TaskAttempt& attempt) {
 // in the run's seconds.
 double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   const JournalState& state = run.before;
-  const double now = present_of(state, wall_seconds());
+  const double now = present_of(state, seconds_since_1970());
   std::vector<TaskStanding> standings;
   for (size_t i = 0; i < state.results.size(); ++i) {
     const TaskResult& result = state.results[i];

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <limits>
@@ -19,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/wall_time.h"
 
 namespace muster {
 
@@ -81,10 +81,6 @@ uint32_t masked_crc32c(const std::string& bytes) {
 }
 
 // TensorBoard shows the wall time.
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // Begins a message Event with the fields that all have: 1 wall_time, 2 step.
 std::string begin_event(int64_t step) {
   std::string event;

@@ -23,6 +23,7 @@
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/wall_time.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/journal/task_file.h"
 
@@ -99,10 +100,6 @@ std::string hash_of(const std::string& bytes) {
   if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1)
     throw Error(ErrorCode::internal, "journal: OpenSSL has no SHA-256");
   return to_hex({reinterpret_cast<const char*>(digest.data()), size});
-}
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string journal_path(const std::string& run_dir) {
@@ -196,12 +193,12 @@ uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
                              {"tasks_hash", head.tasks_hash},
                              {"num_tasks", num_tasks},
                              {"mark", head.mark},
-                             {"time", wall_seconds()}}));
+                             {"time", seconds_since_1970()}}));
 }
 
 uint64_t Journal::resume(const std::string& mark, double at) {
   return append(
-      to_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", wall_seconds()}}));
+      to_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", seconds_since_1970()}}));
 }
 
 uint64_t Journal::mark(const std::string& mark, double at) {

@@ -52,9 +52,6 @@ std::string journal_path(const std::string& run_dir);
 // Whether a run goes on in the folder.
 bool is_in_use(const std::string& run_dir);
 
-// Seconds since 1970, by this host's clock.
-double wall_seconds();
-
 // SHA-256 as 64 hexadecimal digits.
 std::string hash_of(const std::string& bytes);
 
