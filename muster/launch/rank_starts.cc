@@ -15,6 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
+#include "muster/base/lookup.h"
 #include "muster/base/seen_line.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
@@ -72,16 +73,9 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   return split(trim(text), '\n');
 }
 
-int master_port_of(const RankSpec& spec) {
-  const auto told = spec.environment.find("MASTER_PORT");
-  if (told == spec.environment.end())
-    return 0;
-  return static_cast<int>(parse_int(told->second).value_or(0));
-}
-
-// All that is known of a rank's end but for its standard error. `earlier_error_file`: that
-// of the rank that the process was before, for a process that ended on its way to the next
-// generation.
+// All that is known of a rank's end but for its standard error. A process that ended on its way to
+// the next generation may have left its error as the rank that it was before, in
+// `earlier_error_file`.
 RankExit explain(const ChildExit& end,
                  const RankSpec& spec,
                  const std::string& earlier_error_file,
@@ -93,7 +87,7 @@ RankExit explain(const ChildExit& end,
                 .host = spec.host,
                 .device = spec.device,
                 .pid = end.pid,
-                .master_port = master_port_of(spec),
+                .master_port = parse_count(find_or(spec.environment, "MASTER_PORT")).value_or(0),
                 .exit_code = end.exit_code,
                 .signal = end.signal,
                 .sent_signal = end.sent_signal,
@@ -157,13 +151,7 @@ void RankStarts::make_log_folder(const std::vector<RankSpec>& specs) {
 
 // The launcher's ends of the pipes belong to Output; the child's ends close here.
 void RankStarts::start(int slot, const RankSpec& spec) {
-  Started started{.slot = slot,
-                  .spec = spec,
-                  .process = process_name(spec.attempt, spec.rank),
-                  .out = {},
-                  .err = {},
-                  .pid = -1,
-                  .at = {}};
+  Started started{.slot = slot, .spec = spec, .process = process_name(spec.attempt, spec.rank)};
   const bool has_input = spec.rank == 0;
   const Fd terminal = has_input ? input_.open() : Fd();
   int in = has_input ? STDIN_FILENO : -1;
@@ -188,17 +176,17 @@ void RankStarts::start(int slot, const RankSpec& spec) {
   started_.push_back(std::move(started));
 }
 
-size_t RankStarts::start_of(pid_t pid) const {
+size_t RankStarts::index_of(pid_t pid) const {
   return std::ranges::find(started_, pid, &Started::pid) - started_.begin();
 }
 
 bool RankStarts::has_follower(pid_t pid) const {
-  const size_t at = start_of(pid);
+  const size_t at = index_of(pid);
   return at < started_.size() && newest_in(started_[at].slot) != at;
 }
 
 void RankStarts::forget(pid_t pid) {
-  const auto started = std::ranges::find(started_, pid, &Started::pid);
+  const auto started = started_.begin() + index_of(pid);
   for (const auto& stream : {started->out, started->err}) {
     if (stream)
       output_.forget(*stream);
@@ -247,10 +235,10 @@ RankExit RankStarts::in_short(const ChildExit& end) const {
 
 // A rank whose standard error went into a file of its own has its last lines there.
 RankExit RankStarts::explained(const ChildExit& end) const {
-  const Started& started = start_of(end);
-  RankExit exit = explain(end, started.spec, started.earlier_error_file, started.at);
+  RankExit exit = in_short(end);
   if (!exit.failed())
     return exit;
+  const Started& started = start_of(end);
   add_lines(exit,
             started.err ? output_.last_lines(*started.err, kLinesWithStack)
                         : last_lines_of(started.spec.err.file));

@@ -25,8 +25,9 @@ class RankStarts {
         input_(input),
         inherit_fds_(std::move(inherit_fds)) {}
 
-  // Makes the folder of these ranks' logs, and removes what an earlier run's ranks have reported
-  // there, as a run may go on in the same folder. Before they start. Throws: as make_folder_below.
+  // To be called before these ranks start: makes the folder of their logs, and removes what an
+  // earlier run's ranks have reported there, as a run may go on in the same folder. Throws: as
+  // make_folder_below.
   void make_log_folder(const std::vector<RankSpec>& specs);
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.
@@ -35,12 +36,12 @@ class RankStarts {
   // The process that runs in the slot is this rank from now on.
   void become(int slot, const RankSpec& spec);
 
-  // Whether another process was started in its slot since.
+  // Whether another process was started since in the slot of this one.
   bool has_follower(pid_t pid) const;
-  // Lets go of one that has a follower, of which nothing will be asked any more.
+  // Lets go of a process that has a follower, and of which nothing will be asked any more.
   void forget(pid_t pid);
 
-  // The name of the process in a store that tells of generations.
+  // The name that the process has in a store that tells of generations.
   std::string process_in(int slot) const;
 
   // The rank that the slot has now, or had last.
@@ -56,13 +57,14 @@ class RankStarts {
     int slot = 0;
     RankSpec spec;
     std::string process;
-    std::string earlier_error_file = {};  // of the rank that the process was before
-    std::optional<Output::StreamId> out, err;
+    std::string earlier_error_file = {};       // of the rank that the process was before
+    std::optional<Output::StreamId> out = {};  // nothing: it is no pipe
+    std::optional<Output::StreamId> err = {};
     pid_t pid = -1;
-    Clock::time_point at;
+    Clock::time_point at = {};
   };
   const Started& start_of(const ChildExit& end) const;
-  size_t start_of(pid_t pid) const;  // in started_, or past its end
+  size_t index_of(pid_t pid) const;  // in started_, or past its end
   size_t newest_in(int slot) const;  // of started_
 
   ProcessSet& processes_;
