@@ -81,11 +81,9 @@ void check_same_tasks(const TasksOptions& options, const std::vector<Task>& task
 
 // Relative paths of the tasks are of the folder that the run began in.
 void enter_folder(const std::map<std::string, std::string>& settings) {
-  const auto folder = settings.find("folder");
-  if (folder == settings.end() || folder->second.empty())
-    return;
-  if (::chdir(folder->second.c_str()) != 0)
-    fail_errno(cat("--resume: cannot change to the run's folder '", folder->second, "'"), errno);
+  const std::string folder = find_or(settings, "folder");
+  if (!folder.empty() && ::chdir(folder.c_str()) != 0)
+    fail_errno(cat("--resume: cannot change to the run's folder '", folder, "'"), errno);
 }
 
 std::string absolute_folder(const std::string& path) {
@@ -115,15 +113,19 @@ TasksRun run_in_folder(const TasksOptions& options) {
   return run;
 }
 
-// Throws: the error about a folder that has a run already, or somebody else's file of that name.
-void check_without(const std::string& name, const std::string& run_dir, const char* what) {
+// Throws: invalid_argument for a folder that has a file or folder of this name: `what` that is.
+void check_without(const std::string& name,
+                   const std::string& run_dir,
+                   const char* what,
+                   const char* next_step) {
   std::error_code none;
   if (!run_dir.empty() && std::filesystem::exists(cat(run_dir, "/", name), none))
     fail_usage(cat("--run-dir: expected a folder without a run, got '",
                    printable(run_dir),
                    "', which has ",
                    what,
-                   " give another"));
+                   "; ",
+                   next_step));
 }
 
 // The settings are kept as texts too, for a run that goes on later.
@@ -140,8 +142,9 @@ TasksRun new_run(const TasksOptions& options) {
     run.file.settings["spec"] = options.spec;
   if (!options.run_dir.empty())
     run.run_dir = absolute_folder(options.run_dir);
-  check_without("journal", options.run_dir, "a journal; resume it with --resume, or");
-  check_without("run.json", options.run_dir, "the run of a job (run.json);");
+  check_without(
+      "journal", options.run_dir, "a journal", "resume it with --resume, or give another");
+  check_without("run.json", options.run_dir, "the run of a job (run.json)", "give another");
   return run;
 }
 
@@ -158,8 +161,8 @@ TasksRun which_run(const TasksOptions& options) {
 void check_replaces_nothing(const TasksRun& run) {
   if (!run.is_new)
     return;
-  check_without("tasks.json", run.run_dir, "a tasks.json of no run; move that, or");
-  check_without("logs", run.run_dir, "a folder logs of no run; move that, or");
+  check_without("tasks.json", run.run_dir, "a tasks.json of no run", "move that, or give another");
+  check_without("logs", run.run_dir, "a folder logs of no run", "move that, or give another");
 }
 
 void choose_run_folder(TasksRun& run, const std::string& run_id) {

@@ -12,23 +12,23 @@
 namespace muster {
 
 struct TasksRun {
-  std::string run_dir = {};  // absolute; empty: a new one is to be made
+  std::string run_dir = {};  // absolute; empty: none was given
   bool is_new = true;
   TaskFile file = {};
   TasksSettings settings = {};  // those asked for now, and else what it began with
   std::string spec_text = {};   // what the spec file says; empty: not given now
   JournalState before = {};
 
-  // The spec file that it began with; empty: a sweep.
+  // The spec file that the run began with; empty: a sweep.
   std::string spec() const;
 };
 
-// Changes to the folder that a run began in, if it goes on. Throws: Error when the options
-// contradict what the run's folder holds.
+// Finds the run. If it goes on, this process changes to the folder that it began in. Throws: Error
+// when the options contradict what the run's folder holds.
 TasksRun which_run(const TasksOptions& options);
 
-// Before a new run's folder is made. Throws: invalid_argument where somebody else's files are in
-// it, in the place of the run's tasks and logs.
+// To be called before a new run's folder is made. Throws: invalid_argument where somebody else's
+// files are in it, in the place of the run's tasks and logs.
 void check_replaces_nothing(const TasksRun& run);
 
 // Chooses the folder of a run that was given none: runs/<id>.
