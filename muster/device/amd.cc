@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "muster/base/hex.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/kfd.h"
 #include "muster/device/links.h"
@@ -99,7 +100,7 @@ std::optional<uint64_t> uncorrected_errors(const fs::path& folder) {
 // The driver's id is the GPU's own. A GPU without one goes by its PCI address, which only muster
 // understands.
 std::string amd_uuid(const KfdGpu& node, const fs::path& folder) {
-  const uint64_t unique_id = value_of(node.properties, "unique_id");
+  const uint64_t unique_id = find_or(node.properties, "unique_id");
   const std::string id = unique_id != 0 ? to_hex(unique_id, 16) : read_line(folder / "unique_id");
   return id.empty() ? cat(kNoUniqueId, node.pci.value) : cat("GPU-", id);
 }
@@ -109,10 +110,10 @@ void read_amd_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   gpu.vendor = Vendor::amd;
   gpu.pci = node.pci;
   gpu.uuid.value = amd_uuid(node, folder);
-  gpu.compute_capability = gfx_name(value_of(node.properties, "gfx_target_version"));
+  gpu.compute_capability = gfx_name(find_or(node.properties, "gfx_target_version"));
   gpu.model = read_line(folder / "product_name");
   if (gpu.model.empty())
-    gpu.model = cat("AMD GPU 0x", to_hex(value_of(node.properties, "device_id"), 4));
+    gpu.model = cat("AMD GPU 0x", to_hex(find_or(node.properties, "device_id"), 4));
   gpu.pcie_generation = pcie_generation(read_line(folder / "max_link_speed"));
   gpu.pcie_width = read_number(folder / "max_link_width", 1, 64);
 }

@@ -28,7 +28,7 @@ constexpr uint64_t kXgmi = 11;          // a link's type; PCIe is 2
 constexpr uint64_t kWeightPerHop = 15;  // of an xGMI link
 constexpr uint64_t kMaxXgmiLinks = 64;
 
-// Types of memory banks on a GPU, whose memory the CPU can see whole or not.
+// The types of memory banks on a GPU: the CPU can see all of the memory, or not.
 constexpr uint64_t kHeapPublic = 1;
 constexpr uint64_t kHeapPrivate = 2;
 
@@ -49,7 +49,7 @@ std::vector<int> numbered(const fs::path& folder) {
   return numbers;
 }
 
-// GPUs' ids and properties may take all of 64 bits.
+// GPUs' ids and properties may take all of 64 bits, which parse_int() does not.
 std::optional<uint64_t> parse_unsigned(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -74,8 +74,8 @@ KfdProperties read_properties(const fs::path& path) {
 
 // The location holds the bus in eight bits, the device in five and the function in three.
 PciAddress pci_of(const KfdProperties& properties) {
-  const unsigned domain = value_of(properties, "domain");
-  const unsigned location = value_of(properties, "location_id");
+  const unsigned domain = find_or(properties, "domain");
+  const unsigned location = find_or(properties, "location_id");
   const unsigned bus = location >> 8 & 0xff;
   const unsigned device = location >> 3 & 0x1f;
   char text[32];
@@ -88,9 +88,9 @@ uint64_t memory_of(const fs::path& node) {
   uint64_t bytes = 0;
   for (const int bank : numbered(node / "mem_banks")) {
     const auto properties = read_properties(node / "mem_banks" / cat(bank) / "properties");
-    const uint64_t heap = value_of(properties, "heap_type");
+    const uint64_t heap = find_or(properties, "heap_type");
     if (is_one_of(heap, kHeapPublic, kHeapPrivate))
-      bytes += value_of(properties, "size_in_bytes");
+      bytes += find_or(properties, "size_in_bytes");
   }
   return bytes;
 }
@@ -98,24 +98,24 @@ uint64_t memory_of(const fs::path& node) {
 // Returns how many xGMI links join two GPUs, none where the way leads over another GPU. Kernels
 // tell the bandwidth of one link and of all together; where they do not, there is one at least.
 int count_links(const KfdProperties& link) {
-  if (value_of(link, "weight") > kWeightPerHop)
+  if (find_or(link, "weight") > kWeightPerHop)
     return 0;
-  const uint64_t one = value_of(link, "min_bandwidth");
-  const uint64_t all = value_of(link, "max_bandwidth");
+  const uint64_t one = find_or(link, "min_bandwidth");
+  const uint64_t all = find_or(link, "max_bandwidth");
   if (one == 0)
     return 1;
   return static_cast<int>(std::clamp<uint64_t>(all / one, 1, kMaxXgmiLinks));
 }
 
-// Only xGMI links are counted; a PCIe link joins a GPU with a CPU.
+// Returns all links of the node; only xGMI links are counted, as a PCIe link leads to a CPU.
 std::vector<KfdLink> links_of(const fs::path& node) {
   std::vector<KfdLink> links;
   for (const int number : numbered(node / "io_links")) {
     const auto link = read_properties(node / "io_links" / cat(number) / "properties");
     if (!link.contains("node_to"))
       continue;
-    const bool xgmi = value_of(link, "type") == kXgmi;
-    links.push_back({.to_node = static_cast<int>(value_of(link, "node_to")),
+    const bool xgmi = find_or(link, "type") == kXgmi;
+    links.push_back({.to_node = static_cast<int>(find_or(link, "node_to")),
                      .xgmi = xgmi,
                      .count = xgmi ? count_links(link) : 0});
   }
@@ -123,10 +123,6 @@ std::vector<KfdLink> links_of(const fs::path& node) {
 }
 
 }  // namespace
-
-uint64_t value_of(const KfdProperties& properties, const char* name) {
-  return find_or(properties, name);
-}
 
 // The folder of nodes is there as soon as the driver is loaded.
 bool has_kfd(const std::string& sysroot) {
@@ -138,14 +134,14 @@ std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {
   std::vector<KfdGpu> gpus;
   for (const int number : numbered(nodes_folder(sysroot))) {
     const fs::path node = nodes_folder(sysroot) / cat(number);
-    // 0 is a CPU; a container that may not use a GPU cannot read its files, and ROCm leaves it out
-    // too.
+    // 0 is a CPU. A container that may not use a GPU cannot read its files, and ROCm leaves such a
+    // GPU out too.
     const auto gpu_id = parse_unsigned(read_line(node / "gpu_id"));
     if (!gpu_id || *gpu_id == 0)
       continue;
     KfdGpu gpu{
         .node = number, .gpu_id = *gpu_id, .properties = read_properties(node / "properties")};
-    if (value_of(gpu.properties, "simd_count") == 0)
+    if (find_or(gpu.properties, "simd_count") == 0)
       continue;
     gpu.pci = pci_of(gpu.properties);
     gpu.memory_bytes = memory_of(node);

@@ -11,12 +11,12 @@
 
 namespace muster {
 
-using KfdProperties = std::map<std::string, uint64_t>;
+using KfdProperties = std::map<std::string, uint64_t>;  // by name
 
 struct KfdLink {
   int to_node = 0;
   bool xgmi = false;
-  int count = 0;  // of xGMI links; 0: the GPUs are not neighbours
+  int count = 0;  // of xGMI links; 0: none joins the two directly
 };
 
 struct KfdGpu {
@@ -30,9 +30,6 @@ struct KfdGpu {
 
 // Whether the driver is loaded.
 bool has_kfd(const std::string& sysroot);
-
-// A property of a node; 0 when it has none of this name.
-uint64_t value_of(const KfdProperties& properties, const char* name);
 
 // The GPUs that this process may see, in the order of their nodes.
 std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links);
