@@ -24,7 +24,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // Longer texts are cut; the JSON has them whole.
-constexpr size_t kShownName = 120;
+constexpr size_t kShownName = 120;  // characters
 constexpr size_t kShownValue = 200;
 constexpr size_t kShownParent = 24;
 
@@ -64,7 +64,7 @@ std::string shown_metric(const std::optional<CheckpointMetric>& metric) {
   return cat(shown_text(metric->name, kShownName), " ", value);
 }
 
-// Adds how far the training had come.
+// Adds rows that tell how far the training had come.
 void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
   const auto& position = manifest.position;
   rows.push_back({"step", cat(position.step)});
@@ -80,11 +80,10 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
   const std::string within = position.batch > 0 ? cat("batch ", position.batch)
                                                 : cat(position.epoch_samples, " samples of it");
   rows.push_back({"epoch", cat(position.epoch, ", ", within)});
-  const std::string of =
-      position.dataset_size > 0 ? cat(", data set of ", position.dataset_size) : "";
-  // The size of the data set belongs to the samples, which may have passed it several times.
+  // The samples seen may have passed the data set several times.
+  const std::string size = framed(", data set of ", text_of_count(position.dataset_size));
   if (position.samples_seen > 0)
-    rows.push_back({"samples seen", cat(position.samples_seen, of)});
+    rows.push_back({"samples seen", cat(position.samples_seen, size)});
 }
 
 // The table has what a checkpoint tells about itself: how far the training had come, its model, its
@@ -100,7 +99,7 @@ std::string facts_text(const CheckpointView& view, const std::vector<ShownTensor
                         plural(model->source.tensors().size(), "tensor"),
                         ", buffers included")});
   }
-  // A file alone does not tell what optimizer trained it.
+  // A file without a manifest does not tell which optimizer trained it.
   const std::string optimizer = view.has_manifest ? optimizer_kinds(view) : "";
   if (!optimizer.empty())
     rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
@@ -195,10 +194,6 @@ ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
           {"value", or_null<ordered_json>(metric->value)}};
 }
 
-std::string told_number(const std::optional<int64_t>& number) {
-  return text_of(number, "-");
-}
-
 }  // namespace
 
 // The caller has put the checkpoints in order, the last saved first.
@@ -218,8 +213,8 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
                     shown_time(row.written_seconds),
                     format_bytes(row.bytes),
                     text_of_count(row.world_size, "-"),
-                    told_number(row.epoch),
-                    told_number(row.samples_seen),
+                    text_of(row.epoch, "-"),
+                    text_of(row.samples_seen, "-"),
                     cat(branch, best, shown_state(row.problem))});
     if (has_metric)
       rows.back().insert(rows.back().end() - 1, shown_metric(row.metric));
@@ -265,10 +260,11 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
 }
 
 std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
-  std::string text = cat(facts_text(view, shown), "\n", files_text(view));
-  text += sum_of<std::string>(
-      shown, [&](const auto& tensors) { return cat("\n", tensors_text(tensors)); });
-  return text;
+  return cat(facts_text(view, shown),
+             "\n",
+             files_text(view),
+             sum_of<std::string>(
+                 shown, [](const auto& tensors) { return cat("\n", tensors_text(tensors)); }));
 }
 
 // A file without a manifest has no position, and the document none of those members.
