@@ -4,7 +4,6 @@
 
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -122,8 +121,8 @@ WireJson wire_of(const RemoteBegin& begin) {
           {"visibility", to_string(begin.visibility)}};
 }
 
-// The run's folder is made on the host, whose working folder may be another one: its path is
-// absolute.
+// The run's folder is made on the host, whose working folder may be another one, so its path must
+// be absolute.
 RemoteMessage begin_from(JsonObject& json) {
   RemoteBegin begin;
   begin.run_id = bytes_at(json, "run_id");
@@ -134,10 +133,10 @@ RemoteMessage begin_from(JsonObject& json) {
   begin.lease = json.boolean_or("lease", true);
   begin.visibility = parse_visibility(json.text_or("visibility", "job"));
   // Every process that is marked so is ended: an empty mark would be anybody's.
-  if (std::ranges::find(begin.earlier, "") != begin.earlier.end())
-    json.fail("earlier", "marks", "an empty one");
-  if (begin.mark.empty() || !begin.run_dir.starts_with('/'))
-    json.fail("run_dir", "a mark and an absolute folder", cat("'", printable(begin.run_dir), "'"));
+  if (begin.mark.empty() || contains(begin.earlier, ""))
+    json.fail("mark", "marks of this run and of earlier ones", "an empty one");
+  if (!begin.run_dir.starts_with('/'))
+    json.fail("run_dir", "an absolute folder", cat("'", printable(begin.run_dir), "'"));
   return begin;
 }
 
@@ -204,7 +203,7 @@ RemoteMessage signal_from(JsonObject& json) {
   return RemoteSignal{.signal = signal};
 }
 
-// A message of its own, and a part of the inventory.
+// What other jobs hold is a message of its own, and a part of the inventory.
 WireJson held_fields(const RemoteHeld& held) {
   return {{"gpu", text_of_bytes(held.gpu)}, {"units", held.units}, {"by", text_of_bytes(held.by)}};
 }
@@ -245,6 +244,10 @@ WireJson wire_of(const RemoteHeld& held) {
   return json;
 }
 
+RemoteMessage held_from(JsonObject& json) {
+  return held_of(json);
+}
+
 WireJson wire_of(const RemoteMemory& memory) {
   return {{kKindKey, "memory"}, {"gpu", text_of_bytes(memory.gpu)}, {"bytes", memory.bytes}};
 }
@@ -253,10 +256,6 @@ RemoteMessage memory_from(JsonObject& json) {
   RemoteMemory memory{.gpu = bytes_at(json, "gpu")};
   memory.bytes = json.size_or("bytes", 0);
   return memory;
-}
-
-RemoteMessage held_from(JsonObject& json) {
-  return held_of(json);
 }
 
 WireJson wire_of(const RemoteOutput& output) {
