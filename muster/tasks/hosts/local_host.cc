@@ -1,7 +1,7 @@
 // An order goes through three maps: its leases are in leases_ once it was reserved, in running_
 // while it runs, and in kept_ when the task has ended but something that it started may still use
-// its GPUs. What of a GPU is not to be had, told by tell_held, is the sum of what other jobs hold
-// and what is kept.
+// its GPUs. tell_held tells what of a GPU is not to be had: the sum of what other jobs hold and
+// what is kept.
 #include "muster/tasks/hosts/local_host.h"
 
 #include <fcntl.h>
@@ -12,6 +12,9 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/shortage.h"
 #include "muster/base/strings.h"
@@ -36,7 +39,7 @@ LocalHost::LocalHost(const DevicePool& pool, LocalHostOptions options)
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}
 
-// False when another job was faster.
+// Returns false when another job was faster.
 bool LocalHost::reserve(const StartOrder& order) {
   auto leases = foreign_.take(*order.where, *order.task);
   if (!leases)
@@ -117,7 +120,7 @@ void LocalHost::take_back(const PoolExit& exit) {
   if (exit.alive.empty())
     return end_leases(had);
   std::vector<std::string> processes = exit.survivors;
-  processes.insert(processes.end(), exit.unclear.begin(), exit.unclear.end());
+  append_all(processes, exit.unclear);
   const std::string by = cat("held by ",
                              join(processes, ", "),
                              ", which ",
@@ -159,16 +162,15 @@ void LocalHost::on_held(int gpu, int units, const std::string& by) {
 void LocalHost::tell_held(int gpu) const {
   int units = 0;
   std::vector<std::string> by;
-  const auto foreign = foreign_units_.find(gpu);
-  if (foreign != foreign_units_.end() && foreign->second.units > 0) {
-    units += foreign->second.units;
-    by.push_back(foreign->second.by);
+  if (const Foreign foreign = find_or(foreign_units_, gpu); foreign.units > 0) {
+    units += foreign.units;
+    by.push_back(foreign.by);
   }
   for (const Kept& kept : kept_) {
-    if (std::ranges::find(kept.had.gpus, gpu) == kept.had.gpus.end())
-      continue;
-    units += kept.had.units;
-    by.push_back(kept.by);
+    if (contains(kept.had.gpus, gpu)) {
+      units += kept.had.units;
+      by.push_back(kept.by);
+    }
   }
   if (options_.on_held)
     options_.on_held(gpu, std::min(units, kWholeGpu), join(by, " and "));

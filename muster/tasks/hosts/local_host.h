@@ -22,10 +22,10 @@ namespace muster {
 struct LocalHostOptions {
   TaskRunFacts facts = {};
   std::string run_id = {};
-  int host = 0;                                  // which of the pool is this machine; -1: none
-  ForeignLeases::Tell on_held = {};              // what other jobs have of its GPUs
-  MemoryWatch::Tell on_memory = {};              // and other programs of their memory
-  std::function<void(int signal)> on_pass = {};  // a signal that is only passed on, before it is
+  int host = 0;                                  // which host of the pool it is; -1: none
+  ForeignLeases::Tell on_held = {};              // told what other jobs have of its GPUs
+  MemoryWatch::Tell on_memory = {};              // told what other programs use of their memory
+  std::function<void(int signal)> on_pass = {};  // called before a signal is passed on
   // Whether a child of this process is none of its tasks.
   std::function<bool(pid_t pid)> is_foreign = {};
 };
