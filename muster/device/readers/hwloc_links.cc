@@ -19,9 +19,9 @@ namespace muster {
 namespace {
 
 constexpr int kMaxObjects = 2 * kMaxHostDevices;
+constexpr double kMaxLinks = 1024;  // between two GPUs
 
-// Returns the words in all children called `name`.
-// hwloc breaks long lists over several elements.
+// Returns the words in all children called `name`: hwloc breaks long lists over several elements.
 std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) {
   std::vector<std::string_view> words;
   for (const pugi::xml_node child : matrix.children(name)) {
@@ -52,6 +52,38 @@ std::vector<int64_t> numbers_in(const XmlFile& file,
   return numbers;
 }
 
+// Unidirectional bandwidths in MB/s, by pairs of objects' gp_index.
+struct BandwidthMatrix {
+  std::vector<int64_t> objects = {};
+  std::vector<bool> may_be_switch =
+      {};  // a processor that GPUs have links to (POWER) passes nothing on
+  std::vector<int64_t> values = {};  // row by row
+};
+
+// Reads the first matrix whose name is `name` ("NVLinkBandwidth"), as hwloc writes one of each;
+// empty when there is none.
+BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
+  BandwidthMatrix result;
+  const pugi::xml_node matrix = file.root().find_child([&](pugi::xml_node node) {
+    return std::string_view(node.name()).starts_with("distances2") &&
+           name == node.attribute("name").value();
+  });
+  if (!matrix)
+    return result;
+  const size_t size = file.integer(matrix, "nbobjs", 1, kMaxObjects).value_or(1);
+  result.objects = numbers_in(file, matrix, "indexes", size);
+  result.may_be_switch = mapped(words_in(matrix, "indexes"), [](std::string_view word) {
+    return !word.starts_with("Package:");
+  });
+  result.values = numbers_in(file, matrix, "u64values", size * size);
+  if (result.objects.size() != size || result.values.size() != size * size) {
+    file.fail(matrix,
+              cat(size, " indexes and ", size * size, " values"),
+              cat(result.objects.size(), " and ", result.values.size()));
+  }
+  return result;
+}
+
 // Bandwidths between GPUs by their positions, straight and through switches.
 class Bandwidths {
  public:
@@ -72,7 +104,7 @@ class Bandwidths {
     }
     for (size_t i = 0; i < gpus.size(); ++i) {
       if (rows_[i] != kNone)
-        through_[i] = sum_to(is_switch, rows_[i]);
+        through_[i] = sum_to_switches(is_switch, rows_[i]);
     }
   }
 
@@ -93,7 +125,7 @@ class Bandwidths {
     return static_cast<double>(matrix_.values[row * matrix_.objects.size() + column]);
   }
 
-  double sum_to(const std::vector<bool>& is_switch, size_t row) const {
+  double sum_to_switches(const std::vector<bool>& is_switch, size_t row) const {
     double sum = 0;
     for (size_t column = 0; column < is_switch.size(); ++column) {
       if (is_switch[column])
@@ -107,19 +139,20 @@ class Bandwidths {
   std::vector<double> through_;  // of each GPU: to all switches
 };
 
-// Sets the link of every pair that the matrix joins.
-void apply(LinkMatrix& links,
-           const std::vector<HwlocDevice>& gpus,
-           const BandwidthMatrix& matrix,
-           LinkKind kind) {
+// Sets the link of every pair that the matrix joins. Its bandwidths are in MB/s, those of one link
+// in GB/s.
+void set_links(LinkMatrix& links,
+               const std::vector<HwlocDevice>& gpus,
+               const BandwidthMatrix& matrix,
+               LinkKind kind) {
   const Bandwidths bandwidths(matrix, gpus);
   for (size_t i = 0; i < gpus.size(); ++i) {
     for (size_t j = 0; j < gpus.size(); ++j) {
-      const double mbps = i == j ? 0 : bandwidths.between(i, j);
-      if (mbps <= 0)
+      const double all = i == j ? 0 : bandwidths.between(i, j);
+      if (all <= 0)
         continue;
       const double one = 1000 * link_bandwidth(gpus[i].gpu, gpus[j].gpu, {kind, 1});
-      const double count = std::clamp(std::round(mbps / one), 1.0, 1024.0);
+      const double count = std::clamp(std::round(all / one), 1.0, kMaxLinks);
       links[i][j] = {kind, static_cast<int>(count)};
     }
   }
@@ -127,41 +160,14 @@ void apply(LinkMatrix& links,
 
 }  // namespace
 
-// The first matrix of the name counts; hwloc writes one of each kind.
-BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
-  BandwidthMatrix result;
-  for (const pugi::xml_node matrix : file.root().children()) {
-    const std::string_view kind = matrix.name();
-    if (!kind.starts_with("distances2") || name != matrix.attribute("name").value())
-      continue;
-    const size_t size = file.integer(matrix, "nbobjs", 1, kMaxObjects).value_or(1);
-    result.objects = numbers_in(file, matrix, "indexes", size);
-    for (const std::string_view word : words_in(matrix, "indexes")) {
-      result.may_be_switch.push_back(!word.starts_with("Package:"));
-    }
-    result.values = numbers_in(file, matrix, "u64values", size * size);
-    if (result.objects.size() != size || result.values.size() != size * size) {
-      file.fail(matrix,
-                cat(size, " indexes and ", size * size, " values"),
-                cat(result.objects.size(), " and ", result.values.size()));
-    }
-    return result;
-  }
-  return result;
-}
-
-// A bandwidth goes before the way over PCI, which every pair of GPUs has.
+// A bandwidth counts before the way over PCI, which every pair of GPUs has.
 LinkMatrix hwloc_gpu_links(const XmlFile& file,
                            const DeviceTree& tree,
                            const std::vector<HwlocDevice>& gpus) {
   const auto places = mapped(gpus, &HwlocDevice::place);
   LinkMatrix links = tree.links(places, places);
-  const BandwidthMatrix nvlink = read_bandwidths(file, "NVLinkBandwidth");
-  if (!nvlink.empty())
-    apply(links, gpus, nvlink, LinkKind::nvlink);
-  const BandwidthMatrix xgmi = read_bandwidths(file, "XGMIBandwidth");
-  if (!xgmi.empty())
-    apply(links, gpus, xgmi, LinkKind::xgmi);
+  set_links(links, gpus, read_bandwidths(file, "NVLinkBandwidth"), LinkKind::nvlink);
+  set_links(links, gpus, read_bandwidths(file, "XGMIBandwidth"), LinkKind::xgmi);
   return links;
 }
 
