@@ -31,11 +31,11 @@ constexpr int kMaxNics = 64;
 constexpr int kMaxCores = 4096;
 constexpr int kMaxHosts = 100'000;
 constexpr int kMaxLinkCount = 1024;
-constexpr uint64_t kMaxParts = 16'000'000;  // links and cores; a host counts as 100, a GPU as 20
-constexpr size_t kMaxFleetLine = 1 << 16;
-constexpr int64_t kMaxFleetMarks = 2'000'000;
-constexpr size_t kMaxDots = 8;
-constexpr size_t kMaxFleetName = 200;
+constexpr uint64_t kMaxParts = 16'000'000;     // links and cores; a host counts as 100, a GPU as 20
+constexpr size_t kMaxFleetLine = 1 << 16;      // bytes
+constexpr int64_t kMaxFleetMarks = 2'000'000;  // of each character that ends a line or a value
+constexpr size_t kMaxDots = 8;                 // of the keys in a line
+constexpr size_t kMaxFleetName = 200;          // bytes
 
 std::string model_names() {
   return join(mapped(gpu_models(), &GpuModel::name), ", ");
@@ -82,7 +82,7 @@ class FleetReader {
                     ")"));
   }
 
-  // The value as what it should be.
+  // The value as a T. Throws where it is another kind of value.
   template <class T>
   const T& value_as(const toml::node& value, const std::string& expected) const {
     if (const T* const typed = value.as<T>())
@@ -198,7 +198,7 @@ class FleetReader {
     if (from)
       known = {"name", "from", "count", "cpu_slots"};
     for (const auto& [key, value] : entry) {
-      if (std::ranges::find(known, key.str()) != known.end())
+      if (contains(known, key.str()))
         continue;
       fail(key.source().begin,
            cat("a key of ", join(known, ", "), from ? " (beside from)" : ""),
@@ -206,7 +206,7 @@ class FleetReader {
     }
   }
 
-  // Text is the only kind of value that has no range, so it is only checked for being there.
+  // Returns the text of a key that the entry must have.
   std::string text(const toml::table& entry, const char* key) const {
     const toml::node* const value = entry.get(key);
     if (value == nullptr)
@@ -240,7 +240,7 @@ class FleetReader {
     return name;
   }
 
-  // There is one core at least for each NUMA node.
+  // Reads an entry that describes a machine, which has one core at least for each NUMA node.
   FleetHost described(const toml::table& entry) const {
     FleetHost host;
     if (entry.contains("gpus"))
