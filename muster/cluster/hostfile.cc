@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/route.h"
@@ -26,15 +27,27 @@ namespace muster {
 
 namespace {
 
-// Throws the error about `got`, in the words of where the text comes from. `rule`: what was
-// expected instead; empty: a host.
-using Refuse = std::function<void(const std::string& got, const std::string& rule)>;
+// Throws the error about a text, in the words of where the text comes from.
+class Refuse {
+ public:
+  using Words = std::function<std::string(const std::string& got, const std::string& rule)>;
+
+  explicit Refuse(Words words) : words_(std::move(words)) {}
+
+  // `rule`: what was expected instead; empty: a host.
+  [[noreturn]] void operator()(std::string_view got, const std::string& rule = "") const {
+    throw Error(ErrorCode::invalid_argument, words_(std::string(got), rule));
+  }
+
+ private:
+  Words words_;
+};
 
 int parse_slots(std::string_view text, const Refuse& refuse) {
   const auto value = parse_int(text);
   if (!value || *value < 1 || *value > kMostRanksOfHost)
-    refuse(std::string(text), cat("a number of ranks from 1 to ", kMostRanksOfHost));
-  return static_cast<int>(value.value_or(1));
+    refuse(text, cat("a number of ranks from 1 to ", kMostRanksOfHost));
+  return static_cast<int>(*value);
 }
 
 // The resolver takes "2" for 0.0.0.2, "1.5" for 1.0.0.5 and "010.0.0.1" for 8.0.0.1.
@@ -47,17 +60,14 @@ void check_whole_address(const std::string& name, const Refuse& refuse) {
   refuse(name, cat("a name or a whole address ('", name, "' would mean ", meant, ")"));
 }
 
-// No host's name is longer, its user's before it.
-constexpr size_t kLongestName = 512;
-
 // A name becomes an argument of ssh, so it must not look like an option.
 void check_name(const std::string& name, const Refuse& refuse) {
-  constexpr std::string_view kMarks = ".-_@:%";
-  const bool plain = std::ranges::all_of(name, [&](unsigned char c) {
-    return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
+  constexpr size_t kMaxBytes = 512;  // no host's name is longer, with its user's before it
+  const bool plain = std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || is_one_of(c, '.', '-', '_', '@', ':', '%');
   });
-  if (name.empty() || name[0] == '-' || !plain || name.size() > kLongestName)
-    refuse(name, "");
+  if (name.empty() || name[0] == '-' || !plain || name.size() > kMaxBytes)
+    refuse(name);
   check_whole_address(name, refuse);
 }
 
@@ -65,12 +75,12 @@ void check_name(const std::string& name, const Refuse& refuse) {
 HostSpec parse_bracketed(std::string_view text, const Refuse& refuse) {
   const size_t close = text.find(']');
   if (close == std::string_view::npos)
-    refuse(std::string(text), "");
+    refuse(text);
   HostSpec host{.name = std::string(text.substr(1, close - 1))};
   const std::string_view rest = text.substr(close + 1);
   const bool is_well_formed = rest.empty() || rest.starts_with(':');
   if (!is_ipv6_address(host.name) || !is_well_formed)
-    refuse(std::string(text), "");
+    refuse(text);
   if (!rest.empty())
     host.nproc = parse_slots(rest.substr(1), refuse);
   return host;
@@ -102,24 +112,22 @@ HostSpec parse_host_spec(std::string_view text, const Refuse& refuse) {
   return host;
 }
 
-constexpr const char* kBlanks = " \t";
-
-// The text up to the first blank, which is taken off `rest`.
+// Takes the text up to the first blank off `rest`.
 std::string_view take_field(std::string_view& rest) {
-  const std::string_view field = rest.substr(0, rest.find_first_of(kBlanks));
+  const std::string_view field = rest.substr(0, rest.find_first_of(" \t"));
   rest = trim(rest.substr(field.size()));
   return field;
 }
 
-// Refuses fewer of them at most than there are; 0 means no limit, as for mpirun. `field`: empty
-// where the line says nothing of it.
+// Refuses a `field` "max_slots=2" where the host has more slots; 0 means no limit, as for mpirun.
+// The field is empty where the line has none.
 void check_max_slots(const HostSpec& host, std::string_view field, const Refuse& refuse) {
   if (field.empty())
     return;
   const auto most = parse_count(field.substr(field.find('=') + 1));
   if (!most)
-    refuse(std::string(field), "a number of slots at most, or 0 for no limit");
-  if (most.value_or(0) > 0 && host.nproc.value_or(0) > *most)
+    refuse(field, "a number of slots at most, or 0 for no limit");
+  if (*most > 0 && host.nproc.value_or(0) > *most)
     refuse(cat("slots=", *host.nproc, " ", field), "no more slots than max_slots");
 }
 
@@ -131,13 +139,13 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
     const std::string_view field = take_field(line);
     if (field.starts_with("slots=")) {
       if (host.nproc)
-        refuse(cat(host.name, " with ", *host.nproc, " and ", field), "");
+        refuse(cat(host.name, " with ", *host.nproc, " and ", field));
       host.nproc = parse_slots(field.substr(6), refuse);
     } else if (max_slots.empty() &&
                (field.starts_with("max_slots=") || field.starts_with("max-slots="))) {
       max_slots = field;
     } else {
-      refuse(std::string(field), "");
+      refuse(field);
     }
   }
   check_max_slots(host, max_slots, refuse);
@@ -148,17 +156,16 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
 
 // Each host may stand there once: a list is written by hand, and short.
 std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag) {
-  const Refuse refuse = [&](const std::string& got, const std::string& rule) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(flag,
-                    ": expected ",
-                    text_or(rule, "names with numbers of ranks as in a:4,b:8"),
-                    ", got '",
-                    shown_text(got),
-                    "' in '",
-                    shown_text(text),
-                    "'"));
-  };
+  const Refuse refuse([&](const std::string& got, const std::string& rule) {
+    return cat(flag,
+               ": expected ",
+               text_or(rule, "names with numbers of ranks as in a:4,b:8"),
+               ", got '",
+               shown_text(got),
+               "' in '",
+               shown_text(text),
+               "'");
+  });
   std::vector<HostSpec> hosts;
   std::unordered_set<std::string> names;
   for (const std::string& piece : split(text, ',')) {
@@ -176,19 +183,18 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
   std::vector<HostSpec> hosts;
   std::unordered_map<std::string, size_t> places;  // in hosts, by name
   int line_number = 0;
+  const Refuse refuse([&](const std::string& got, const std::string& rule) {
+    return cat(printable(path),
+               ":",
+               line_number,
+               ": expected ",
+               text_or(rule, "a host as in 'a slots=4' or 'a:4'"),
+               ", got '",
+               shown_text(got),
+               "'");
+  });
   for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
     ++line_number;
-    const Refuse refuse = [&](const std::string& got, const std::string& rule) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat(printable(path),
-                      ":",
-                      line_number,
-                      ": expected ",
-                      text_or(rule, "a host as in 'a slots=4' or 'a:4'"),
-                      ", got '",
-                      shown_text(got),
-                      "'"));
-    };
     const std::string_view rest = trim(std::string_view(line).substr(0, line.find('#')));
     if (rest.empty())
       continue;

@@ -16,8 +16,8 @@ struct HostSpec {
 // "a:4,b:8,c", "[fe80::1]:4". Throws: invalid_argument naming `flag`.
 std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag);
 
-// A host a line, as mpirun, MPICH and DeepSpeed have them: "a slots=4", "a:4", "a"; # begins a
-// comment. A host that comes again adds its slots. Throws: io; invalid_argument naming file and
+// Each line is a host, as mpirun, MPICH and DeepSpeed have them: "a slots=4", "a:4", "a"; # begins
+// a comment. A host that comes again adds its slots. Throws: io; invalid_argument naming file and
 // line.
 std::vector<HostSpec> read_hostfile(const std::string& path);
 std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string& path);
