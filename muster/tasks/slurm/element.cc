@@ -17,6 +17,7 @@
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
@@ -133,7 +134,7 @@ std::string what_is_here(const DevicePool& pool, const TaskNeed& need) {
   return cat(plural(gpus.size(), "GPU"), gpus.empty() ? "" : cat(" (", join(gpus, ", "), ")"));
 }
 
-// Finds where the task runs. Slurm gives whole GPUs, and counts the CPUs.
+// Finds where the task runs. Throws: unavailable where nothing fits.
 Allocation place_of(const Task& task, const DevicePool& pool) {
   const TaskNeed& need = task.needs.front();
   if (auto where = pool.find(need))
@@ -150,7 +151,8 @@ Allocation place_of(const Task& task, const DevicePool& pool) {
                   "; name a model or a partition that has it (--sbatch)"));
 }
 
-// The program as a run of tasks would start it on what Slurm has given.
+// The program as a run of tasks would start it on what Slurm has given: whole GPUs, and CPUs that
+// Slurm counts.
 ElementProgram program_as_placed(const SlurmElement& element, const std::string& folder) {
   Task task{.name = element.name,
             .argv = element.argv,
@@ -200,24 +202,27 @@ void exec_element(const std::string& path, int index) {
     folder = task_folder_of(element.run_dir, element.name, index);
     make_task_folder(folder);
   }
-  const ElementProgram given =
+  const ElementProgram program =
       element.need ? program_as_placed(element, folder) : program_as_given(element, folder);
-  Environment environment = given.environment;
   if (!element.directory.empty() && ::chdir(element.directory.c_str()) != 0)
     fail_errno(
         cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)),
         errno);
-  const std::string program = find_program(given.argv[0], environment["PATH"]);
-  const auto settings = mapped(
-      environment, [](const auto& variable) { return cat(variable.first, "=", variable.second); });
-  const std::vector<char*> argv = pointers_to(given.argv);
+  const std::string path_of_program =
+      find_program(program.argv[0], find_or(program.environment, "PATH"));
+  const auto settings = mapped(program.environment, [](const auto& variable) {
+    return cat(variable.first, "=", variable.second);
+  });
+  const std::vector<char*> argv = pointers_to(program.argv);
   const std::vector<char*> envp = pointers_to(settings);
   for (const int signal : {SIGINT, SIGQUIT})
     ::signal(signal, SIG_DFL);  // a script's shell ignores them
-  ::execve(program.c_str(), argv.data(), envp.data());
-  throw SpawnError(
-      126,
-      cat("cannot execute ", printable(program), ": ", std::generic_category().message(errno)));
+  ::execve(path_of_program.c_str(), argv.data(), envp.data());
+  throw SpawnError(126,
+                   cat("cannot execute ",
+                       printable(path_of_program),
+                       ": ",
+                       std::generic_category().message(errno)));
 }
 
 }  // namespace muster
