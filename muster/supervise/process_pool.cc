@@ -1,8 +1,7 @@
-// How it works: a member's death is seen through its pidfd, and it is reported (settle) only when
-// nothing is left of what it started. Leftovers become children of this process, the subreaper; who
-// has started one is read from its process group, from its environment, or else guessed from its
-// age and from the files that it has open. While a leftover may belong to a member that still runs,
-// it is let be.
+// A member's death is seen through its pidfd, and it is reported (settle) only when nothing is left
+// of what it started. Leftovers become children of this process, the subreaper. Who has started one
+// is read from its process group or its environment, or else guessed from its age and from the
+// files that it has open. While a leftover may belong to a member that still runs, it is let be.
 #include "muster/supervise/process_pool.h"
 
 #include <sys/wait.h>
@@ -49,7 +48,7 @@ bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& ot
   return std::ranges::any_of(some, [&](const FileId& file) { return others.contains(file); });
 }
 
-// It asks by waitid, which keeps the zombie.
+// Asks by waitid with WNOWAIT, which leaves the zombie.
 bool is_zombie(pid_t pid) {
   siginfo_t info = {};
   return ::waitid(P_PID, pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid == pid;
@@ -115,6 +114,10 @@ void ProcessPool::on_death(Member& member) {
   if (!member.kill_at || member.killing)
     member.kill_at = exit.at + options_.ask_leftovers;
   member.killing = false;
+  note_ended(member);
+}
+
+void ProcessPool::note_ended(Member& member) {
   member.has_ended = true;
   ending_.erase(member.id);
   ended_.push_back(member.id);
@@ -181,9 +184,7 @@ void ProcessPool::note_unkillable(Member& member, Clock::time_point now) {
   member.end.exit = {
       .id = member.id, .pid = pid, .signal = SIGKILL, .sent_signal = SIGKILL, .at = now};
   give_up(member, {pid});
-  member.has_ended = true;
-  ending_.erase(member.id);
-  ended_.push_back(member.id);
+  note_ended(member);
 }
 
 std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) {
@@ -304,13 +305,12 @@ ProcessPool::Leftovers ProcessPool::leftovers_of(const Member& member, const Sus
 }
 
 // Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own
-// children to us, so this is done again until there are none. True when it is done. A process that
-// another member may need that still runs is let be.
+// children to us, so this is done again until it returns true: there are none. A process that
+// another member which still runs may need is let be.
 bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point now) {
   const auto [own, unclear] = leftovers_of(member, left);
   if (!own.empty() && now < *member.kill_at + options_.kill_wait) {
-    const bool insists = now >= *member.kill_at;
-    if (insists) {
+    if (now >= *member.kill_at) {
       member.leftovers.kill(own);
       ::kill(-member.child.pid, SIGKILL);
     } else {

@@ -117,6 +117,7 @@ class ProcessPool {
   void take_signals();
   void pass_on(int signal);
   void on_death(Member& member);
+  void note_ended(Member& member);
   void insist(Clock::time_point now);
   void note_unkillable(Member& member, Clock::time_point now);
   std::vector<PoolExit> settle(Clock::time_point now);
