@@ -27,17 +27,12 @@ namespace muster {
 
 namespace {
 
-// The pool's number of the host; nothing: it has none of that name.
-std::optional<int> host_named(const DevicePool& pool, const std::string& name) {
-  return index_with(pool.hosts(), name, &PoolHost::name);
-}
-
 // The devices that a running task has by the journal, as the pool counts them; nothing when they
 // are another machine's.
 std::optional<Allocation> allocation_of(const DevicePool& pool,
                                         const TaskAttempt& attempt,
                                         const TakenShare& taken) {
-  const auto host = host_named(pool, attempt.host);
+  const auto host = index_with(pool.hosts(), attempt.host, &PoolHost::name);
   if (!host)
     return std::nullopt;
   Allocation where{.host = *host,
@@ -69,8 +64,8 @@ std::string place_text(const TaskAttempt& attempt) {
   return cat(describe_devices(attempt), " of ", attempt.host);
 }
 
-// Has the schedule stand where the run does that goes on in the folder. Returns the present there,
-// in the run's seconds.
+// Has the schedule stand where the run stands that goes on in the folder. Returns the present in
+// the run's seconds.
 double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   const JournalState& state = run.before;
   const double now = present_of(state, seconds_since_1970());
@@ -106,7 +101,7 @@ std::string told_before(const TasksRun& run, size_t task) {
   return {};
 }
 
-// The run goes on in another process.
+// Explains the task of a run that goes on in another process.
 std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   const TaskResult& result = run.before.results[task];
   const double now = restore_run(run, schedule);
@@ -123,7 +118,7 @@ std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule
              "\n");
 }
 
-// The run has ended, or has not begun: what would be if it did now.
+// Explains the task of a run that has ended or has not begun, as if it went on or began now.
 std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   std::string text = run.is_new ? "no run yet; if one began now:\n" : "no run goes on there\n";
   const std::string name = printable(run.file.tasks[task].name);
@@ -167,7 +162,7 @@ class HeldGpus {
     leases.look();
   }
 
-  // The server there has said so with its inventory.
+  // The server there has told with its inventory what others hold.
   void count_there(int host, const RemoteHost& connection) {
     for (const RemoteHeld& held : connection.held_before()) {
       if (const auto gpu = schedule_.pool().hosts()[host].find_gpu(held.gpu))
@@ -218,7 +213,7 @@ std::string first_starts_json(const TasksRun& run,
                   {"held", held}});
 }
 
-// How many tasks are in each state before any of the previewed starts.
+// How many tasks are in each state before the starts that are previewed.
 struct StandingBefore {
   size_t done = 0;
   size_t running = 0;
@@ -243,7 +238,7 @@ std::string first_starts_text(const TasksRun& run,
                before.done,
                " of ",
                all,
-               before.done == 1 ? " is" : " are",
+               word_for(before.done, " is", " are"),
                " done: nothing starts\n");
   std::vector<std::vector<std::string>> rows;
   for (const TaskStart& start : starts) {

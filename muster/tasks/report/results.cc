@@ -96,7 +96,7 @@ std::vector<std::string> csv_facts(const TaskResult& result) {
   return cells;
 }
 
-// `name`, or with a prefix what is taken already.
+// Takes `name` as a title, or with as many prefixes as make one that is not taken yet.
 std::string column_title(const std::string& prefix,
                          const std::string& name,
                          std::set<std::string>& taken) {
@@ -106,15 +106,15 @@ std::string column_title(const std::string& prefix,
   return title;
 }
 
-// The titles in the order of the cells. Facts keep their names: parameters and fields that have the
-// same get others.
+// The titles in the order of the cells. Facts keep their names; a parameter or field that has one
+// of these gets another.
 std::vector<std::string> csv_titles(const ResultColumns& columns) {
   std::set<std::string> taken = {"name"};
   taken.insert(csv_columns().begin(), csv_columns().end());
   std::vector<std::string> titles = {"name"};
   for (const std::string& name : columns.parameters)
     titles.push_back(column_title("parameter", name, taken));
-  titles.insert(titles.end(), csv_columns().begin(), csv_columns().end());
+  append_all(titles, csv_columns());
   for (const std::string& name : columns.fields)
     titles.push_back(column_title("result", name, taken));
   return titles;
@@ -141,13 +141,13 @@ std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskRe
   append_csv_row(text, csv_titles(columns));
   for (size_t i = 0; i < tasks.size(); ++i) {
     std::vector<std::string> cells = {tasks[i].name};
-    for (const std::string& name : columns.parameters)
-      cells.push_back(parameter(tasks[i], name));
-    const std::vector<std::string> facts = csv_facts(results[i]);
-    cells.insert(cells.end(), facts.begin(), facts.end());
+    append_mapped(cells, columns.parameters, [&](const std::string& name) {
+      return parameter(tasks[i], name);
+    });
+    append_all(cells, csv_facts(results[i]));
     const ResultFields fields = fields_of(results[i].last_json);
-    for (const std::string& name : columns.fields)
-      cells.push_back(field(fields, name));
+    append_mapped(
+        cells, columns.fields, [&](const std::string& name) { return field(fields, name); });
     append_csv_row(text, cells);
   }
   return text;
