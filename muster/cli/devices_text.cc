@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -54,7 +55,7 @@ std::string processes_text(const Gpu& gpu) {
   // A GPU that many processes share would make the table too wide.
   constexpr size_t kMaxShown = 4;
   auto pids = mapped(gpu.processes, [](const auto& process) { return cat(process.pid); });
-  return text_or(join_first(std::move(pids), " ", kMaxShown), "-");
+  return or_dash(join_first(std::move(pids), " ", kMaxShown));
 }
 
 // A GPU that is not leased has "-".
@@ -122,7 +123,7 @@ std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& op
   return format_table(columns, rows);
 }
 
-// The words of the legend.
+// What the legend says of each kind of link.
 constexpr std::pair<LinkKind, const char*> kMeanings[] = {
     {LinkKind::self, "the device itself"},
     {LinkKind::nvlink, "NVLinks, as many as the number says, straight or through switches"},
@@ -165,7 +166,7 @@ std::string link_table(const Host& host) {
   for (size_t i = 0; i < host.gpus.size(); ++i) {
     std::vector<Link> links = host.gpu_links[i];
     if (with_nics)
-      links.insert(links.end(), host.nic_links[i].begin(), host.nic_links[i].end());
+      append_all(links, host.nic_links[i]);
     Row row = {cat("GPU", host.gpus[i].index.value)};
     for (const Link& link : links) {
       row.push_back(to_string(link));
@@ -188,7 +189,8 @@ std::string link_table(const Host& host) {
   return text + legend(kinds) + "\n";
 }
 
-// Such a GPU may have no memory of its own, or tells none.
+// Tells which GPUs NVLink-C2C joins to a CPU. Such a GPU may have no memory of its own, or tell
+// none.
 std::string c2c_text(const Host& host) {
   std::vector<std::string> joined, without_memory;
   for (const Gpu& gpu : host.gpus) {
@@ -211,8 +213,7 @@ std::string c2c_text(const Host& host) {
              "\n");
 }
 
-// Slots are of muster; cores, sockets and NUMA nodes are of the machine, as far as sysfs tells
-// them.
+// Slots are muster's own; cores, sockets and NUMA nodes are the machine's, as far as it tells them.
 std::string cpu_text(const Host& host) {
   std::string text = cat("CPU: ",
                          plural(host.num_cores, "core"),
@@ -227,8 +228,7 @@ std::string cpu_text(const Host& host) {
   for (const CpuCore& core : host.cores) {
     sockets.insert(core.socket);
     num_threads += core.cpus.size();
-    auto& cpus = nodes[core.numa_node];
-    cpus.insert(cpus.end(), core.cpus.begin(), core.cpus.end());
+    append_all(nodes[core.numa_node], core.cpus);
   }
   text += cat("     ",
               plural(host.cores.size(), "physical core"),
