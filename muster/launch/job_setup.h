@@ -1,4 +1,4 @@
-// A job's part on one host needs these before its ranks start: programs that exist, a folder, a
+// What a job's part on one host needs before its ranks start: programs that exist, a folder, a
 // place to meet, leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
@@ -24,8 +24,8 @@ std::string run_folder_of(const LaunchOptions& options);
 // Throws: invalid_argument for what is no folder of this host; empty stands for this one.
 void check_work_dir(const std::string& path);
 
-// Before anything is waited for. Throws: invalid_argument where a start would move or replace what
-// no earlier run has left in the run's folder, or in that of its logs.
+// To be called before anything is waited for. Throws: invalid_argument where a start would move or
+// replace what no earlier run has left in the run's folder, or in that of its logs.
 void check_folders(const LaunchOptions& options);
 
 // The paths of the programs that `options` name, in their order. Throws: SpawnError for the first
@@ -36,7 +36,7 @@ std::vector<std::string> program_paths(const LaunchOptions& options);
 // starts itself meet in muster's own store.
 int watched_port(const LaunchOptions& options, const JobFacts& job);
 
-// Pauses for a moment at each call. False, once two seconds have passed.
+// A function that pauses for a moment at each call, and returns false once two seconds have passed.
 std::function<bool()> brief_patience();
 
 class JobSetup {
@@ -81,9 +81,9 @@ class JobSetup {
   // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
-  // And the run's folder, if this launcher made it and nothing is in it but plan.json and run.json.
-  // Launchers of other hosts may have the folder too: while one has, `wait` is called, and if that
-  // returns false, the folder stays. Blocking.
+  // Removes these, and the run's folder if this launcher made it and nothing is in it but plan.json
+  // and run.json. Launchers of other hosts may have the folder too: while one has, `wait` is
+  // called, and if that returns false, the folder stays. Blocking.
   void remove_unused_folders(const std::function<bool()>& wait = brief_patience()) const;
 
  private:
