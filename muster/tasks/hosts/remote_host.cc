@@ -293,12 +293,11 @@ std::string RemoteHost::how_it_ended() {
   }
   if (errors_.valid() && watches_errors_ != 0)
     read_errors();
-  return last_error_.empty() ? text : cat(text, " (", last_error_, ")");
+  return cat(text, framed(" (", last_error_, ")"));
 }
 
 std::string RemoteHost::how_silent(milliseconds time) const {
-  const std::string said = framed(" (", last_error_, ")");
-  return cat("none in ", format_duration(time), said);
+  return cat("none in ", format_duration(time), framed(" (", last_error_, ")"));
 }
 
 // The host is lost, once. Its tasks' ends are told in the order in which they were started.
@@ -384,13 +383,11 @@ namespace {
 
 std::string why_no_answer(const RemoteHost& host) {
   const std::string got = host.answered() ? host.problem() : host.how_silent(kConnectWithin);
-  const std::string& advice = host.options().advice;
   return cat("host ",
              host.name(),
              ": expected an answer of muster there, got ",
              got,
-             advice.empty() ? "" : "; ",
-             advice);
+             framed("; ", host.options().advice));
 }
 
 // Nothing may be said for a minute otherwise.

@@ -25,10 +25,10 @@ struct RemoteHostOptions {
   std::vector<std::string> argv = {};  // reaches the host and starts the server there
   Environment environment = {};        // of that command
   RemoteHello hello = {};              // its name is the host's
-  std::string advice = {};             // what to look at when that fails
+  std::string advice = {};             // what to look at when no answer comes
 };
 
-// The loop tells the runner by these.
+// What the event loop calls to tell the runner.
 struct RemoteEvents {
   std::function<void(TaskEnd end)> on_end = {};
   std::function<void(int gpu, int units, const std::string& by)> on_held = {};
@@ -56,29 +56,30 @@ class RemoteHost : public TaskHost {
   const std::vector<RemoteHeld>& held_before() const { return held_before_; }  // if the hello asked
   const std::string& problem() const { return problem_; }
 
-  // Whether the server there said itself that it cannot.
+  // Whether the server there said itself that it cannot run tasks.
   enum class Refusal {
     none,
-    unfit,
+    unfit,    // as of another version, or without the folder
     stopped,  // somebody there has stopped it
   };
   Refusal refusal() const { return refusal_; }
 
-  // Instead of a problem, where nothing came in that time: with what the command printed.
+  // Says in place of a problem that nothing came in that time, with what the command printed.
   std::string how_silent(std::chrono::milliseconds time) const;
 
-  // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
+  // Tells the server that the run begins. It is the pool's `host`. The loop must outlive the call
+  // of `close`.
   void begin(const RemoteBegin& run,
              const DevicePool& pool,
              int host,
              EventLoop& loop,
              RemoteEvents events);
 
-  // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is
-  // started.
+  // Whether it has told what other jobs hold of its GPUs, or is lost. Nothing may be started
+  // before.
   bool ready() const { return ready_ || !problem_.empty(); }
 
-  // The server does, where the GPUs are.
+  // The server reserves, where the GPUs are.
   bool reserve(const StartOrder& /*order*/) override { return true; }
   void start(const StartOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override;
@@ -87,10 +88,10 @@ class RemoteHost : public TaskHost {
   // Sends all tasks a signal that is only passed on.
   void signal_all(int signal);
 
-  // Nothing more is asked of it.
+  // To be called when nothing more is asked of it.
   void close();
 
-  // Kills the command; nobody is told of anything any more.
+  // Kills the command. Nobody is told of anything any more.
   void abandon();
 
   // Whether the command has ended. Blocking: at most `patience`.
@@ -147,11 +148,11 @@ class RemoteHost : public TaskHost {
   std::map<int, std::string> held_;        // by the GPU's place
 };
 
-// Starts them all at once and waits until each has told what it has. Blocking: at most a minute.
-// Throws: unavailable naming every host that did not.
+// Starts all at once and waits until each has told what it has. Blocking: at most a minute. Throws:
+// unavailable naming every host that has not.
 std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& hosts);
 
-// Ends them all; null is passed over. Blocking: some seconds at most.
+// Ends all; null is passed over. Blocking: some seconds at most.
 void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts);
 
 }  // namespace muster
