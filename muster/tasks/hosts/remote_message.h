@@ -38,8 +38,8 @@ struct RemoteHello {
   bool gpus = true;
   bool links = false;
   bool cpu_topology = false;
-  bool memory = false;               // tasks ask for memory: what others use of it is to be told
-  bool held = false;                 // what other jobs than run_id hold of its GPUs is asked, too
+  bool memory = false;  // tasks ask for memory: what others use of it is to be told
+  bool held = false;    // what other jobs than run_id hold of its GPUs is asked, too
   std::string run_id = {};
 };
 
