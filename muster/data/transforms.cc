@@ -34,51 +34,50 @@ void check_image_size(const char* what, int64_t height, int64_t width) {
     refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
 }
 
-std::string side_text(int64_t height, int64_t width) {
-  return cat("an image of height ", height, " and width ", width);
+ImageSize size_of(const at::Tensor& image) {
+  return {.height = image.size(1), .width = image.size(2)};
+}
+ImageSize size_of(const EncodedImage& image) {
+  return {.height = image.height(), .width = image.width()};
 }
 
-std::string side_text(const at::Tensor& image) {
-  return side_text(image.size(1), image.size(2));
+std::string size_text(const ImageSize& image) {
+  return cat("an image of height ", image.height, " and width ", image.width);
 }
 
 // The comparisons subtract instead of adding, so that no sum can overflow.
-void check_crop(int64_t image_height, int64_t image_width, const ImagePart& part) {
+void check_crop(const ImageSize& image, const ImagePart& part) {
   check_image_size("crop", part.height, part.width);
-  if (part.top >= 0 && part.left >= 0 && part.height <= image_height && part.width <= image_width &&
-      part.top <= image_height - part.height && part.left <= image_width - part.width)
-    return;
-  refuse_transform("crop",
-                   cat(part.height,
-                       "x",
-                       part.width,
-                       " from (",
-                       part.top,
-                       ", ",
-                       part.left,
-                       ") to lie within the image"),
-                   side_text(image_height, image_width));
+  const bool lies_within = part.top >= 0 && part.left >= 0 &&
+                           part.top <= image.height - part.height &&
+                           part.left <= image.width - part.width;
+  if (!lies_within)
+    refuse_transform("crop",
+                     cat(part.height,
+                         "x",
+                         part.width,
+                         " from (",
+                         part.top,
+                         ", ",
+                         part.left,
+                         ") to lie within the image"),
+                     size_text(image));
 }
 
 // An odd difference puts the middle on half a pixel, which is rounded as in torchvision.
-ImagePart middle_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
-  return {.top = rounded(as_double(image_height - height) / 2),
-          .left = rounded(as_double(image_width - width) / 2),
+ImagePart center_part(const ImageSize& image, int64_t height, int64_t width) {
+  if (height > image.height || width > image.width)
+    refuse_transform(
+        "center_crop", cat("an image of at least ", height, "x", width), size_text(image));
+  return {.top = rounded(as_double(image.height - height) / 2),
+          .left = rounded(as_double(image.width - width) / 2),
           .height = height,
           .width = width};
 }
 
-ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
-  if (height <= image_height && width <= image_width)
-    return middle_part(image_height, image_width, height, width);
-  refuse_transform("center_crop",
-                   cat("an image of at least ", height, "x", width),
-                   side_text(image_height, image_width));
-}
-
-// LibTorch looks at the strides of all dimensions, of the batch's too, before it writes a result
-// whose colours lie beside each other as the image's do. It then need not take them apart. Of
-// floats it gives other values for such a result of one column.
+// LibTorch keeps the colours of a pixel beside each other where the strides of all dimensions, of
+// the batch's too, say so. It then need not take them apart. Floats are left out, since it gives
+// other values for such a result of one column.
 at::Tensor batch_of_one(const at::Tensor& image) {
   const auto one = image.unsqueeze(0);
   if (!is_bytes(image) || !one.is_contiguous(at::MemoryFormat::ChannelsLast) || one.is_contiguous())
@@ -87,13 +86,12 @@ at::Tensor batch_of_one(const at::Tensor& image) {
                         {image.numel(), image.stride(0), image.stride(1), image.stride(2)});
 }
 
-// `what` names the transform.
 void check_deviations(const char* what, const std::vector<double>& deviation) {
   if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
     refuse_transform(what, "deviations above 0", join(deviation, ", "));
 }
 
-// One value a channel, without waiting for the device: a copy from the host would.
+// Fills in one value a channel. A copy from the host would wait for the device.
 at::Tensor channels_on(c10::Device device, const std::vector<double>& values) {
   auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(at::kFloat));
   for (int64_t c = 0; c < std::ssize(values); ++c)
@@ -114,7 +112,7 @@ std::vector<Table> tables_of(const std::vector<float>& mean, const std::vector<f
   return tables;
 }
 
-// Of an image whose three colours lie beside each other: a row is read once.
+// The three colours of a pixel lie beside each other, so a row is read once.
 void normalize_pixels(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
   const int64_t height = image.size(1);
   const int64_t width = image.size(2);
@@ -154,26 +152,25 @@ void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, 
 // The result shares the image's memory: nothing is copied.
 at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   check_image("crop", image);
-  check_crop(
-      image.size(1), image.size(2), {.top = top, .left = left, .height = height, .width = width});
+  check_crop(size_of(image), {.top = top, .left = left, .height = height, .width = width});
   return image.narrow(1, top, height).narrow(2, left, width);
 }
 
 at::Tensor crop(
     const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   const ImagePart part{.top = top, .left = left, .height = height, .width = width};
-  check_crop(image.height(), image.width(), part);
+  check_crop(size_of(image), part);
   return image.decode(part);
 }
 
 at::Tensor center_crop(const at::Tensor& image, int64_t height, int64_t width) {
   check_image("center_crop", image);
-  const auto part = center_part(image.size(1), image.size(2), height, width);
+  const auto part = center_part(size_of(image), height, width);
   return crop(image, part.top, part.left, height, width);
 }
 
 at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width) {
-  const auto part = center_part(image.height(), image.width(), height, width);
+  const auto part = center_part(size_of(image), height, width);
   return crop(image, part.top, part.left, height, width);
 }
 
@@ -189,7 +186,7 @@ at::Tensor random_crop(
   if (rows < 0 || columns < 0)
     refuse_transform("random_crop",
                      cat("an image of at least ", height, "x", width, " with padding ", padding),
-                     side_text(image));
+                     size_text(size_of(image)));
   const int64_t top = rng.integer(rows + 1) - padding;
   const int64_t left = rng.integer(columns + 1) - padding;
   const int64_t from_row = std::max<int64_t>(top, 0);
@@ -213,7 +210,7 @@ at::Tensor resize(const at::Tensor& image,
   check_image("resize", image);
   check_image_size("resize", height, width);
   if (image.numel() == 0)
-    refuse_transform("resize", "an image with pixels", side_text(image));
+    refuse_transform("resize", "an image with pixels", size_text(size_of(image)));
   if (image.size(1) == height && image.size(2) == width)
     return image;
   if (interpolation == Interpolation::nearest)
@@ -292,7 +289,7 @@ NormalizeOnDevice::NormalizeOnDevice(std::vector<double> mean, std::vector<doubl
 void NormalizeOnDevice::move_to(c10::Device device) {
   if (mean_.defined() && mean_.device() == device)
     return;
-  whole_ = at::full({}, 255, at::device(device).dtype(at::kFloat));
+  largest_byte_ = at::full({}, 255, at::device(device).dtype(at::kFloat));
   mean_ = channels_on(device, means_);
   deviation_ = channels_on(device, deviations_);
 }
@@ -308,7 +305,7 @@ at::Tensor NormalizeOnDevice::operator()(const at::Tensor& images) {
   move_to(images.device());
   if (!is_bytes(images))
     return images.sub(mean_).div_(deviation_);
-  return images.to(at::kFloat).div_(whole_).sub_(mean_).div_(deviation_);
+  return images.to(at::kFloat).div_(largest_byte_).sub_(mean_).div_(deviation_);
 }
 
 }  // namespace muster::transform

@@ -128,7 +128,7 @@ class NormalizeOnDevice {
   std::vector<double> means_;
   std::vector<double> deviations_;
   // On the device of the last images: [], [channels, 1, 1] and [channels, 1, 1].
-  at::Tensor whole_, mean_, deviation_;
+  at::Tensor largest_byte_, mean_, deviation_;
 };
 
 }  // namespace muster::transform
