@@ -70,7 +70,7 @@ class SeenOver : public c10d::Work {
   std::once_flag over_;
 };
 
-// Returns nullptr where this work has no future.
+// Returns nullptr for a work that has no future.
 c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
   try {
     return work->getFuture();
@@ -114,8 +114,8 @@ WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
   return own;
 }
 
-// Returns the bytes of each part; throws where there is not one a rank, of one type.
-std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType type) {
+// Returns the bytes of each part. Throws where there is not one a rank, or one of another type.
+std::vector<int64_t> bytes_of_parts(const Tensors& parts, int ranks, at::ScalarType type) {
   if (std::ssize(parts) != ranks) {
     throw Error(ErrorCode::invalid_argument,
                 cat("all_to_all: expected ", ranks, " tensors in and out, got ", parts.size()));
@@ -132,14 +132,6 @@ std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType typ
     found.push_back(part.numel() * part.element_size());
   }
   return found;
-}
-
-// Lists of inputs and of outputs, each made fit for Gloo.
-std::vector<Tensors> lists_in(GlooCall& call, const std::vector<Tensors>& lists) {
-  return mapped(lists, [&](const Tensors& list) { return call.in(list); });
-}
-std::vector<Tensors> lists_out(GlooCall& call, const std::vector<Tensors>& lists) {
-  return mapped(lists, [&](const Tensors& list) { return call.out(list); });
 }
 
 // Throws unless all tensors of the lists have the type of the others.
@@ -193,9 +185,10 @@ shm::MessageFrame frame_of_one(const char* name, const Tensors& tensors, int tag
 
 }  // namespace
 
-// `start`s with a profiler's event around it, from the call to its end.
+// `start`s with a profiler's event around it, from the call to its end. A forked child is refused.
 template <class Start>
 WorkPtr OverGloo::shown(const char* operation, const Tensors& tensors, const Start& start) const {
+  fork_.check(operation);
   if (name_ == "gloo")
     return start();
   const auto end = begin_event(cat(name_, ":", operation), tensors);
@@ -212,7 +205,6 @@ WorkPtr OverGloo::shown(const char* operation, const Tensors& tensors, const Sta
 // Autograd sees nothing of a call: what it copies is no operation of the model's.
 template <class Start>
 WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Start& start) {
-  fork_.check(operation);
   return shown(operation, tensors, [&] {
     const at::NoGradGuard no_grad;
     GlooCall call(operation);
@@ -226,7 +218,7 @@ void OverGloo::setTimeout(std::chrono::milliseconds timeout) {
   ForwardingBackend::setTimeout(countable(timeout));
 }
 
-// `method` reduces the tensors' numbers, with the operation that Gloo has for `options.reduceOp`.
+// `method` reduces the tensors' numbers with the operation that Gloo has for `options.reduceOp`.
 template <class CallOptions>
 WorkPtr OverGloo::reduced(const char* operation,
                           const Tensors& tensors,
@@ -253,23 +245,20 @@ WorkPtr OverGloo::gathered(const char* operation,
   return call(operation, inputs, [&](GlooCall& call) {
     expect_one_type_in(operation, outputs, inputs);
     Tensors from = call.in(inputs);
-    std::vector<Tensors> to = lists_out(call, outputs);
+    std::vector<Tensors> to = mapped(outputs, [&](const Tensors& list) { return call.out(list); });
     return (backend_.get()->*method)(to, from, options);
   });
 }
 
-// Gloo's own takes sparse tensors as they are.
+// Gloo sums sparse tensors itself, as they are.
 WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  if (tensors.size() == 1 && tensors[0].is_sparse()) {
-    fork_.check("all_reduce");
+  if (tensors.size() == 1 && tensors[0].is_sparse())
     return shown(
         "all_reduce", tensors, [&] { return ForwardingBackend::allreduce(tensors, options); });
-  }
   return reduced("all_reduce", tensors, options, &Backend::allreduce);
 }
-// Gloo sums sparse tensors itself. The event has a name of its own, as in PyTorch.
+// The event has a name of its own, as in PyTorch.
 WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  fork_.check("sparse_all_reduce");
   return shown("sparse_all_reduce", tensors, [&] {
     return ForwardingBackend::allreduce_sparse(tensors, options);
   });
@@ -318,18 +307,18 @@ WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
   });
 }
 
-// Gloo's own is an all_reduce too, but inside a Work that neither waits for a time nor knows that
-// it ended.
+// Gloo's own reduce_scatter is an all_reduce too, but its Work keeps no timeout and does not know
+// that it has ended.
 WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
                                  const Tensors& inputs,
                                  const at::Tensor& output,
                                  const c10d::ReduceScatterOptions& options) {
-  c10d::AllreduceOptions of_all;
-  of_all.reduceOp = call.gloo_op({output}, options.reduceOp);
-  of_all.timeout = options.timeout;
-  of_all.asyncOp = options.asyncOp;
+  c10d::AllreduceOptions of_gloo;
+  of_gloo.reduceOp = call.gloo_op({output}, options.reduceOp);
+  of_gloo.timeout = options.timeout;
+  of_gloo.asyncOp = options.asyncOp;
   Tensors numbers{call.numbers_of(inputs, options.reduceOp)};
-  const WorkPtr work = ForwardingBackend::allreduce(numbers, of_all);
+  const WorkPtr work = ForwardingBackend::allreduce(numbers, of_gloo);
   call.copy_part_afterwards(numbers[0], getSize(), getRank(), output);
   return work;
 }
@@ -387,7 +376,7 @@ WorkPtr OverGloo::scatter(Tensors& outputs,
                           const c10d::ScatterOptions& options) {
   return call("scatter", inputs.empty() ? outputs : inputs[0], [&](GlooCall& call) {
     expect_one_type_in("scatter", inputs, outputs);
-    std::vector<Tensors> from = lists_in(call, inputs);
+    std::vector<Tensors> from = mapped(inputs, [&](const Tensors& list) { return call.in(list); });
     Tensors to = call.out(outputs);
     return ForwardingBackend::scatter(to, from, options);
   });
@@ -410,27 +399,25 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
                            Tensors& inputs,
                            const c10d::AllToAllOptions& options) {
   const at::ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
-  auto sent = lengths(inputs, getSize(), type);
-  const auto received = lengths(outputs, getSize(), type);
+  auto sent = bytes_of_parts(inputs, getSize(), type);
+  auto received = bytes_of_parts(outputs, getSize(), type);
   return call("all_to_all", inputs, [&](GlooCall& call) {
     Tensors flat =
         mapped(inputs, [&](const at::Tensor& input) { return as_bytes(plain(input)).view(-1); });
-    at::Tensor out = at::cat(flat);
+    at::Tensor from = at::cat(flat);
     const int64_t length = std::accumulate(received.begin(), received.end(), int64_t{0});
-    at::Tensor in = at::empty({length}, out.options());
-    const auto pieces = in.split_with_sizes(received);
+    at::Tensor to = at::empty({length}, from.options());
+    const auto pieces = to.split_with_sizes(received);
     for (size_t i = 0; i < outputs.size(); ++i)
       call.copy_afterwards(pieces[i].view(type), outputs[i]);
-    auto splits = received;  // Gloo takes them away
-    return ForwardingBackend::alltoall_base(in, out, splits, sent, options);
+    return ForwardingBackend::alltoall_base(to, from, received, sent, options);
   });
 }
 // There is nothing to make fit for Gloo in a barrier.
 WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
-  fork_.check("barrier");
   return shown("barrier", {}, [&] { return ForwardingBackend::barrier(options); });
 }
-// Its time is made countable as that of all others is.
+// Its timeout is made countable, as all others are.
 void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   fork_.check("monitored_barrier");
   c10d::BarrierOptions countable_options = options;

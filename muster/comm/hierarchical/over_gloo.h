@@ -89,7 +89,7 @@ class OverGloo : public ForwardingBackend {
  private:
   // `start` gives Gloo what the GlooCall makes of its tensors.
   template <class Start>
-  WorkPtr call(const char* operation, const Tensors& shown, const Start& start);
+  WorkPtr call(const char* operation, const Tensors& tensors, const Start& start);
   template <class Start>
   WorkPtr shown(const char* operation, const Tensors& tensors, const Start& start) const;
   // c10d::Backend has an Options of its own.
