@@ -8,7 +8,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -20,17 +19,8 @@ namespace muster {
 
 namespace {
 
-// The bound keeps the product of all extents within 64 bits.
-constexpr int64_t kMaxSide = 4096;
-
-// An IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each dimension
-// big-endian, and the data.
-struct Idx {
-  std::string path;
-  std::vector<int64_t> shape;
-  std::string bytes;
-  size_t data_begin = 0;
-};
+constexpr int64_t kMaxSide = 4096;         // the product of all extents stays within 64 bits
+constexpr uint32_t kMagicOfBytes = 0x800;  // plus the number of dimensions
 
 [[noreturn]] void refuse_idx(const std::string& path,
                              const std::string& expected,
@@ -72,68 +62,60 @@ std::string find_file(const std::string& folder, const std::string& part, int di
                   "', got no such file; correct the folder"));
 }
 
-// Returns the file with its header parsed; the data is exactly as long as the header says.
-Idx read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
-  Idx idx{.path = path,
-          .shape = {},
-          .bytes = read_data_file(path, max_bytes),
-          .data_begin = 4 + 4 * dimensions};
-  const uint32_t magic = 0x800 + dimensions;
-  if (idx.bytes.size() < 4 || big_endian(idx.bytes, 0) != magic) {
-    refuse_idx(
-        path,
-        cat("an IDX file of bytes with ", dimensions, " dimension(s)"),
-        cat("a file that begins with '", escaped(std::string_view(idx.bytes).substr(0, 4)), "'"));
+// Reads an IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each
+// dimension big-endian, and the data, which must be exactly as long as the header says.
+at::Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
+  const std::string bytes = read_data_file(path, max_bytes);
+  if (bytes.size() < 4 || big_endian(bytes, 0) != kMagicOfBytes + dimensions) {
+    refuse_idx(path,
+               cat("an IDX file of bytes with ", plural(dimensions, "dimension")),
+               cat("a file that begins with '", escaped(bytes.substr(0, 4)), "'"));
   }
-  if (idx.bytes.size() < idx.data_begin)
+  const size_t data_begin = 4 + 4 * dimensions;
+  if (bytes.size() < data_begin)
     refuse_idx(path, "a whole IDX header", "a file cut short in it");
+  std::vector<int64_t> shape;
   uint64_t expected = 1;
   for (size_t i = 0; i < dimensions; ++i) {
-    const uint32_t extent = big_endian(idx.bytes, 4 + 4 * i);
+    const uint32_t extent = big_endian(bytes, 4 + 4 * i);
     if (i > 0 && (extent < 1 || extent > kMaxSide))
       refuse_idx(path, cat("images of 1 to ", kMaxSide, " rows and columns"), cat(extent));
-    idx.shape.push_back(extent);
+    shape.push_back(extent);
     expected *= extent;  // at most 2^32 × 2^12 × 2^12
   }
-  if (idx.shape[0] == 0)
+  if (shape[0] == 0)
     refuse_idx(path, "at least one sample", "none");
-  const uint64_t got = idx.bytes.size() - idx.data_begin;
+  const uint64_t got = bytes.size() - data_begin;
   if (got != expected) {
     refuse_idx(path,
-               cat(expected, " bytes of data, as its header says (", join(idx.shape, "x"), ")"),
+               cat(expected, " bytes of data, as its header says (", join(shape, "x"), ")"),
                cat(got, got < expected ? " (cut short)" : " (bytes after the end)"));
   }
-  return idx;
-}
-
-// read_idx() has made sure that the data fills the shape exactly.
-at::Tensor bytes_of(const Idx& idx) {
-  auto tensor = at::empty(idx.shape, at::kByte);
-  std::memcpy(tensor.mutable_data_ptr(),
-              idx.bytes.data() + idx.data_begin,
-              idx.bytes.size() - idx.data_begin);
-  return tensor;
+  auto data = at::empty(shape, at::kByte);
+  std::memcpy(data.mutable_data_ptr(), bytes.data() + data_begin, got);
+  return data;
 }
 
 // Reads images and labels of one split, which must be equally many.
 TensorDataset read_part(const std::string& folder,
                         const std::string& part,
                         const MnistOptions& options) {
-  const auto images = read_idx(find_file(folder, part + "-images", 3), 3, options.max_bytes);
-  const auto labels = read_idx(find_file(folder, part + "-labels", 1), 1, options.max_bytes);
-  if (images.shape[0] != labels.shape[0]) {
-    refuse_idx(labels.path,
-               cat(images.shape[0], " labels, one for each image of '", images.path, "'"),
-               cat(labels.shape[0]));
+  const auto images_path = find_file(folder, part + "-images", 3);
+  const at::Tensor images = read_idx(images_path, 3, options.max_bytes);
+  const auto labels_path = find_file(folder, part + "-labels", 1);
+  const at::Tensor labels = read_idx(labels_path, 1, options.max_bytes).to(at::kLong);
+  if (images.size(0) != labels.size(0)) {
+    refuse_idx(labels_path,
+               cat(images.size(0), " labels, one for each image of '", images_path, "'"),
+               cat(labels.size(0)));
   }
-  const auto classes = bytes_of(labels).to(at::kLong);
   // The largest label alone decides, and argmax also says where it is.
-  const auto worst = classes.argmax().item<int64_t>();
-  if (const auto label = classes[worst].item<int64_t>(); label >= options.num_classes)
-    refuse_idx(labels.path,
+  const auto place = labels.argmax().item<int64_t>();
+  if (const auto largest = labels[place].item<int64_t>(); largest >= options.num_classes)
+    refuse_idx(labels_path,
                cat("labels from 0 to ", options.num_classes - 1),
-               cat(label, " at item ", worst));
-  return {bytes_of(images).unsqueeze(1).to(at::kFloat).div_(255.0), classes};
+               cat(largest, " at item ", place));
+  return {images.unsqueeze(1).to(at::kFloat).div_(255.0), labels};
 }
 
 }  // namespace

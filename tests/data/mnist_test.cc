@@ -83,9 +83,9 @@ TEST_F(Mnist, RefusesAnotherKindOfFile) {
   put("train-images-idx3-ubyte", "<html>");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("train-images"), HasSubstr("'<htm'")));
   put("train-images-idx3-ubyte", labels(12));
-  EXPECT_THAT(refusal(), HasSubstr("3 dimension(s)"));
+  EXPECT_THAT(refusal(), HasSubstr("3 dimensions"));
   put("train-images-idx3-ubyte", "");
-  EXPECT_THAT(refusal(), HasSubstr("3 dimension(s)"));
+  EXPECT_THAT(refusal(), HasSubstr("3 dimensions"));
 }
 
 TEST_F(Mnist, RefusesWhatIsCutOrTooLong) {
