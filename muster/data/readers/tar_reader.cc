@@ -21,8 +21,8 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kBlock = 1 << 18;
-constexpr int64_t kTarBlock = 512;
+constexpr size_t kReadBytes = 1 << 18;  // at once
+constexpr int64_t kTarBlockBytes = 512;
 
 }  // namespace
 
@@ -38,15 +38,14 @@ struct TarReader::Archive {
                                lib.support_lz4,
                                lib.support_tar})
       support(handle);
-    // `cat a.tar b.tar` is an archive too; what is behind the first one's end would be left out in
-    // silence.
+    // `cat a.tar b.tar` is an archive too, of which libarchive would else read a.tar alone.
     lib.set_format_option(handle, "tar", "read_concatenated_archives", "1");
   }
   ~Archive() { lib.read_free(handle); }
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
 
-  bool is_plain() const { return lib.filter_count(handle) <= 1; }
+  bool is_compressed() const { return lib.filter_count(handle) > 1; }
   std::string failure() const {
     const char* const text = lib.error_string(handle);
     return text == nullptr ? "libarchive: unknown error" : printable(text);
@@ -58,8 +57,7 @@ void TarReader::need_library() {
   archive_library();
 }
 
-TarReader::TarReader(const std::string& path)
-    : name_(path), is_file_(true), archive_(std::make_unique<Archive>()) {
+TarReader::TarReader(const std::string& path) : name_(path), archive_(std::make_unique<Archive>()) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
     fail_errno(cat("tar: cannot open '", path, "'"), errno);
@@ -72,13 +70,13 @@ TarReader::TarReader(const std::string& path)
                     "; correct the path"));
   // The size is kept, since libarchive does not notice every end that comes too early.
   file_size_ = info.st_size;
-  if (archive_->lib.open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
+  if (archive_->lib.open_filename(archive_->handle, path.c_str(), kReadBytes) != ARCHIVE_OK)
     fail(archive_->failure());
 }
 
 // The bytes must outlive the reader, since libarchive does not copy them.
 TarReader::TarReader(std::string_view bytes, const std::string& name)
-    : name_(name), is_file_(false), archive_(std::make_unique<Archive>()) {
+    : name_(name), archive_(std::make_unique<Archive>()) {
   if (archive_->lib.open_memory(archive_->handle, bytes.data(), bytes.size()) != ARCHIVE_OK)
     fail(archive_->failure());
 }
@@ -102,9 +100,9 @@ std::optional<std::string> TarReader::next() {
     entry_ = path == nullptr ? "" : path;
     check_room(entry);
     entry_size_ = std::max<la_int64_t>(0, lib.entry_size(entry));
-    is_link_ = lib.entry_filetype(entry) == AE_IFLNK || lib.entry_hardlink(entry) != nullptr;
-    const bool is_file = lib.entry_filetype(entry) == AE_IFREG || is_link_;
-    if (!entry_.empty() && is_file)
+    const auto type = lib.entry_filetype(entry);
+    is_link_ = type == AE_IFLNK || lib.entry_hardlink(entry) != nullptr;
+    if (!entry_.empty() && (type == AE_IFREG || is_link_))
       return entry_;
   }
   return std::nullopt;
@@ -144,23 +142,24 @@ void TarReader::fail_too_large(uint64_t most) const {
 // read before, and must fail where it failed then.
 void TarReader::check_room(archive_entry* entry) const {
   const ArchiveLibrary& lib = archive_->lib;
-  if (!is_file_ || !archive_->is_plain() || lib.entry_sparse_count(entry) > 0)
+  if (!file_size_ || archive_->is_compressed() || lib.entry_sparse_count(entry) > 0)
     return;
-  const int64_t here = lib.filter_bytes(archive_->handle, 0);
-  if (here > file_size_ || lib.entry_size(entry) > file_size_ - here)
+  const int64_t left = *file_size_ - lib.filter_bytes(archive_->handle, 0);
+  if (left < 0 || lib.entry_size(entry) > left)
     fail("one that ends within it: cut short");
 }
 
 // An archive that is cut off between two files looks whole but for the blocks of zeros at the end.
 void TarReader::check_end() const {
-  if (!is_file_ || !archive_->is_plain())
+  if (!file_size_ || archive_->is_compressed())
     return;
   const Fd file(::open(name_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid())
     fail_errno(cat("tar: cannot read '", name_, "'"), errno);
-  char block[kTarBlock];
-  const int64_t last = file_size_ - kTarBlock;
-  const bool is_read = last >= 0 && ::pread(file.get(), block, kTarBlock, last) == kTarBlock;
+  char block[kTarBlockBytes];
+  const int64_t last = *file_size_ - kTarBlockBytes;
+  const bool is_read =
+      last >= 0 && ::pread(file.get(), block, kTarBlockBytes, last) == kTarBlockBytes;
   if (!is_read || !std::ranges::all_of(block, [](char c) { return c == 0; }))
     fail("one without tar's end: cut short");
 }

@@ -1,5 +1,5 @@
 // The files of a tar archive, one after the other: plain or compressed (gzip, zstd, xz, as
-// libarchive knows). Used by web_shards.h; knows no tensor.
+// libarchive knows). Used by web_samples.cc; knows no tensor.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ class TarReader {
   // Throws: as need_library(); io when it cannot be opened; invalid_argument when it is no tar
   // archive.
   explicit TarReader(const std::string& path);
-  // Of bytes, which must outlive this; `name` is what messages call them.
+  // Reads bytes, which must outlive this; `name` is what messages call them.
   TarReader(std::string_view bytes, const std::string& name);
   ~TarReader();
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  // The next name of a regular file or of a link to one, or nothing at the end. Cheap where nothing
-  // is read of those between: in a file that is not compressed they are sought over. Throws:
-  // invalid_argument when the archive is damaged or cut short; nothing can be read after that.
+  // The name of the next regular file or link to one; nothing at the end. Files that were not read
+  // are sought over where the archive is a file and not compressed. Throws: invalid_argument when
+  // the archive is damaged or cut short; nothing can be read after that.
   std::optional<std::string> next();
 
   // Whether next() has named a link, which has no content of its own.
@@ -37,7 +37,7 @@ class TarReader {
 
   // The content of the file that next() has named. Throws: as next(); for more than `most` bytes.
   std::string read(uint64_t most);
-  // How long it is, unread. Throws: as read().
+  // The length of that content, which is not read for it. Throws: as read().
   uint64_t size(uint64_t most) const;
 
  private:
@@ -48,10 +48,9 @@ class TarReader {
   void check_end() const;
 
   std::string name_;
-  bool is_file_;
-  int64_t file_size_ = 0;
+  std::optional<int64_t> file_size_;  // nothing for bytes
   bool ended_ = false;
-  std::string entry_;  // the file that was named last
+  std::string entry_;  // the name that was met last, of a folder too
   bool is_link_ = false;
   uint64_t entry_size_ = 0;
   std::unique_ptr<Archive> archive_;
