@@ -65,11 +65,9 @@ struct Operand {
       return;
     wide = std::shared_ptr<float[]>(new float[std::max<size_t>(count, 1)]);
     data = reinterpret_cast<std::byte*>(wide.get());
-    if (!read)
-      return;
-    if (type == Type::f16)
+    if (read && type == Type::f16)
       convert<c10::Half, float>(part.data, data, count);
-    if (type == Type::bf16)
+    if (read && type == Type::bf16)
       convert<c10::BFloat16, float>(part.data, data, count);
   }
 
@@ -83,7 +81,7 @@ struct Operand {
       convert<float, c10::BFloat16>(data, part.data, count);
   }
 
-  size_t element() const { return is_half(type) ? sizeof(float) : size_of(type); }
+  size_t element_bytes() const { return is_half(type) ? sizeof(float) : size_of(type); }
 
   Type type;
   Part part;
@@ -92,17 +90,31 @@ struct Operand {
   std::shared_ptr<float[]> wide;
 };
 
-// Calls `piece(first byte, elements)` for as much as goes at once. It is called once for nothing,
-// since MPI's ranks must all make the call.
+// Calls `piece(first byte, elements)` for as much as goes at once; also for no elements, since
+// MPI's ranks must all make the call.
 template <class Piece>
-void in_pieces(size_t count, size_t element, Piece&& piece) {
-  const size_t most = kPieceBytes / element;
+void in_pieces(size_t count, size_t element_bytes, Piece&& piece) {
+  const size_t most = kPieceBytes / element_bytes;
   size_t first = 0;
   do {
     const size_t elements = std::min(most, count - first);
-    piece(first * element, static_cast<int>(elements));
+    piece(first * element_bytes, static_cast<int>(elements));
     first += elements;
   } while (first < count);
+}
+
+// A long message goes as several. `peer` may be MPI_ANY_SOURCE in a receive that is one of MPI's.
+void start_send(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
+  in_pieces(data.bytes, 1, [&](size_t at, int count) {
+    check(MPI_Isend(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add()), "MPI_Isend");
+  });
+}
+
+void start_receive(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
+  in_pieces(data.bytes, 1, [&](size_t at, int count) {
+    check(MPI_Irecv(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add_receive(count)),
+          "MPI_Irecv");
+  });
 }
 
 // Whether the ranks' parts lie behind each other, equally long, so that MPI can take all at once.
@@ -123,7 +135,7 @@ bool overlap(const Part& part, const std::vector<Part>& parts) {
   });
 }
 
-// One collective being started.
+// A collective that is being started.
 class Start {
  public:
   Start(const Request& request,
@@ -135,7 +147,7 @@ class Start {
   // Reduces in the caller's memory, or in the wide copy of halves.
   void all_reduce() {
     const Operand all(request_.type, request_.out[0], true);
-    in_pieces(all.count, all.element(), [&](size_t at, int count) {
+    in_pieces(all.count, all.element_bytes(), [&](size_t at, int count) {
       check(MPI_Iallreduce(MPI_IN_PLACE,
                            all.data + at,
                            count,
@@ -154,7 +166,7 @@ class Start {
     const bool at_root = root == group_.rank;
     const bool in_place = at_root && in.data == out.data;
     const Operand result = !at_root || in_place ? given : Operand(request_.type, out, false);
-    in_pieces(given.count, given.element(), [&](size_t at, int count) {
+    in_pieces(given.count, given.element_bytes(), [&](size_t at, int count) {
       const void* const from = in_place ? MPI_IN_PLACE : given.data + at;
       void* const to = at_root ? result.data + at : nullptr;
       check(MPI_Ireduce(
@@ -167,13 +179,13 @@ class Start {
     });
   }
 
-  // MPI has no collective for parts that lie apart or overlap the result: each is a reduce then.
   void reduce_to_root() {
     reduce(request_.root,
            request_.in[0],
            group_.rank == request_.root ? request_.out[0] : shm::Part{});
   }
 
+  // MPI has no collective for parts that lie apart or overlap the result: each is a reduce then.
   void reduce_scatter() {
     const Part& out = request_.out[0];
     if (is_half(request_.type) || !is_one_piece(request_.in) || overlap(out, request_.in)) {
@@ -193,7 +205,7 @@ class Start {
     flight_.at_end([mine, op = request_.op, ranks = group_.size] { mine.finish(op, ranks); });
   }
 
-  // Bytes are bytes: the type does not matter where nothing is reduced.
+  // Nothing is reduced, so the type does not matter.
   void broadcast() {
     const Part& data = request_.out[0];
     in_pieces(data.bytes, 1, [&](size_t at, int count) {
@@ -243,7 +255,6 @@ class Start {
     copy(in(group_.rank), request_.out[0]);
   }
 
-  // Receives are started before the sends to the same peer, so that MPI can deliver at once.
   void all_to_all() {
     for (int peer = 0; peer < group_.size; ++peer)
       exchange(peer, &in(peer), &out(peer));
@@ -260,17 +271,18 @@ class Start {
       std::memmove(to.data, from.data, std::min(from.bytes, to.bytes));
   }
 
-  // Sends `to` to the peer and receives `from` from it; either may be nothing.
-  void exchange(int peer, const Part* to, const Part* from) {
+  // Either of the two may be nothing. The receive is started first, so that MPI can deliver at
+  // once.
+  void exchange(int peer, const Part* sent, const Part* received) {
     if (peer == group_.rank) {
-      if (to != nullptr && from != nullptr)
-        copy(*to, *from);
+      if (sent != nullptr && received != nullptr)
+        copy(*sent, *received);
       return;
     }
-    if (from != nullptr)
-      start_receive(*from, peer, kTag, group_.collectives, flight_);
-    if (to != nullptr)
-      start_send(*to, peer, kTag, group_.collectives, flight_);
+    if (received != nullptr)
+      start_receive(*received, peer, kTag, group_.collectives, flight_);
+    if (sent != nullptr)
+      start_send(*sent, peer, kTag, group_.collectives, flight_);
   }
 
   const Request& request_;
@@ -322,19 +334,6 @@ void start_receive_message(
         "MPI_Irecv");
   flight.expect_frame(shm::frame_of(data, tag), frame, group.rank);
   start_receive(data, peer, tag, group.messages, flight);
-}
-
-void start_send(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
-  in_pieces(data.bytes, 1, [&](size_t at, int count) {
-    check(MPI_Isend(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add()), "MPI_Isend");
-  });
-}
-
-void start_receive(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
-  in_pieces(data.bytes, 1, [&](size_t at, int count) {
-    check(MPI_Irecv(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add_receive(count)),
-          "MPI_Irecv");
-  });
 }
 
 }  // namespace muster::mpi

@@ -1,5 +1,5 @@
-// Starts a collective over MPI, of the kinds that shared memory has; nothing in it blocks. Inside
-// of muster_mpi; for its one thread.
+// Starts collectives, of the kinds that shared memory has, and messages over MPI; nothing in it
+// blocks. Inside of muster_mpi; for its one thread.
 #pragma once
 
 #include "muster/comm/mpi/flight.h"
@@ -12,7 +12,7 @@ namespace muster::mpi {
 struct Communicators {
   MPI_Comm collectives = MPI_COMM_NULL;
   MPI_Comm messages = MPI_COMM_NULL;  // for send and recv, whose tags are the caller's
-  MPI_Comm frames = MPI_COMM_NULL;    // for what those say of each message
+  MPI_Comm frames = MPI_COMM_NULL;    // for the frame of each message
   int rank = 0;
   int size = 1;
 };
@@ -29,9 +29,5 @@ void start_message(
     const shm::Part& data, int peer, int tag, const Communicators& group, Flight& flight);
 void start_receive_message(
     const shm::Part& data, int peer, int tag, const Communicators& group, Flight& flight);
-
-// A long message goes as several. `peer` may be MPI_ANY_SOURCE in a receive that is one of MPI's.
-void start_send(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
-void start_receive(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
 
 }  // namespace muster::mpi
