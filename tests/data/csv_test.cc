@@ -228,6 +228,10 @@ TEST_F(Csv, ReadsWhatPythonWrites) {
   EXPECT_EQ(tables, 20);
 }
 
+TEST_F(Csv, CountsTheLinesOfTheFirstRow) {
+  EXPECT_THAT(refusal("\"a\nb\",5\n1,\"x\n"), HasSubstr("line 3, got one that does not"));
+}
+
 TEST_F(Csv, NamesTheColumnsThereAre) {
   EXPECT_THAT(refusal("a,b\n1,2\n", {.label = "c"}),
               AllOf(HasSubstr("columns a, b"), HasSubstr("got 'c'")));

@@ -38,9 +38,9 @@ bool is_text(std::string_view text) {
   return !is_missing_in_csv(text) && !csv_number(text);
 }
 
-// Whether the fields are 0, 1, 2, …: pandas names columns without names so, perhaps behind an
-// unnamed index.
-bool count_themselves(const std::vector<std::string>& fields) {
+// Whether the fields are 0, 1, 2, …, perhaps behind an unnamed index. So pandas names columns
+// without names.
+bool are_counted(const std::vector<std::string>& fields) {
   const size_t begin = fields[0].empty() ? 1 : 0;
   if (begin == fields.size())
     return false;
@@ -48,6 +48,17 @@ bool count_themselves(const std::vector<std::string>& fields) {
     if (fields[i] != std::to_string(i - begin))
       return false;
   return true;
+}
+
+CsvText::ClassNumbers numbers_of(const std::vector<std::string>& classes) {
+  CsvText::ClassNumbers numbers;
+  for (const std::string& name : classes)
+    if (!numbers.emplace(name, numbers.size()).second)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("csv: expected each of .class_names once, got '",
+                      escaped(name),
+                      "' twice; a label is its text's place in the list"));
+  return numbers;
 }
 
 }  // namespace
@@ -73,7 +84,7 @@ bool is_missing_in_csv(std::string_view text) {
                                                                 "1.#IND",
                                                                 "1.#QNAN",
                                                                 "-1.#QNAN"};
-  return std::find(kMissing.begin(), kMissing.end(), text) != kMissing.end();
+  return std::ranges::find(kMissing, text) != kMissing.end();
 }
 
 // Only a quoted field can have doubled quotes to undo.
@@ -97,20 +108,19 @@ CsvText::CsvText(std::string_view text,
   if (trim(text_.substr(0, end)).empty())
     refuse(1, "columns", text_.empty() ? "an empty file" : "an empty line");
   Row row;
-  size_t from = 0;
-  take_row(&from, &row);
+  take_next(row);
   first_ = mapped(row.fields, [&](const Field& field) { return field.value(); });
   has_header_ = format_.header ? *format_.header : by_name || find_header();
 }
 
 // See CsvFormat::header.
 bool CsvText::find_header() const {
-  const bool has_numbers = std::any_of(first_.begin(), first_.end(), is_number);
-  const bool has_texts = std::any_of(first_.begin(), first_.end(), is_text);
-  const bool has_missing = std::any_of(first_.begin(), first_.end(), is_missing_in_csv);
+  const bool has_numbers = std::ranges::any_of(first_, is_number);
+  const bool has_texts = std::ranges::any_of(first_, is_text);
+  const bool has_missing = std::ranges::any_of(first_, is_missing_in_csv);
   constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
   if (!has_texts) {
-    if (count_themselves(first_))
+    if (are_counted(first_))
       refuse(1,
              kExpected,
              "what may be the numbers that pandas gives columns without names, or a row");
@@ -126,14 +136,12 @@ bool CsvText::find_header() const {
 
 // Whether the second row has a number where the first has a text.
 bool CsvText::has_number_below_text() const {
-  Row second;
-  size_t from = 0;
-  take_row(&from, &second);
-  second.line = 2;
-  if (!take_row(&from, &second) || second.fields.size() != first_.size())
+  Row row;
+  take_next(row);
+  if (!take_next(row) || row.fields.size() != first_.size())
     return false;
   for (size_t i = 0; i < first_.size(); ++i)
-    if (is_text(first_[i]) && is_number(second.fields[i].value()))
+    if (is_text(first_[i]) && is_number(row.fields[i].value()))
       return true;
   return false;
 }
@@ -155,29 +163,24 @@ int64_t CsvText::find(const CsvColumn& column) const {
   if (const auto* number = std::get_if<int64_t>(&column)) {
     if (*number >= 0 && *number < columns())
       return *number;
-    throw Error(ErrorCode::invalid_argument,
-                cat("csv: expected a column from 0 to ",
-                    columns() - 1,
-                    " of '",
-                    name_,
-                    "', got ",
-                    *number,
-                    hint_at_separator(),
-                    "; correct the number"));
+    refuse_column(cat("a column from 0 to ", columns() - 1),
+                  cat(*number, hint_at_separator()),
+                  "correct the number");
   }
   const auto& wanted = std::get<std::string>(column);
-  const auto found = std::find(first_.begin(), first_.end(), wanted);
-  if (has_header_ && found != first_.end()) {
-    if (std::find(found + 1, first_.end(), wanted) == first_.end())
-      return found - first_.begin();
-    throw Error(ErrorCode::invalid_argument,
-                cat("csv: expected one column '",
-                    escaped(wanted),
-                    "' in '",
-                    name_,
-                    "', got several; give its number, from 0"));
-  }
-  refuse_name(wanted);
+  const std::string name = cat("'", escaped(wanted), "'");
+  if (!has_header_)
+    refuse_column("a header with names of columns",
+                  cat(name, " and no header"),
+                  "give the column's number, from 0");
+  const auto found = std::ranges::find(first_, wanted);
+  if (found == first_.end())
+    refuse_column(cat("one of the columns ", columns_text()),
+                  cat(name, hint_at_separator()),
+                  "correct the name");
+  if (std::find(found + 1, first_.end(), wanted) != first_.end())
+    refuse_column(cat("one column ", name), "several", "give its number, from 0");
+  return found - first_.begin();
 }
 
 // A table that is read with the wrong separator seems to have one column.
@@ -192,27 +195,11 @@ std::string CsvText::hint_at_separator() const {
              "': if that divides the columns, set .format.separator to it)");
 }
 
-void CsvText::refuse_name(const std::string& wanted) const {
-  const std::string name = cat("'", escaped(wanted), "'");
-  if (!has_header_)
-    throw Error(ErrorCode::invalid_argument,
-                cat("csv: expected a header with names of columns in '",
-                    name_,
-                    "', got ",
-                    name,
-                    " and no header; give the column's number, from 0"));
-  constexpr size_t kMostShown = 20;
-  std::vector<std::string> names =
-      mapped(first_, [&](const std::string& field) { return escaped(field); });
+void CsvText::refuse_column(const std::string& expected,
+                            const std::string& got,
+                            const char* next) const {
   throw Error(ErrorCode::invalid_argument,
-              cat("csv: expected one of the columns ",
-                  join_first(names, ", ", kMostShown),
-                  " in '",
-                  name_,
-                  "', got ",
-                  name,
-                  hint_at_separator(),
-                  "; correct the name"));
+              cat("csv: expected ", expected, " in '", name_, "', got ", got, "; ", next));
 }
 
 // Takes the field whose quote is at `from`, which becomes the place behind the closing one. A
@@ -230,29 +217,32 @@ CsvText::Field CsvText::take_quoted(size_t* from, int64_t line) const {
 
 // Blanks before a quote are skipped; those around a plain field are trimmed from it. Behind a
 // closing quote nothing but blanks may come before the separator.
-bool CsvText::take_row(size_t* from, Row* row) const {
-  row->fields.clear();
-  if (*from >= text_.size())
+bool CsvText::take_next(Row& row) const {
+  const std::string_view passed = text_.substr(row.begin, row.end - row.begin);
+  row.line += std::ranges::count(passed, '\n');
+  row.begin = row.end;
+  row.fields.clear();
+  if (row.begin == text_.size())
     return false;
-  for (size_t at = *from;;) {
+  for (size_t at = row.begin;;) {
     const size_t begin = std::min(text_.find_first_not_of(' ', at), text_.size());
     const bool is_quoted = begin < text_.size() && text_[begin] == '"';
     size_t behind = begin;
     if (is_quoted)
-      row->fields.push_back(take_quoted(&behind, row->line));
+      row.fields.push_back(take_quoted(&behind, row.line));
     const char ends[] = {format_.separator, '\n'};
     const size_t end = std::min(
         text_.find_first_of(std::string_view(ends, 2), is_quoted ? behind : at), text_.size());
     if (!is_quoted) {
-      row->fields.push_back({.text = trim(text_.substr(at, end - at))});
+      row.fields.push_back({.text = trim(text_.substr(at, end - at))});
     } else if (!trim(text_.substr(behind, end - behind)).empty()) {
-      refuse(row->line,
+      refuse(row.line,
              "a separator after a quote",
              cat("'", escaped(text_.substr(behind - 1, end - behind + 1)), "'"));
     }
     at = end + 1;
     if (end == text_.size() || text_[end] == '\n') {
-      *from = at;
+      row.end = std::min(at, text_.size());
       return true;
     }
   }
@@ -260,20 +250,19 @@ bool CsvText::take_row(size_t* from, Row* row) const {
 
 // The loop ends where only blank lines are left. Every row has as many fields as the first.
 void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
-  Row row;
-  size_t from = 0;
-  for (int64_t number = 0;; ++number) {
-    const size_t begin = from;
-    if (text_.find_first_not_of(" \t\r\n", begin) == std::string_view::npos)
-      return;
-    take_row(&from, &row);
+  for (Row row; text_.find_first_not_of(" \t\r\n", row.end) != std::string_view::npos;) {
+    take_next(row);
     if (row.fields.size() != first_.size())
       refuse(row.line, plural(first_.size(), "column"), plural(row.fields.size(), "column"));
-    if (number > 0 || !has_header_)
+    if (row.begin > 0 || !has_header_)
       use(row);
-    const std::string_view passed = text_.substr(begin, from - begin);
-    row.line += std::count(passed.begin(), passed.end(), '\n');
   }
+}
+
+std::string CsvText::columns_text() const {
+  constexpr size_t kMostShown = 20;
+  const auto names = mapped(first_, [](const std::string& field) { return escaped(field); });
+  return join_first(names, ", ", kMostShown);
 }
 
 std::string CsvText::column_text(int64_t column) const {
@@ -307,21 +296,6 @@ std::vector<double> CsvText::values(const std::vector<int64_t>& columns) const {
   });
   return found;
 }
-
-namespace {
-
-CsvText::ClassNumbers numbers_of(const std::vector<std::string>& classes) {
-  CsvText::ClassNumbers numbers;
-  for (const std::string& name : classes)
-    if (!numbers.emplace(name, numbers.size()).second)
-      throw Error(ErrorCode::invalid_argument,
-                  cat("csv: expected each of .class_names once, got '",
-                      escaped(name),
-                      "' twice; a label is its text's place in the list"));
-  return numbers;
-}
-
-}  // namespace
 
 std::vector<double> CsvText::labelled_values(const std::vector<int64_t>& features,
                                              int64_t label,

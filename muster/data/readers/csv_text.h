@@ -73,11 +73,12 @@ class CsvText {
   };
   struct Row {
     std::vector<Field> fields;
-    int64_t line = 1;  // where it begins
+    size_t begin = 0, end = 0;  // its place in the text; the next row begins at the end
+    int64_t line = 1;           // where it begins
   };
 
-  // Takes the row at `from`, which becomes the beginning of the next. False at the end.
-  bool take_row(size_t* from, Row* row) const;
+  // Goes on to the row behind this one, or to the first. False at the end of the text.
+  bool take_next(Row& row) const;
   Field take_quoted(size_t* from, int64_t line) const;
   void for_each_row(const std::function<void(const Row&)>& use) const;
   bool find_header() const;
@@ -86,7 +87,10 @@ class CsvText {
   double value_of(const Row& row, int64_t column, std::optional<double> missing) const;
   double class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const;
   std::string hint_at_separator() const;
-  [[noreturn]] void refuse_name(const std::string& wanted) const;
+  [[noreturn]] void refuse_column(const std::string& expected,
+                                  const std::string& got,
+                                  const char* next) const;
+  std::string columns_text() const;
   std::string column_text(int64_t column) const;
   [[noreturn]] void refuse(int64_t line, const std::string& expected, const std::string& got) const;
 
