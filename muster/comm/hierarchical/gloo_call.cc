@@ -29,7 +29,7 @@ using RedOp = c10d::ReduceOp::RedOpType;
 // Returns the type in which Gloo reduces values of `type`. A mean of halves is made from floats:
 // their sum may be more than their type has.
 at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
-  if (is_one_of(type, at::kHalf, at::kBFloat16) && op == RedOp::AVG)
+  if (op == RedOp::AVG && at::isReducedFloatingType(type))
     return at::kFloat;
   if (type == at::kShort)
     return at::kInt;

@@ -44,6 +44,11 @@ int count_of(const List& list) {
   return static_cast<int>(std::ssize(list));
 }
 
+constexpr milliseconds kNetworkLook{100};    // between two looks while the network is waited for
+constexpr std::chrono::seconds kToLetGo{5};  // for a network to close
+// A network that has failed closes before the failure is told: a Gloo that Python has made needs
+// the interpreter to go, which ends soon after.
+constexpr std::chrono::seconds kToLetGoOfFailed{1};
 // While a piece is on the network, the next one is summed inside the host.
 constexpr int64_t kPieceBytes = 4 << 20;
 // A rank's share is no smaller: else fewer ranks of the host have one, because another connection
@@ -87,12 +92,6 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
   place.even = place.columns * std::ssize(place.ranks_of_hosts) == place.num_ranks;
   return place;
 }
-
-constexpr milliseconds kNetworkLook{100};    // between two looks while the network is waited for
-constexpr std::chrono::seconds kToLetGo{5};  // for a network to close
-// A network that has failed closes before the failure is told: a Gloo that Python has made needs
-// the interpreter to go, which ends soon after.
-constexpr std::chrono::seconds kToLetGoOfFailed{1};
 
 // Gloo's destructor waits for what is under way, and where a host has lost its power until the
 // deadline. So it runs in a thread of its own, which is left behind where that takes long.
@@ -145,7 +144,7 @@ class HierarchicalBackend : public OverGloo {
   HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store,
                       int rank,
                       Place place,
-                      std::chrono::milliseconds timeout,
+                      milliseconds timeout,
                       const NetworkBackend& network,
                       const RankNames& names)
       : OverGloo(network(part_of(store, "all"), rank, place.num_ranks), "muster", names),
@@ -176,7 +175,7 @@ class HierarchicalBackend : public OverGloo {
     return inside_->allocateTensor(size, options);
   }
 
-  void setTimeout(std::chrono::milliseconds timeout) override {
+  void setTimeout(milliseconds timeout) override {
     OverGloo::setTimeout(timeout);
     timeout_ = countable(timeout);
   }
@@ -306,8 +305,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   static bool is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-    return op == c10d::ReduceOp::AVG &&
-           (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
+    return op == c10d::ReduceOp::AVG && at::isReducedFloatingType(tensor.scalar_type());
   }
 
   // The real numbers that are summed: both parts of complex ones.
@@ -348,19 +346,18 @@ class HierarchicalBackend : public OverGloo {
       return reduce_and_cut(call, op, deadline);
     const at::Tensor given = numbers_of(read(call));
     const at::Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
-    const bool mean = op == c10d::ReduceOp::AVG;
     const at::Tensor sums = sums_of_this_host(input, without_mean(op), deadline);
-    at::Tensor theirs = at::empty_like(sums);  // sums for this rank, host by host
-    at::Tensor sent = bytes_of(sums), received = bytes_of(theirs);
+    const at::Tensor for_this_rank = at::empty_like(sums);  // host by host
+    at::Tensor sent = bytes_of(sums), received = bytes_of(for_this_rank);
     std::vector<int64_t> equal_parts;
     c10d::AllToAllOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options),
                      deadline);
-    at::Tensor sum = theirs[0];
+    at::Tensor sum = for_this_rank[0];
     for (int64_t host = 1; host < hosts(); ++host)
-      add(sum, theirs[host], op);
-    if (mean)
+      add(sum, for_this_rank[host], op);
+    if (op == c10d::ReduceOp::AVG)
       sum.div_(getSize());
     numbers_of(written(call)).copy_(sum);
   }
@@ -431,16 +428,15 @@ class HierarchicalBackend : public OverGloo {
   void reduce_in_pieces(const at::Tensor& flat,
                         const c10d::ReduceOp& op,
                         const Deadline& deadline) {
-    const bool mean = op == c10d::ReduceOp::AVG;
     const int64_t bytes = flat.numel() * flat.element_size();
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
     const auto pieces = flat.chunk(std::max<int64_t>(1, bytes / (kPieceBytes * shares)));
     std::vector<WorkPtr> on_network;
     c10d::AllreduceOptions options;
     options.reduceOp = without_mean(op);
+    options.asyncOp = false;
     for (const at::Tensor& piece : pieces) {
       options.timeout = left(deadline);
-      options.asyncOp = false;
       Tensors tensors{piece};
       inside_->allreduce(tensors, options)->wait();
       const auto parts = piece.tensor_split(shares);
@@ -451,13 +447,13 @@ class HierarchicalBackend : public OverGloo {
         on_network.push_back(between_->allreduce(tensors, options));
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (i < on_network.size())
+      if (i < on_network.size())  // only the last piece may have nothing for this rank
         wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);
       for (int64_t owner = 0; owner < shares; ++owner)
         give_to_neighbours(parts[owner], owner, deadline);
     }
-    if (mean)
+    if (op == c10d::ReduceOp::AVG)
       flat.div_(getSize());
   }
 
@@ -472,7 +468,7 @@ class HierarchicalBackend : public OverGloo {
     inside_->broadcast(tensors, options)->wait();
   }
 
-  // It looks now and then whether abort() was called.
+  // Looks now and then whether abort() was called.
   void wait_for_network(c10d::Work& work, const Deadline& deadline) {
     while (!wait_for(work, std::min(kNetworkLook, left(deadline)))) {
       if (given_up_)
@@ -522,7 +518,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   const Place place_;
-  std::chrono::milliseconds timeout_;
+  milliseconds timeout_;
   const RankNames names_;                      // of this host's ranks
   c10::intrusive_ptr<c10d::Backend> inside_;   // this host's ranks
   c10::intrusive_ptr<c10d::Backend> between_;  // this rank's column; null where it has none
@@ -537,7 +533,7 @@ class HierarchicalBackend : public OverGloo {
 c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank,
                                                     const std::vector<std::string>& hosts,
-                                                    std::chrono::milliseconds timeout,
+                                                    milliseconds timeout,
                                                     const NetworkBackend& network,
                                                     RankNames names) {
   if (names.ranks.empty())
