@@ -1,5 +1,5 @@
-// Reads and joins the samples of one batch, on the thread of a loop or of a worker. The part of a
-// loader (loader.h) that knows the type of the examples, and nothing of where training is.
+// Reads and joins the samples of one batch, on the thread of a loop or of a worker. This part of a
+// loader (loader.h) knows the type of the examples, and nothing of where training is.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,10 +20,9 @@
 #include "muster/data/device_copy.h"
 #include "muster/data/loader_core.h"
 
-namespace muster {
+namespace muster::loading {
 
-namespace loading {
-
+// A batch of no samples: of the type that all batches of the dataset have.
 template <class D>
 auto joined_example(const D& dataset) {
   if constexpr (GivesBatches<D>) {
@@ -33,70 +32,65 @@ auto joined_example(const D& dataset) {
   }
 }
 
-// For a batch of which no sample can be read: those after its last that can be, as many as it has.
-// The ranks stay together, as each has a batch.
+// Reads samples of an epoch one after the other.
 template <class D>
-auto examples_instead(const D& dataset,
-                      const EpochBatches& epoch,
-                      const std::vector<int64_t>& samples,
-                      WorkerPlace& place,
-                      std::vector<int64_t>& indices) {
-  constexpr int64_t kMostTried = 10'000;
-  const int64_t size = dataset.size(), most = std::min(size, kMostTried);
-  std::vector<typename D::Example> examples;
-  for (int64_t i = 1; i <= most && examples.size() < samples.size(); ++i) {
-    const int64_t sample = (samples.back() + i) % size;
+struct ExampleReader {
+  const D& dataset;
+  const EpochBatches& epoch;
+  WorkerPlace& place;
+  std::vector<typename D::Example> examples = {};
+  std::vector<int64_t> indices = {};  // of the examples
+
+  // The random numbers are those of `position`. In the handler of a sample that cannot be read it
+  // calls `leave_out`.
+  template <class Function>
+  void read(int64_t sample, int64_t position, const Function& leave_out) {
     place.sample = sample;
     BatchPlaces::begin_example(std::ssize(examples));
     try {
-      Generator rng(epoch.seed, epoch.epoch, sample);
+      Generator rng(epoch.seed, epoch.epoch, position);
       examples.push_back(dataset.get(sample, rng));
       indices.push_back(sample);
     } catch (const std::bad_alloc&) {
       fail_sample(sample, place);
-    } catch (...) {  // it is counted where it is of a batch
-    }
-  }
-  if (examples.empty())
-    fail_empty_batch(samples, most, place);
-  return examples;
-}
-
-// The examples of the epoch's batch `number` that can be read, and their `indices`.
-template <class D>
-auto read_examples(const D& dataset,
-                   const EpochBatches& epoch,
-                   int64_t number,
-                   const std::vector<int64_t>& samples,
-                   LoaderShared& shared,
-                   WorkerPlace& place,
-                   std::vector<int64_t>& indices) {
-  const std::vector<int64_t> chances = epoch.positions ? epoch.positions(number) : samples;
-  std::vector<typename D::Example> examples;
-  examples.reserve(samples.size());
-  for (size_t i = 0; i < samples.size(); ++i) {
-    place.sample = samples[i];
-    BatchPlaces::begin_example(std::ssize(examples));
-    try {
-      Generator rng(epoch.seed, epoch.epoch, chances[i]);
-      examples.push_back(dataset.get(samples[i], rng));
-      indices.push_back(samples[i]);
-    } catch (const std::bad_alloc&) {
-      fail_sample(samples[i], place);
     } catch (...) {
-      if (!shared.options.skip_bad)
-        fail_sample(samples[i], place);
-      shared.bad.add(samples[i], text_of_current_exception());
+      leave_out();
     }
   }
-  return examples;
-}
+
+  // Those of the epoch's batch `number` that can be read.
+  void read_batch(int64_t number, const std::vector<int64_t>& samples, LoaderShared& shared) {
+    const std::vector<int64_t> positions = epoch.positions ? epoch.positions(number) : samples;
+    examples.reserve(samples.size());
+    for (size_t i = 0; i < samples.size(); ++i)
+      read(samples[i], positions[i], [&] {
+        if (!shared.options.skip_bad)
+          fail_sample(samples[i], place);
+        shared.bad.add(samples[i], text_of_current_exception());
+      });
+  }
+
+  // For a batch of which no sample can be read: those after its last that can be, as many as it
+  // has. The ranks stay together, as each has a batch.
+  void read_instead(const std::vector<int64_t>& samples) {
+    constexpr int64_t kMostTried = 10'000;  // samples
+    const int64_t size = dataset.size(), most = std::min(size, kMostTried);
+    const auto leave_out = [] {
+    };  // a bad sample is counted in its own batch
+    for (int64_t i = 1; i <= most && examples.size() < samples.size(); ++i) {
+      const int64_t sample = (samples.back() + i) % size;
+      read(sample, sample, leave_out);
+    }
+    if (examples.empty())
+      fail_empty_batch(samples, most, place);
+  }
+};
 
 template <class Data>
 struct LoadedBatch {
   Data data;
   std::vector<int64_t> indices;
-  bool stands_in = false;  // for samples none of which could be read
+  bool stands_in = false;  // for samples of which none could be read
 };
 
 // The joined samples of the epoch's batch `number`.
@@ -112,21 +106,22 @@ auto joined_batch(const D& dataset,
     const bool pinned = shared.copy.pins();
     return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned), samples};
   } else {
-    std::vector<int64_t> indices;
-    auto examples = read_examples(dataset, epoch, number, samples, shared, place, indices);
-    const bool stands_in = examples.empty();
+    ExampleReader<D> reader{dataset, epoch, place};
+    reader.read_batch(number, samples, shared);
+    const bool stands_in = reader.examples.empty();
     if (stands_in)
-      examples = examples_instead(dataset, epoch, samples, place, indices);
+      reader.read_instead(samples);
     BatchPlaces::end_examples();
     try {
-      return LoadedBatch<Data>{collate(std::move(examples)), std::move(indices), stands_in};
+      return LoadedBatch<Data>{
+          collate(std::move(reader.examples)), std::move(reader.indices), stands_in};
     } catch (...) {
       fail_batch(samples, place);
     }
   }
 }
 
-// The epoch's batch `number`, from where it can be copied to its device. `stream`: the loop's.
+// The epoch's batch `number`, in memory that can be copied to its device. `stream` is the loop's.
 template <class D>
 auto load(const D& dataset,
           const EpochBatches& epoch,
@@ -147,6 +142,4 @@ auto load(const D& dataset,
   return loaded;
 }
 
-}  // namespace loading
-
-}  // namespace muster
+}  // namespace muster::loading
