@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -93,6 +94,8 @@ std::vector<E> read_examples(const Stream<E>& stream,
       }
       examples.push_back(std::move(*example));
       bad_in_a_row = 0;
+    } catch (const std::bad_alloc&) {
+      throw;  // the example is not bad
     } catch (...) {
       note_bad_example(shared, now, &bad_in_a_row);
     }

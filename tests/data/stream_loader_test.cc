@@ -343,6 +343,24 @@ TEST(StreamLoader, CountsWhatItLeavesOut) {
   EXPECT_THAT(message_of([&] { batches_from(hopeless); }), HasSubstr("number 1000 is bad"));
 }
 
+TEST(StreamLoader, OutOfMemoryIsNoBadExample) {
+  struct Greedy : Stream<int64_t> {
+    struct Reader : StreamReader<int64_t> {
+      std::optional<int64_t> next() override {
+        if (std::exchange(is_full, false))
+          throw std::bad_alloc();
+        return std::nullopt;
+      }
+      bool is_full = true;
+    };
+    std::unique_ptr<StreamReader<int64_t>> open(const StreamPart& /*part*/) const override {
+      return std::make_unique<Reader>();
+    }
+  };
+  StreamLoader loader(Greedy(), {.skip_bad = true});
+  EXPECT_THAT(message_of([&] { loader.begin(); }), HasSubstr("out of memory"));
+}
+
 TEST(StreamLoader, TellsOfTheSamplesThatAreTrainedOn) {
   const test::TempFolder folder;
   Activity activity(folder.path() + "/activity", {});
