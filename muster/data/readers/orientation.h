@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// From 1 (upright) to 8. 1 also where the text of an APP1 marker is no EXIF, damaged, or does not
-// say it.
+// From 1 (upright) to 8, of the text of an APP1 marker. 1 also where that is no EXIF, is damaged,
+// or does not say it.
 int exif_orientation(std::string_view app1);
 
 // The same of a PNG, by its chunk eXIf, which may also stand behind the pixels.
@@ -20,9 +20,6 @@ int png_orientation(std::string_view file);
 
 // The size of the upright picture.
 ImageSize upright_size(const ImageSize& stored, int orientation);
-
-// Where a part of the upright picture is stored.
-ImagePart stored_part(const ImagePart& upright, const ImageSize& stored, int orientation);
 
 // Decodes a picture upright, or a part of it. `decode` does it as it is stored: a part where it is
 // given one. Throws: as `decode`, and invalid_argument for a part outside the picture.
@@ -33,8 +30,5 @@ void decode_upright(
     const ImagePart* part,
     const PlaceForPixels& place,
     const std::function<void(const ImagePart* part, const PlaceForPixels& place)>& decode);
-
-// Shapes: from [stored.height, stored.width, 3], to [height, width, 3] of upright_size().
-void turn_upright(const uint8_t* from, const ImageSize& stored, int orientation, uint8_t* to);
 
 }  // namespace muster
