@@ -1,5 +1,5 @@
-// Weighted sums of moved images. A Gaussian kernel is one along the rows after one along the
-// columns, so it costs a sum of its width and its height, not their product.
+// Blurs and sharpens by weighted sums of moved images. A Gaussian kernel is one along the rows and
+// then one along the columns, so it costs the sum of its width and its height, not their product.
 #include "muster/data/blur.h"
 
 #include <ATen/TensorOperators.h>
@@ -22,7 +22,7 @@ namespace kernel {
 
 namespace {
 
-// Returns the weights of `taps` places in one direction, for each image. They add up to 1.
+// The weights of `taps` places in one direction, by place and image. Those of an image add up to 1.
 std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
   std::vector<Numbers> weights(taps, Numbers(sigmas.size()));
   for (size_t image = 0; image < sigmas.size(); ++image) {
@@ -37,7 +37,7 @@ std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
   return weights;
 }
 
-// The sum is along a dimension, which becomes shorter by the number of weights less 1.
+// Sums along a dimension, which becomes shorter by the number of weights less 1.
 at::Tensor weighted_sum(const at::Tensor& values,
                         int64_t dimension,
                         const std::vector<Numbers>& weights) {
@@ -48,7 +48,7 @@ at::Tensor weighted_sum(const at::Tensor& values,
   return sum;
 }
 
-// Adds up each place and its two neighbours along a dimension, which becomes shorter by 2.
+// Sums each place and its two neighbours along a dimension.
 at::Tensor sum_of_three(const at::Tensor& values, int64_t dimension) {
   const int64_t extent = values.size(dimension) - 2;
   const auto from = [&](int64_t begin) {
@@ -79,7 +79,7 @@ at::Tensor sharpness(const at::Tensor& images, const Numbers& factors) {
   const int64_t width = images.size(3);
   if (images.numel() == 0 || height <= 2 || width <= 2)
     return images;
-  const Numbers rest = mapped(factors, [](double factor) { return 1 - factor; });
+  const Numbers smooth_parts = mapped(factors, [](double factor) { return 1 - factor; });
   auto out = images.to(images.options().dtype(at::kFloat),
                        /*non_blocking=*/false,
                        /*copy=*/true,
@@ -89,7 +89,7 @@ at::Tensor sharpness(const at::Tensor& images, const Numbers& factors) {
   smooth.add_(inner, 4).div_(13);
   if (is_bytes(images))
     smooth.round_();
-  add_times(inner, smooth.sub_(inner), rest);
+  add_times(inner, smooth.sub_(inner), smooth_parts);
   return out.clamp_(0, bound_of(images)).to(images.scalar_type());
 }
 
@@ -99,25 +99,23 @@ namespace {
 
 void check_kernel(const char* what, const at::Tensor& images, std::pair<int64_t, int64_t> kernel) {
   check_images(what, images);
+  const auto [width, height] = kernel;
   const auto is_odd = [](int64_t extent) {
     return extent > 0 && extent % 2 == 1;
   };
-  if (!is_odd(kernel.first) || !is_odd(kernel.second))
-    refuse_transform(
-        what, "an odd width and height of the kernel", cat(kernel.first, " and ", kernel.second));
-  if (kernel.first / 2 >= images.size(-1) || kernel.second / 2 >= images.size(-2))
+  if (!is_odd(width) || !is_odd(height))
+    refuse_transform(what, "an odd width and height of the kernel", cat(width, " and ", height));
+  if (width / 2 >= images.size(-1) || height / 2 >= images.size(-2))
     refuse_transform(what,
                      cat("an image of more than ",
-                         kernel.second / 2,
+                         height / 2,
                          " rows and ",
-                         kernel.first / 2,
+                         width / 2,
                          " columns, half of the kernel"),
                      cat(images.size(-2), "x", images.size(-1)));
 }
 
-constexpr double kLeastSigma = std::numeric_limits<float>::min();
-
-void check_sigma(const char* what, double sigma, double least = kLeastSigma) {
+void check_sigma(const char* what, double sigma, double least = std::numeric_limits<float>::min()) {
   check_within(what, "sigma", sigma, least, std::numeric_limits<float>::max());
 }
 
@@ -125,16 +123,19 @@ void check_blur(const at::Tensor& images, const GaussianBlurOptions& options) {
   const char* const what = "random_gaussian_blur";
   check_kernel(what, images, options.kernel);
   check_sigma(what, options.sigma.first);
-  check_sigma(what, options.sigma.second, options.sigma.first);
+  check_sigma(what, options.sigma.second, /*least=*/options.sigma.first);
 }
 
 at::Tensor blur_all(const at::Tensor& images,
-                    std::pair<int64_t, int64_t> size,
+                    std::pair<int64_t, int64_t> kernel_size,
                     const Numbers& sigmas_x,
                     const Numbers& sigmas_y) {
   return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
-    return kernel::gaussian_blur(
-        part, size.first, size.second, chosen(sigmas_x, which), chosen(sigmas_y, which));
+    return kernel::gaussian_blur(part,
+                                 kernel_size.first,
+                                 kernel_size.second,
+                                 chosen(sigmas_x, which),
+                                 chosen(sigmas_y, which));
   });
 }
 
