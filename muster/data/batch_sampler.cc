@@ -1,4 +1,4 @@
-// Cuts a DistributedSampler's samples into batches. EvenCut counts: how many batches and samples
+// Cuts a DistributedSampler's samples into batches. BatchCounts says how many batches and samples
 // this rank, and all ranks together, have. EvenBatches joins the counts with the samples. Both work
 // on copies of the sampler, so that a running epoch does not change when the sampler is moved.
 #include "muster/data/batch_sampler.h"
@@ -17,16 +17,15 @@ namespace muster {
 
 namespace {
 
-// The number of parts of at most `size` samples.
-int64_t parts_of(int64_t samples, int64_t size) {
+// Does not overflow for the largest sizes, as at::ceil_div does.
+int64_t ceil_div(int64_t samples, int64_t size) {
   return samples / size + (samples % size != 0 ? 1 : 0);
 }
 
-// Cuts a rank's samples of an epoch into batches of one size, and a last, smaller one. It says how
-// many batches this rank, and the ranks with most and fewest, have.
-class EvenCut {
+// A rank's samples of an epoch are batches of one size, and a last, smaller one.
+class BatchCounts {
  public:
-  EvenCut(const DistributedSampler& sampler, int64_t batch_size, bool drop_last)
+  BatchCounts(const DistributedSampler& sampler, int64_t batch_size, bool drop_last)
       : sampler_(sampler), identity_(sampler.identity()), batch_size_(batch_size) {
     const int64_t mine = sampler.num_samples();
     used_ = drop_last ? mine - mine % batch_size : mine;
@@ -43,8 +42,8 @@ class EvenCut {
     if (identity_.pad)
       return size();
     if (has_shares())
-      return parts_of(left_, global_);
-    return batches_of(parts_of(left_, identity_.num_replicas));
+      return ceil_div(left_, global_);
+    return batches_of(ceil_div(left_, identity_.num_replicas));
   }
   int64_t size_of_least() const {
     if (identity_.pad)
@@ -72,14 +71,14 @@ class EvenCut {
 
  private:
   bool has_shares() const { return !sampler_.shares().empty(); }
-  int64_t batches_of(int64_t samples) const { return parts_of(samples, batch_size_); }
+  int64_t batches_of(int64_t samples) const { return ceil_div(samples, batch_size_); }
 
   const DistributedSampler sampler_;  // as it is now, whatever set_epoch says later
   SamplerIdentity identity_;
   int64_t batch_size_;
   int64_t used_ = 0;
   int64_t left_ = 0;    // samples of the epoch that nobody has used
-  int64_t global_ = 0;  // samples of all ranks' batches together
+  int64_t global_ = 0;  // samples of one batch of each rank together
 };
 
 [[noreturn]] void refuse_shares(const std::string& expected, const std::string& got) {
@@ -87,8 +86,6 @@ class EvenCut {
               cat("batch shares: expected ", expected, ", got ", got));
 }
 
-// The caller may move the sampler by set_epoch() at any time, so every epoch that is handed out
-// reads copies of it.
 class EvenBatches : public BatchSampler {
  public:
   EvenBatches(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size, bool drop_last)
@@ -101,13 +98,13 @@ class EvenBatches : public BatchSampler {
   int64_t epoch() const override { return sampler_->identity().epoch; }
   bool started() const override { return sampler_->started(); }
 
-  EpochBatches start() override { return started(*sampler_, batch_size_, drop_last_); }
+  EpochBatches start() override { return start(*sampler_, batch_size_, drop_last_); }
 
   // A copy is moved to the epoch's beginning, so the running epoch keeps its place.
   EpochBatches whole_epoch() const override {
     DistributedSampler whole = *sampler_;
     whole.set_epoch(whole.identity().epoch, 0);
-    return cut(whole, batch_size_, drop_last_);
+    return counted(whole, batch_size_, drop_last_);
   }
 
   int64_t dataset_size() const override { return sampler_->dataset_size(); }
@@ -125,15 +122,14 @@ class EvenBatches : public BatchSampler {
   // The sum of the shares must stay the global batch, so that a step keeps its size when ranks
   // trade samples.
   void set_shares(const std::vector<int64_t>& shares) override {
-    const SamplerIdentity identity = sampler_->identity();
     if (drop_last_)
       refuse_shares("batches without drop_last, as the sampler decides that with shares",
                     "drop_last");
-    const int64_t before =
+    const SamplerIdentity identity = sampler_->identity();
+    const int64_t global_batch =
         identity.global_batch > 0 ? identity.global_batch : batch_size_ * identity.num_replicas;
-    const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
-    if (sum != before)
-      refuse_shares(cat("shares of the global batch of ", before),
+    if (std::accumulate(shares.begin(), shares.end(), int64_t{0}) != global_batch)
+      refuse_shares(cat("shares of the global batch of ", global_batch),
                     cat("[", join(shares, ", "), "]"));
     sampler_->set_shares(shares);
     batch_size_ = shares[identity.rank];
@@ -141,8 +137,8 @@ class EvenBatches : public BatchSampler {
 
  private:
   // Starts the sampler's epoch. `epoch.next` does the same for the one after, on a copy.
-  static EpochBatches started(DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
-    EpochBatches epoch = cut(sampler, batch_size, drop_last);
+  static EpochBatches start(DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
+    EpochBatches epoch = counted(sampler, batch_size, drop_last);
     const EpochSamples samples = sampler.start();
     const auto of_batch = [count = epoch.count,
                            batch_size](const std::function<int64_t(int64_t)>& of) {
@@ -160,22 +156,24 @@ class EvenBatches : public BatchSampler {
     epoch.next = [sampler, batch_size, drop_last] {
       DistributedSampler later = sampler;
       later.set_epoch(later.identity().epoch + 1, 0);
-      return started(later, batch_size, drop_last);
+      return start(later, batch_size, drop_last);
     };
     return epoch;
   }
 
-  // The numbers alone: nothing starts, and no sample is computed.
-  static EpochBatches cut(const DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
-    const auto cut = std::make_shared<const EvenCut>(sampler, batch_size, drop_last);
-    return {.size = cut->size(),
-            .size_of_all = cut->size_of_all(),
-            .size_of_least = cut->size_of_least(),
+  // The counts alone: nothing starts, and no sample is computed.
+  static EpochBatches counted(const DistributedSampler& sampler,
+                              int64_t batch_size,
+                              bool drop_last) {
+    const auto counts = std::make_shared<const BatchCounts>(sampler, batch_size, drop_last);
+    return {.size = counts->size(),
+            .size_of_all = counts->size_of_all(),
+            .size_of_least = counts->size_of_least(),
             .samples = {},
             .positions = {},
-            .count = [cut](int64_t batch) { return cut->count(batch); },
-            .count_of_all = [cut](int64_t batch) { return cut->count_of_all(batch); },
-            .consumed_after = [cut](int64_t batch) { return cut->consumed_after(batch); },
+            .count = [counts](int64_t batch) { return counts->count(batch); },
+            .count_of_all = [counts](int64_t batch) { return counts->count_of_all(batch); },
+            .consumed_after = [counts](int64_t batch) { return counts->consumed_after(batch); },
             .ranks = sampler.identity().num_replicas,
             .seed = sampler.identity().seed,
             .epoch = sampler.identity().epoch};
@@ -198,7 +196,8 @@ void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
                 "one that chooses the shares itself; leave them to it");
 }
 
-// Samplers whose orders are compared keep it. NOLINTNEXTLINE(performance-unnecessary-value-param)
+// A sampler whose order is compared keeps `check`.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void BatchSampler::set_first_epoch_check(std::function<void(const SamplerIdentity&)> /*check*/) {}
 
 std::optional<SamplerIdentity> BatchSampler::uncompared() const {

@@ -57,8 +57,7 @@ class DistributedSampler {
   // losing a sample. `consumed_of` is the size of the dataset at that time (0: unknown), because
   // the rest of an epoch is defined only for the same data. Without it, a position beyond the end
   // that the present ranks cannot have reached gets a warning. Throws: invalid_argument for
-  // negative numbers; failed_precondition if the dataset's size has changed. the ranks there are
-  // cannot have reached is warned of.
+  // negative numbers; failed_precondition if the dataset's size has changed.
   void set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of = 0);
 
   // Sets other shares from the next start() on; samples already used stay used. Throws: as the
@@ -99,7 +98,7 @@ class DistributedSampler {
   // Whether an epoch was started again without set_epoch in between (and with shuffle).
   bool epoch_repeated() const { return epoch_repeated_; }
 
-  // The first indices() calls `check` once; the ranks compare their samplers in it.
+  // The first start() calls `check` once; the ranks compare their samplers in it.
   void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) {
     check_ = std::move(check);
     is_compared_ = true;
