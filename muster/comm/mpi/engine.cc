@@ -25,11 +25,11 @@ namespace {
 // MPI moves data only while it is called. So it is asked without pause while something is likely to
 // end soon, then with short sleeps, and now and then when nothing is under way, because a peer may
 // wait for what this rank has sent.
-constexpr std::chrono::microseconds kEager{20000};
+constexpr std::chrono::milliseconds kEager{20};  // since something was started or ended
 constexpr std::chrono::microseconds kNap{50};
 constexpr std::chrono::milliseconds kIdle{5};
 
-// At exit a thread that may be stuck inside of MPI is waited for no longer.
+// The longest wait at exit for a thread that may be stuck inside of MPI.
 constexpr std::chrono::seconds kLastMoment{1};
 
 std::string library_version() {
@@ -64,20 +64,10 @@ bool is_refusal(const std::exception_ptr& failure) {
 }  // namespace
 
 // The engine is never destroyed: calls that were given up use its memory to the end.
-Engine*& Engine::slot() {
-  static Engine* engine = nullptr;
-  return engine;
-}
-
 Engine& Engine::of_process(std::chrono::milliseconds timeout) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (slot() == nullptr) {
-    slot() = new Engine;
-    std::atexit([] { slot()->end_at_exit(); });
-  }
-  Engine& engine = *slot();
-  engine.run_and_wait("MPI_Init_thread", timeout, [&engine] { engine.get_ready(); });
+  static Engine& engine = *new Engine;
+  [[maybe_unused]] static const int refused = std::atexit([] { engine.end_at_exit(); });
+  engine.run_and_wait("MPI_Init_thread", timeout, [] { engine.get_ready(); });
   return engine;
 }
 
@@ -119,11 +109,12 @@ void Engine::initialise(bool by_the_program) {
   }
   check(MPI_Comm_rank(MPI_COMM_WORLD, &world_.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_.size), "MPI_Comm_size");
+  constexpr int kHighestTagOfAll = 32767;  // which every MPI has
   int* tag = nullptr;
   int found = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&tag), &found),
         "MPI_Comm_get_attr");
-  world_.highest_tag = found != 0 ? *tag : 32767;
+  world_.highest_tag = found != 0 ? *tag : kHighestTagOfAll;
   world_.library = library_version();
   reductions_.emplace();
 }
@@ -260,7 +251,7 @@ bool Engine::poll_one(Airborne& airborne) {
   return true;
 }
 
-// Asks after all that is under way; true where something has ended.
+// Asks after all that is under way. True when something has ended.
 bool Engine::poll() {
   bool moved = false;
   for (auto& airborne : flights_) {
@@ -271,8 +262,8 @@ bool Engine::poll() {
   return moved;
 }
 
-// MPI moves what this rank has sent only while it is called.
-void Engine::keep_going() {
+// Any call does.
+void Engine::let_mpi_progress() {
   int found = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
 }
@@ -297,7 +288,7 @@ void Engine::pause(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-// The thread: runs what was enqueued, asks after what is under way, pauses.
+// The thread runs what was enqueued, asks after what is under way, and pauses.
 void Engine::run() {
   std::unique_lock lock(mutex_);
   while (!stop_ || !work_items_.empty()) {
@@ -314,7 +305,7 @@ void Engine::run() {
       if (poll())
         moved_ = Clock::now();
     } else if (groups_ > 0 && reductions_) {
-      keep_going();
+      let_mpi_progress();
     }
     lock.lock();
   }

@@ -83,7 +83,6 @@ class Engine {
   };
 
   Engine();
-  static Engine*& slot();
   void end_at_exit();
 
   void run();
@@ -97,7 +96,7 @@ class Engine {
   void land(Airborne& airborne, const std::exception_ptr& error);
   void break_group(Group& group, const std::exception_ptr& error);
   void enqueue(std::function<void()> item);
-  void keep_going();
+  void let_mpi_progress();
   void pause(std::unique_lock<std::mutex>& lock);
 
   World world_;
@@ -115,7 +114,7 @@ class Engine {
   // The thread's own.
   std::list<Airborne> flights_;
   std::list<Airborne> lost_;  // MPI may still use their memory: kept until the process ends
-  Clock::time_point moved_ = Clock::now();
+  Clock::time_point moved_ = Clock::now();  // when something was started or ended last
   std::thread thread_;
 };
 
