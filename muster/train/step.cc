@@ -202,7 +202,7 @@ void TrainStep::take_parameters() {
     list.push_back(parameter);
   }
   all_are_averaged_ = own_parameters_.empty() && are_all_wrapped(models_, parameters_);
-  check_each_once(models_, optimizers_);
+  check_each_once(models_, parameters_);
   check_not_frozen(parameters_, options_.frozen);
   check_trains_models(models_, optimizers_);
   check_divided(parameters_, options_);

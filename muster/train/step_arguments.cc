@@ -8,7 +8,6 @@
 #include <string>
 
 #include "muster/base/error.h"
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/optim/parts.h"
@@ -21,10 +20,21 @@ namespace {
 
 using ParameterSet = std::set<const c10::TensorImpl*>;
 
-// Tensors are told apart by their implementation.
-void insert_parameters(ParameterSet& into, const StepModel& model) {
-  for (const at::Tensor& parameter : model.module().parameters())
-    into.insert(parameter.unsafeGetTensorImpl());
+// The parameters of the models of which `is_wanted` is true. Tensors are told apart by their
+// implementation.
+template <class Predicate>
+ParameterSet parameters_of_models(const StepModels& models, Predicate is_wanted) {
+  ParameterSet parameters;
+  for (const StepModel& model : models)
+    if (is_wanted(model))
+      for (const at::Tensor& parameter : model.module().parameters())
+        parameters.insert(parameter.unsafeGetTensorImpl());
+  return parameters;
+}
+
+ParameterSet wrapped_parameters(const StepModels& models) {
+  return parameters_of_models(models,
+                              [](const StepModel& model) { return model.reducer() != nullptr; });
 }
 
 // Whether a model is sharded. A rank may then have no piece of the parameters that one optimizer
@@ -46,19 +56,16 @@ std::string name_in(const StepModels& models, const at::Tensor& parameter) {
 
 }  // namespace
 
-// Two optimizers of one parameter would both step on it.
-void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers) {
-  const std::vector<at::Tensor> all = concatenated(
-      optimizers, [](torch::optim::Optimizer* optimizer) { return parameters_of(*optimizer); });
-  require_each_once(
-      "train step", all, [&](const at::Tensor& parameter) { return name_in(models, parameter); });
+void check_each_once(const StepModels& models, const std::vector<at::Tensor>& parameters) {
+  require_each_once("train step", parameters, [&](const at::Tensor& parameter) {
+    return name_in(models, parameter);
+  });
 }
 
 void check_trains_models(const StepModels& models,
                          const Several<torch::optim::Optimizer>& optimizers) {
-  ParameterSet of_models;
-  for (const StepModel& model : models)
-    insert_parameters(of_models, model);
+  const ParameterSet of_models =
+      parameters_of_models(models, [](const StepModel&) { return true; });
   const auto is_of_models = [&](const at::Tensor& parameter) {
     return of_models.contains(parameter.unsafeGetTensorImpl()) ||
            optim::has_divided_gradient(parameter);
@@ -80,21 +87,6 @@ void check_trains_models(const StepModels& models,
   }
 }
 
-// A sharded gradient is averaged where it is made; LiveReducer knows the wrapped models of other
-// steps.
-namespace {
-
-ParameterSet wrapped_parameters(const StepModels& models) {
-  ParameterSet wrapped;
-  for (const StepModel& model : models) {
-    if (model.reducer() != nullptr)
-      insert_parameters(wrapped, model);
-  }
-  return wrapped;
-}
-
-}  // namespace
-
 bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& parameters) {
   const ParameterSet wrapped = wrapped_parameters(models);
   return std::ranges::all_of(parameters, [&](const at::Tensor& parameter) {
@@ -102,6 +94,8 @@ bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& pa
   });
 }
 
+// A sharded gradient is averaged where it is made. LiveReducer knows the wrapped models of other
+// steps.
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks) {
   if (ranks == 1)
     return;
@@ -117,31 +111,29 @@ void check_reduced(const StepModels& models, const std::vector<at::Tensor>& para
                     " ranks, got ",
                     name_in(models, parameter),
                     ", which no wrapped model has; wrap its model in DistributedDataParallel and "
-                    "pass that, or set "
-                    ".unreduced if another part averages, or each rank is to train alone"));
+                    "pass that, or set .unreduced if another part averages, or each rank is to "
+                    "train alone"));
   }
 }
 
-// Refuses options that would look at one rank's part of sharded gradients: its norm is not theirs,
-// and whether they are finite is for all ranks to say.
+// The norm of one rank's part is not that of the gradients, and whether they are finite is for all
+// ranks to say.
 void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
   if (std::ranges::none_of(parameters, optim::has_divided_gradient))
     return;
-  const char* const expected = "train step: expected ";
-  const char* const got = ", got sharded gradients, of which each rank has a part; ";
   if (options.clip_norm) {
     throw Error(ErrorCode::invalid_argument,
-                cat(expected,
-                    "no clip_norm",
-                    got,
-                    "set .clip to what calls the sharded object's clip_grad_norm"));
+                "train step: expected no clip_norm, got sharded gradients, of which each rank has "
+                "a part; set .clip to what calls the sharded object's clip_grad_norm");
   }
-  if (!options.group)
+  if (!options.group) {
     throw Error(ErrorCode::invalid_argument,
-                cat(expected, "a group", got, "pass .group, that of the parts"));
+                "train step: expected a group, got sharded gradients, of which each rank has a "
+                "part; pass .group, that of the parts");
+  }
 }
 
-// Ranks of a divided layer have other parts of it, and all else alike.
+// The ranks of a divided layer have other parts of it, and all else alike.
 void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
   if (std::ranges::none_of(parameters, optim::is_layer_part))
     return;
@@ -160,7 +152,6 @@ void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainSte
   }
 }
 
-// OnNonfinite::go_back needs its function, and the function needs that option.
 void check_way_back(const TrainStepOptions& options) {
   const bool goes_back = options.on_nonfinite == OnNonfinite::go_back;
   const bool has_function = options.go_back != nullptr;
@@ -173,7 +164,7 @@ void check_way_back(const TrainStepOptions& options) {
           "; give [&] { checkpoints.go_back(10); }"));
 }
 
-// Refuses a schedule that would change another step's rates as often as this one steps.
+// Such a schedule would change another step's rates as often as this one steps.
 void check_schedules(const Several<Schedule>& schedules,
                      const Several<torch::optim::Optimizer>& optimizers) {
   for (Schedule* const schedule : schedules) {

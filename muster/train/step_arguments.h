@@ -16,10 +16,11 @@ namespace muster {
 
 struct TrainStepOptions;
 
-// Throws: invalid_argument for a weight that the optimizers have twice, and would step on twice.
-void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers);
+// Throws: invalid_argument for a weight that the optimizers' `parameters` have twice: they would
+// step on it twice.
+void check_each_once(const StepModels& models, const std::vector<at::Tensor>& parameters);
 
-// Throws: invalid_argument for an optimizer with nothing of the models.
+// Throws: invalid_argument for an optimizer that has no parameter of the models.
 void check_trains_models(const StepModels& models,
                          const Several<torch::optim::Optimizer>& optimizers);
 
