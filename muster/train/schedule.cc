@@ -19,6 +19,20 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// `others` are the numbers that the state has beside one a group.
+void check_groups(const char* what, const SavedState& state, size_t others, size_t groups) {
+  const size_t saved = state.numbers.size() - others;
+  if (saved != groups) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(what,
+                    ": expected a saved state of ",
+                    plural(groups, "parameter group"),
+                    ", got ",
+                    saved,
+                    "; make the optimizer with the groups that it had"));
+  }
+}
+
 }  // namespace
 
 Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
@@ -70,10 +84,7 @@ void Schedule::set_initial_lrs(const std::vector<double>& rates) {
 }
 
 std::vector<std::string> Schedule::needed_numbers() const {
-  std::vector<std::string> names = {"step"};
-  for (size_t i = 0; i < initial_.size(); ++i)
-    names.push_back(cat("initial_lr.", i));
-  return names;
+  return mapped(state().numbers, [](const auto& number) { return number.first; });
 }
 
 SavedState Schedule::state() const {
@@ -87,17 +98,9 @@ SavedState Schedule::state() const {
 // All numbers are read before any is set.
 void Schedule::load_state(const SavedState& state) {
   const int64_t step = state.whole_number("schedule", "step");
-  if (state.numbers.size() != initial_.size() + 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("schedule: expected a saved state of ",
-                    plural(initial_.size(), "parameter group"),
-                    ", got ",
-                    state.numbers.size() - 1,
-                    "; make the optimizer with the groups that it had"));
-  }
-  std::vector<double> initial = mapped_indices(
+  check_groups("schedule", state, 1, initial_.size());
+  initial_ = mapped_indices(
       initial_.size(), [&](size_t i) { return state.number("schedule", cat("initial_lr.", i)); });
-  initial_ = std::move(initial);
   step_ = step;
   apply();
 }
@@ -138,21 +141,24 @@ bool Plateau::step(double metric) {
   }
   if (bad_ <= options_.patience)
     return false;
-  lower();
   cooldown_left_ = options_.cooldown;
   bad_ = 0;
-  return true;
+  return lower();
 }
 
 // A change smaller than eps is not worth it.
-void Plateau::lower() {
+bool Plateau::lower() {
+  bool has_lowered = false;
   for (auto& group : optimizer_.param_groups()) {
     const double before = group.options().get_lr();
     const double after = std::max(before * options_.factor, options_.min_lr);
-    if (before - after > options_.eps)
+    if (before - after > options_.eps) {
       group.options().set_lr(after);
+      has_lowered = true;
+    }
   }
   owner_->rates = rates_of_groups(optimizer_);
+  return has_lowered;
 }
 
 double Plateau::lr(size_t group) const {
@@ -168,18 +174,21 @@ SavedState Plateau::state() const {
   return saved;
 }
 
-// The rates are saved too, since no formula gives them.
+// The rates are saved too, since no formula gives them. All numbers are read before any is set.
 void Plateau::load_state(const SavedState& state) {
-  std::vector<double> rates = mapped_indices(optimizer_.param_groups().size(), [&](size_t i) {
-    return state.number("plateau", cat("lr.", i));
-  });
+  auto& groups = optimizer_.param_groups();
+  const double best = state.number("plateau", "best");
+  const int64_t bad = state.whole_number("plateau", "bad");
+  const int64_t cooldown_left = state.whole_number("plateau", "cooldown_left");
+  check_groups("plateau", state, 3, groups.size());
+  owner_->rates = mapped_indices(groups.size(),
+                                 [&](size_t i) { return state.number("plateau", cat("lr.", i)); });
   has_begun_ = true;
-  best_ = state.number("plateau", "best");
-  bad_ = state.whole_number("plateau", "bad");
-  cooldown_left_ = state.whole_number("plateau", "cooldown_left");
-  for (size_t i = 0; i < rates.size(); ++i)
-    optimizer_.param_groups()[i].options().set_lr(rates[i]);
-  owner_->rates = std::move(rates);
+  best_ = best;
+  bad_ = bad;
+  cooldown_left_ = cooldown_left;
+  for (size_t i = 0; i < groups.size(); ++i)
+    groups[i].options().set_lr(owner_->rates[i]);
 }
 
 }  // namespace muster

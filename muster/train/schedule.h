@@ -142,11 +142,12 @@ class Plateau {
 
   double lr(size_t group = 0) const;
   SavedState state() const;
+  // Also sets the rates. Throws: invalid_argument for another number of groups.
   void load_state(const SavedState& state);
 
  private:
   bool is_better(double metric) const;
-  void lower();
+  bool lower();  // whether a rate became lower
 
   torch::optim::Optimizer& optimizer_;
   std::shared_ptr<RateOwner> owner_;

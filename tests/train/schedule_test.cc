@@ -136,6 +136,15 @@ TEST(Schedule, PlateausArePythons) {
   }
 }
 
+TEST(Schedule, APlateauSaysWhetherItHasLoweredARate) {
+  auto optimizer = two_groups();
+  Plateau plateau(*optimizer, {.patience = 0, .min_lr = 0.01});
+  EXPECT_FALSE(plateau.step(1));
+  EXPECT_TRUE(plateau.step(1));
+  EXPECT_FALSE(plateau.step(1)) << "no rate may be lower";
+  EXPECT_DOUBLE_EQ(plateau.lr(), 0.01);
+}
+
 TEST(Schedule, AResumedRunHasTheSameBits) {
   for (const Rate& rate : {rate::cosine({.steps = 30, .warmup = 5, .final_fraction = 0.1}),
                            rate::exponential(0.93),
@@ -213,6 +222,12 @@ TEST(Schedule, WrongUseIsNamed) {
   saved.numbers.erase("initial_lr.1");
   EXPECT_THAT(message_of_error([&] { schedule.load_state(saved); }),
               HasSubstr("expected a saved state of 2 parameter groups, got 1"));
+  auto other = two_groups();
+  Plateau plateau(*other);
+  saved = plateau.state();
+  saved.numbers["lr.2"] = 0.5;
+  EXPECT_THAT(message_of_error([&] { plateau.load_state(saved); }),
+              HasSubstr("plateau: expected a saved state of 2 parameter groups, got 3"));
 }
 
 }  // namespace
