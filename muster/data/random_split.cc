@@ -1,6 +1,6 @@
-// Which samples are in which part. A split by classes goes through the samples class by class and
-// gives each to the part that is furthest behind its length, so every run of samples, and with it
-// every class, is divided in proportion.
+// Says which samples are in which part. A split by classes goes through the samples class by class
+// and gives each to the part that is furthest behind its length. So every run of samples, and with
+// it every class, is divided in proportion.
 #include "muster/data/random_split.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -36,8 +36,10 @@ namespace {
 
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
   const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
-  const bool are_parts = std::ranges::all_of(fractions, [](double part) { return part >= 0; });
-  if (!are_parts || !(std::abs(sum - 1) <= 1e-6))
+  constexpr double kTolerance = 1e-6;  // for fractions that were rounded
+  const bool is_right = std::ranges::all_of(fractions, [](double part) { return part >= 0; }) &&
+                        std::abs(sum - 1) <= kTolerance;
+  if (!is_right)
     refuse_split("fractions of 0 or more that add to 1",
                  cat("[", join(fractions, ", "), "], which add to ", sum),
                  "give the last part what is left");
@@ -51,7 +53,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
   return counts;
 }
 
-// Returns the order of samples that is cut: random, or the data set's.
+// All samples, in a random order or in the data set's.
 at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
   if (!shuffle)
     return at::arange(size, at::kLong);
@@ -59,16 +61,17 @@ at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
   return at::randperm(size, generator, at::kLong);
 }
 
-// The labels may lie on a GPU.
+// Returns the labels on the CPU.
 at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts) {
-  const bool is_list = labels.dim() == 1 && labels.scalar_type() == at::kLong;
-  if (!is_list || labels.size(0) != size)
+  const bool is_right =
+      labels.scalar_type() == at::kLong && labels.sizes() == at::IntArrayRef(size);
+  if (!is_right)
     refuse_split(cat("labels of shape [", size, "], int64, one for each sample"),
                  cat(c10::toString(labels.scalar_type()), " [", join(labels.sizes(), ", "), "]"),
                  "pass the labels of this data set, or leave them out");
-  const at::Tensor mine = labels.cpu();
+  const at::Tensor on_cpu = labels.cpu();
   const auto [classes, unused, counts] =
-      at::_unique2(mine, /*sorted=*/true, /*return_inverse=*/false, /*return_counts=*/true);
+      at::_unique2(on_cpu, /*sorted=*/true, /*return_inverse=*/false, /*return_counts=*/true);
   const int64_t least = counts.min().item<int64_t>();
   if (least < parts) {
     const int64_t rare = classes[counts.argmin().item<int64_t>()].item<int64_t>();
@@ -81,17 +84,17 @@ at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts)
             parts,
             " parts, so not every part has one"));
   }
-  return mine;
+  return on_cpu;
 }
 
-// Sorts `samples` by their classes; within a class their order stays.
+// Sorts the samples by class; within a class their order stays.
 at::Tensor class_by_class(const at::Tensor& samples, const at::Tensor& labels) {
   constexpr std::optional<bool> kStable = true;
   const at::Tensor order = std::get<1>(labels.index_select(0, samples).sort(kStable, /*dim=*/0));
   return samples.index_select(0, order);
 }
 
-// Deals `samples` out to parts of these lengths, evenly all along.
+// Deals the samples out to parts of these lengths, so that all parts grow at an even rate.
 std::vector<at::Tensor> dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
   const double size = as_double(samples.numel());
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
@@ -111,10 +114,6 @@ std::vector<at::Tensor> dealt_out(const at::Tensor& samples, const std::vector<i
     parts[furthest_behind].push_back(numbers[i]);
   }
   return mapped(parts, [&](const auto& part) { return at::tensor(part, at::kLong); });
-}
-
-std::vector<at::Tensor> cut_up(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
-  return samples.split_with_sizes(lengths);
 }
 
 }  // namespace
@@ -140,7 +139,7 @@ std::vector<at::Tensor> datasets::split_indices(int64_t size,
   const auto counts = lengths.of(size);
   const at::Tensor samples = samples_in_order(size, /*shuffle=*/true, options.seed);
   if (!options.labels.defined())
-    return cut_up(samples, counts);
+    return samples.split_with_sizes(counts);
   const at::Tensor labels = checked_labels(options.labels, size, std::ssize(counts));
   auto parts = dealt_out(class_by_class(samples, labels), counts);
   // A loader that takes a part in its order is to see no classes one after the other.
@@ -165,7 +164,7 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
     samples = class_by_class(samples, checked_labels(options.labels, size, folds));
     tests = dealt_out(samples, lengths);
   } else {
-    tests = cut_up(samples, lengths);
+    tests = samples.split_with_sizes(lengths);
   }
   std::vector<FoldIndices> made;
   for (int64_t fold = 0; fold < folds; ++fold) {
