@@ -17,17 +17,17 @@ namespace muster {
 
 namespace {
 
+// No number of a position is larger: sums and products of a few stay below 2^63.
+constexpr int64_t kMostOfANumber = int64_t{1} << 40;
+constexpr int64_t kMostEpochsApart = 1000;
+constexpr std::ptrdiff_t kMostShown = 20;  // numbers of a position, in an error
+
 void check_stream_number(const char* what, int64_t value, int64_t least) {
   if (value >= least)
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
 }
-
-// No number of a position is larger: sums and products of a few stay below 2^63.
-constexpr int64_t kMost = int64_t{1} << 40;
-constexpr int64_t kMostEpochsApart = 1000;
-constexpr std::ptrdiff_t kMostShown = 20;
 
 // Takes one number after the other from values().
 class PositionNumbers {
@@ -42,7 +42,7 @@ class PositionNumbers {
   }
   int64_t at_least(int64_t least) {
     const int64_t value = any();
-    if (value < least || value > kMost)
+    if (value < least || value > kMostOfANumber)
       refuse();
     return value;
   }
@@ -73,10 +73,11 @@ class PositionNumbers {
 
 // Reads a remainder in the order in which values() writes it.
 StreamRemainder remainder_of(PositionNumbers& numbers) {
-  StreamRemainder left{
-      .epoch = numbers.at_least(0), .part = numbers.at_least(0), .parts = numbers.at_least(1)};
-  left.next = numbers.at_least(0);
-  left.stride = numbers.at_least(1);
+  const StreamRemainder left{.epoch = numbers.at_least(0),
+                             .part = numbers.at_least(0),
+                             .parts = numbers.at_least(1),
+                             .next = numbers.at_least(0),
+                             .stride = numbers.at_least(1)};
   if (left.part >= left.parts)
     numbers.refuse();
   return left;
@@ -110,7 +111,7 @@ void check_seed(const StreamPosition& position, const StreamLoaderOptions& optio
           "; the order of the examples depends on it: keep it, or begin with the next epoch"));
 }
 
-// Positions must be those of ranks 0, 1, … that saved together.
+// Refuses all but the positions of ranks 0, 1, … that saved together.
 void check_one_group(const std::vector<StreamPosition>& saved) {
   const auto refuse = [](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
@@ -136,12 +137,10 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
   }
 }
 
-// The bound keeps a damaged position from asking for millions of whole parts.
+// Returns the last epoch that a rank has begun. The bound keeps a damaged position from asking for
+// millions of whole parts.
 int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
-  const auto by_epoch = [](const auto& a, const auto& b) {
-    return a.epoch < b.epoch;
-  };
-  const auto [first, last] = std::minmax_element(saved.begin(), saved.end(), by_epoch);
+  const auto [first, last] = std::ranges::minmax_element(saved, {}, &StreamPosition::epoch);
   if (last->epoch - first->epoch <= kMostEpochsApart)
     return last->epoch;
   throw Error(ErrorCode::invalid_argument,
@@ -171,8 +170,7 @@ std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>&
     for (int64_t epoch = position.epoch + 1; epoch <= last; ++epoch)
       add(whole_parts(epoch, position.rank, position.ranks, std::ssize(position.left)));
   }
-  std::stable_sort(
-      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
+  std::ranges::stable_sort(all, {}, &StreamRemainder::epoch);
   return all;
 }
 
@@ -305,8 +303,7 @@ void check_stream_position(const StreamPosition& position, const StreamLoaderOpt
                     ", got ",
                     here,
                     "; one rank's position holds its own parts only: restore the positions of all "
-                    "ranks, or keep "
-                    "the ",
+                    "ranks, or keep the ",
                     what));
   };
   check("number of ranks", position.ranks, options.ranks);
@@ -324,15 +321,15 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
 
   StreamPosition mine = start_of_stream(last_epoch_of(saved), options);
   int64_t examples = 0, batch = 0;
-  bool begun = false;
+  bool has_begun = false;
   for (const auto& position : saved) {
     mine.step = std::max(mine.step, position.step);
     batch = std::max(batch, position.batch);
     examples += position.examples;
-    begun |= position.batch > 0 || position.epoch != mine.epoch;
+    has_begun |= position.batch > 0 || position.epoch != mine.epoch;
   }
-  // Nobody has read anything of the epoch, so it has its new whole parts.
-  if (!begun)
+  // An epoch of which nobody has read anything has its new whole parts.
+  if (!has_begun)
     return mine;
   // Rounded up to a whole turn of the workers, so that worker 0 is next.
   mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;
