@@ -58,7 +58,7 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
   }
 }
 
-// It asks for every rank, and is for messages alone.
+// Asks for every rank, so it is for messages alone.
 std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
   return filtered_indices<int>(world_size,
                                [&](int rank) { return !store.check({member_key(rank)}); });
@@ -66,9 +66,10 @@ std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
 
 // Waits until every rank has registered. It asks for one rank after the other, ever more slowly.
 void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kLongestPause{50};
   const Deadline deadline(timeout);
   const Deadline first_word(kFirstWord);
-  bool said = false;
+  bool has_said = false;
   auto pause = std::chrono::milliseconds(1);
   int next = 0;
   while (next < self.world_size) {
@@ -88,8 +89,8 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::mil
                       self.rank,
                       "); see whether they were started, and why they ended"));
     }
-    if (!said && first_word.passed()) {
-      said = true;
+    if (!has_said && first_word.passed()) {
+      has_said = true;
       log(LogLevel::info,
           cat("rendezvous: waiting for rank(s) ",
               join(missing_ranks(store, self.world_size), ", "),
@@ -97,7 +98,7 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::mil
               self.world_size));
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::milliseconds(50));
+    pause = std::min(pause * 2, kLongestPause);
   }
 }
 
@@ -178,7 +179,7 @@ std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
   return obstacle;
 }
 
-// Throws where a rank asks for NCCL that cannot be.
+// Throws where a rank asks for NCCL and there is an obstacle to it.
 void check_nccl(const std::vector<RankIdentity>& members,
                 const std::string& asked,
                 const std::string& obstacle) {
