@@ -2,12 +2,12 @@
 // parameter's) hangs a callback at the end of its graph. Gradients come one by one, and are refused
 // where a forward has not announced them. At the end the ranks meet, the Reducer averages, and the
 // step has ended.
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
 #include <memory>
 #include <mutex>
 #include <vector>
-
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -17,10 +17,9 @@
 
 namespace muster {
 
-// The caller holds the lock. False where this rank's gradient may stay here.
+// The caller holds the lock. Returns false where this rank's gradient may stay here.
 bool GradientReducer::State::must_be_reduced(size_t index) {
-  const bool awaited_by_another =
-      live.shares() && live.another_awaits(model.trained().tensors[index]);
+  const bool awaited_by_another = live.another_awaits(model.trained().tensors[index]);
   const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
   if (expected == Expected::nothing || past_local_outputs) {
     if (awaited_by_another)
@@ -56,7 +55,7 @@ void GradientReducer::State::on_gradient(size_t index) {
   const std::lock_guard lock(mutex);
   if (!must_be_reduced(index))
     return;
-  if (as_views && live.shares() && live.another_awaits(model.trained().tensors[index])) {
+  if (as_views && live.another_awaits(model.trained().tensors[index])) {
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel: expected all models that share '",
                     arrivals.name(index),
@@ -143,8 +142,8 @@ void GradientReducer::State::on_backward() {
   graph = at_graph_end(weak_from_this(), &State::after_graph);
 }
 
-// False where no output can be watched. A leaf is no sign of a backward of this forward, and would
-// keep the hook for ever.
+// Returns false where no output can be watched. A leaf is no sign of a backward of this forward,
+// and would keep the hook for ever.
 bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs,
                                            Expected of,
                                            const std::shared_ptr<StepCheck::Forward>& forward) {

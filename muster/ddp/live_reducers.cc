@@ -61,6 +61,8 @@ void LiveReducer::set(const std::vector<at::Tensor>& parameters,
 }
 
 bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
+  if (!shares_)
+    return false;
   const std::lock_guard lock(mutex());
   return std::ranges::any_of(all(), [&](const LiveReducer* other) {
     return other != this && other->awaits_ &&
