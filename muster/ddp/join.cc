@@ -18,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/failure.h"
@@ -29,7 +30,8 @@ namespace muster {
 
 namespace {
 
-// The Reducer waits for it to know by how many ranks it divides; here the number is known already.
+// The Reducer waits for this work to know by how many ranks it divides. The number is known
+// already.
 class CountOfRanks : public c10d::Work {
  public:
   explicit CountOfRanks(int count)
@@ -55,8 +57,7 @@ void check_no_shared_statistics(const ModelSource& model,
   if (group.size() == 1 || options.stop_together)
     return;
   auto tensors = model.parameters();
-  for (auto& buffer : model.buffers())
-    tensors.push_back(std::move(buffer));
+  append_all(tensors, model.buffers());
   for (const NamedTensor& one : tensors) {
     if (is_of_converted_norm(one.tensor))
       refuse_statistics_inside_of_join(group.rank());
@@ -84,8 +85,8 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group
 
 }  // namespace
 
-// A rank without inputs runs one backward for each forward of the others, right behind it. What was
-// before join() is no matter of theirs.
+// A rank without inputs runs one backward for each forward of the others, right behind it. Forwards
+// before join() do not count.
 void GradientReducer::State::refuse_second_forward() {
   const std::lock_guard lock(mutex);
   if (!awaits_in_join)
@@ -166,7 +167,7 @@ void GradientReducer::State::say_that_trial_rests() {
       "number");
 }
 
-// Names what keeps the model from join(); nullptr where nothing does.
+// Names what keeps the model from join(), or gives nullptr.
 const char* GradientReducer::State::obstacle_to_join() const {
   if (join)
     return "one inside of it";
@@ -193,7 +194,7 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
     const UnevenInputs allowed = {};
     ~Inside() {
       state.join.reset();
-      state.parts.reducer->set_forward_pass_work_handle({}, true);
+      state.parts.reducer->set_forward_pass_work_handle({}, /*useStaticWorldSize=*/true);
     }
   } inside{state, RanksShadow(state.group.size() > 1 && !options.stop_together)};
   state.join.emplace(state.group, options);
