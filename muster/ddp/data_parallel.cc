@@ -41,9 +41,8 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 at::TensorList parameters,
                                                 c10::Device device) {
-    torch::autograd::variable_list copies;
-    for (const at::Tensor& parameter : parameters)
-      copies.push_back(copy_on(device, parameter));
+    auto copies =
+        mapped(parameters, [&](const at::Tensor& parameter) { return copy_on(device, parameter); });
     context->saved_data["device"] = parameters[0].device();
     context->set_materialize_grads(false);  // an unused parameter has no gradient, as in the model
     return copies;
@@ -71,9 +70,8 @@ void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c1
   const auto sources = from.buffers();
   auto targets = to.buffers();
   for (size_t i = 0; i < targets.size(); ++i) {
-    if (!targets[i].defined())
-      continue;
-    targets[i].set_data(copy_on(device, sources[i].detach()));
+    if (targets[i].defined())
+      targets[i].set_data(copy_on(device, sources[i].detach()));
   }
 }
 
@@ -93,6 +91,13 @@ void link_parameters(const torch::nn::Module& from,
     if (!trained)
       targets[i].set_requires_grad(false);
   }
+}
+
+// The stream that is current in this thread; none on the CPU.
+std::optional<c10::Stream> current_stream_of(c10::Device device) {
+  if (device.is_cpu())
+    return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
 }  // namespace
@@ -121,22 +126,6 @@ ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
   }
 }
 
-namespace {
-
-// The streams that are current in this thread; none on the CPU.
-std::vector<std::optional<c10::Stream>> current_streams_of(
-    const std::vector<c10::Device>& devices) {
-  std::vector<std::optional<c10::Stream>> streams;
-  for (const c10::Device device : devices) {
-    auto& stream = streams.emplace_back();
-    if (!device.is_cpu())
-      stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  }
-  return streams;
-}
-
-}  // namespace
-
 // A clone's reset() draws new values of the parameters before it gets the model's.
 void ModelReplicas::make(size_t count) {
   const at::NoGradGuard no_grad;
@@ -148,10 +137,10 @@ void ModelReplicas::make(size_t count) {
 
 // Clones that are kept are made again where the model has got or lost tensors.
 void ModelReplicas::refresh(size_t count) {
-  const bool has_others = replicas_.empty() ||
-                          replicas_.back()->parameters().size() != model_->parameters().size() ||
-                          replicas_.back()->buffers().size() != model_->buffers().size();
-  if (!copies_once_ || has_others)
+  const bool has_changed = replicas_.empty() ||
+                           replicas_.back()->parameters().size() != model_->parameters().size() ||
+                           replicas_.back()->buffers().size() != model_->buffers().size();
+  if (!copies_once_ || has_changed)
     make(copies_once_ ? devices_.size() : count);
   has_ties_ |= !assigned_members(*model_).empty();
   for (size_t i = 1; i < count; ++i) {
@@ -169,7 +158,7 @@ void ModelReplicas::refresh(size_t count) {
 void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& body) const {
   std::vector<std::exception_ptr> failures(count);
   const at::ThreadLocalState state;
-  const auto streams = current_streams_of(devices_);
+  const auto streams = mapped(devices_, current_stream_of);
   const auto run = [&](size_t i) {
     try {
       const at::ThreadLocalStateGuard same_modes(state);
@@ -222,12 +211,8 @@ namespace detail {
 std::vector<at::Tensor> scatter(const at::Tensor& tensor,
                                 const std::vector<c10::Device>& devices,
                                 int64_t dim) {
-  if (tensor.dim() == 0) {
-    std::vector<at::Tensor> copies;
-    for (const c10::Device device : devices)
-      copies.push_back(tensor.to(device));
-    return copies;
-  }
+  if (tensor.dim() == 0)
+    return mapped(devices, [&](c10::Device device) { return tensor.to(device); });
   auto parts = tensor.chunk(std::ssize(devices), dim);
   for (size_t i = 0; i < parts.size(); ++i)
     parts[i] = parts[i].to(devices[i]);
@@ -236,9 +221,7 @@ std::vector<at::Tensor> scatter(const at::Tensor& tensor,
 
 // Scalars become a vector, as in Python.
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim) {
-  std::vector<at::Tensor> here;
-  for (const at::Tensor& part : parts)
-    here.push_back(part.to(device));
+  const auto here = mapped(parts, [&](const at::Tensor& part) { return part.to(device); });
   return here[0].dim() == 0 ? at::stack(here) : at::cat(here, dim);
 }
 
