@@ -21,6 +21,8 @@ namespace muster {
 
 namespace {
 
+using MaybeTensor = std::optional<at::Tensor>;
+
 // A module that was converted. A tensor that it gives to the operator identifies it.
 struct ConvertedNorm {
   c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // another may get its address
@@ -49,7 +51,7 @@ class ConvertedNorms {
   }
 
   // Returns the group of the module that has the tensor, where it is in training mode.
-  std::optional<ProcessGroup> find(const std::optional<at::Tensor>& tensor) const {
+  std::optional<ProcessGroup> find(const MaybeTensor& tensor) const {
     if (!tensor || !tensor->defined())
       return std::nullopt;
     const std::shared_lock lock(mutex_);
@@ -67,8 +69,6 @@ class ConvertedNorms {
   std::map<const c10::TensorImpl*, ConvertedNorm> norms_;
 };
 
-using MaybeTensor = std::optional<at::Tensor>;
-
 // The operator's kernel. A module's running statistics identify it, or else its weight.
 at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
                                    const MaybeTensor& weight,
@@ -79,31 +79,29 @@ at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
                                    double momentum,
                                    double eps,
                                    bool cudnn_enabled) {
-  if (training) {
-    auto group = ConvertedNorms::instance().find(running_mean);
-    if (!group)
-      group = ConvertedNorms::instance().find(weight);
-    const auto or_none = [](const MaybeTensor& tensor) {
-      return tensor.value_or(at::Tensor());
-    };
-    if (group) {
-      return sync_batch_norm(input,
-                             {.weight = or_none(weight),
-                              .bias = or_none(bias),
-                              .running_mean = or_none(running_mean),
-                              .running_var = or_none(running_var)},
-                             momentum,
-                             eps,
-                             *group);
-    }
-  }
-  return at::native::batch_norm(
-      input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
+  const auto& norms = ConvertedNorms::instance();
+  auto group = training ? norms.find(running_mean) : std::nullopt;
+  if (training && !group)
+    group = norms.find(weight);
+  if (!group)
+    return at::native::batch_norm(
+        input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
+  const auto or_none = [](const MaybeTensor& tensor) {
+    return tensor.value_or(at::Tensor());
+  };
+  return sync_batch_norm(input,
+                         {.weight = or_none(weight),
+                          .bias = or_none(bias),
+                          .running_mean = or_none(running_mean),
+                          .running_var = or_none(running_var)},
+                         momentum,
+                         eps,
+                         *group);
 }
 
-// It registers once, and only in programs that convert something: LibTorch's own operator has no
-// kernel there, as it is put together from others. The devices' own keys are for InferenceMode,
-// which goes past autograd.
+// Registers the kernel once, and only in programs that convert something. LibTorch's own operator
+// has no kernel under these keys, as it is put together from others. The devices' own keys are for
+// InferenceMode, which goes past autograd.
 void listen_to_batch_norm() {
   static std::once_flag registered;
   std::call_once(registered, [] {
@@ -117,7 +115,7 @@ void listen_to_batch_norm() {
   });
 }
 
-// False where the module is no such BatchNorm.
+// Returns false where the module is no such BatchNorm.
 template <class Impl>
 bool convert_one(const std::string& name, torch::nn::Module& module, const ProcessGroup& group) {
   auto* norm = dynamic_cast<Impl*>(&module);
