@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/broadcast_values.h"
@@ -122,10 +123,8 @@ bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) co
 // The buffers have versions of their own here: a graph that has saved a buffer stays valid when a
 // broadcast changes it before the next forward.
 std::vector<at::Tensor> ReplicatedModel::buffers() const {
-  std::vector<at::Tensor> found;
-  for (const auto& buffer : model_->buffers())
-    found.push_back(buffer.tensor.variable_data());
-  return found;
+  return mapped(model_->buffers(),
+                [](const NamedTensor& buffer) { return buffer.tensor.variable_data(); });
 }
 
 void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root) {
@@ -145,14 +144,11 @@ void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root
 }
 
 void ReplicatedModel::broadcast_all(int root) {
-  std::vector<at::Tensor> all;
-  for (const at::Tensor& tensor : kept_)
-    all.push_back(tensor.detach());
-  broadcast(all, root);
+  broadcast(mapped(kept_, [](const at::Tensor& tensor) { return tensor.detach(); }), root);
   broadcast(buffers(), root);
 }
 
-// No message is sent for a group of one, whose buffers are not even listed.
+// The buffers of a group of one are not even listed.
 void ReplicatedModel::broadcast_buffers(int root) {
   if (group_.size() > 1)
     broadcast_values(buffers(), group_, root);
