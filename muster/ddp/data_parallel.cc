@@ -9,7 +9,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
@@ -22,6 +21,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/layer_members.h"
 #include "muster/ddp/own_numbers.h"
 #include "muster/ddp/parameter_uses.h"
@@ -94,10 +94,8 @@ void link_parameters(const torch::nn::Module& from,
 }
 
 // The stream that is current in this thread; none on the CPU.
-std::optional<c10::Stream> current_stream_of(c10::Device device) {
-  if (device.is_cpu())
-    return std::nullopt;
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+std::optional<c10::Stream> gpu_stream_of(c10::Device device) {
+  return device.is_cpu() ? std::nullopt : std::optional(current_stream_of(device));
 }
 
 }  // namespace
@@ -158,7 +156,7 @@ void ModelReplicas::refresh(size_t count) {
 void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& body) const {
   std::vector<std::exception_ptr> failures(count);
   const at::ThreadLocalState state;
-  const auto streams = mapped(devices_, current_stream_of);
+  const auto streams = mapped(devices_, gpu_stream_of);
   const auto run = [&](size_t i) {
     try {
       const at::ThreadLocalStateGuard same_modes(state);
