@@ -1,6 +1,6 @@
-// Places of the result are led back to places of the image, where LibTorch's grid_sampler reads.
-// The arithmetic, in float32, is torchvision's, with its roundings: which pixel is the nearest can
-// depend on them. A mask is read along where there is a value for what lies outside.
+// A matrix leads places of the result back to places of the image, where LibTorch's grid_sampler
+// reads. The arithmetic, in float32, is torchvision's, with its roundings: which pixel is the
+// nearest can depend on them. Where there is a value for what lies outside, a mask is read along.
 #include "muster/data/affine.h"
 
 #include <ATen/TensorOperators.h>
@@ -28,7 +28,7 @@ namespace muster::transform {
 
 namespace {
 
-// From the middle of the images.
+// The center, counted from the middle of the images.
 std::array<double, 2> center_of(const at::Tensor& images,
                                 const std::optional<std::pair<double, double>>& center) {
   if (!center)
@@ -43,7 +43,7 @@ namespace kernel {
 
 namespace {
 
-// From -(count - 1) / 2 to (count - 1) / 2.
+// The places of pixels, counted from the middle: -(count - 1) / 2 to (count - 1) / 2.
 at::Tensor from_middle(int64_t count, const at::Tensor& like) {
   return at::arange(count, like.options().dtype(at::kFloat)).add_((1.0 - as_double(count)) / 2);
 }
@@ -62,7 +62,7 @@ at::Tensor entry_of(const at::Tensor& like,
   return on_device_of(like, entries).squeeze(1);
 }
 
-// Where the image is read. Shapes: [N, height, width, 2].
+// Says where the image is read. Shapes: [N, height, width, 2].
 at::Tensor grid_of(const at::Tensor& images, const std::vector<Matrix>& matrices) {
   const int64_t height = images.size(2);
   const int64_t width = images.size(3);
@@ -90,7 +90,7 @@ at::Tensor sampled(const at::Tensor& values, const at::Tensor& grid, Interpolati
       values, grid, is_nearest ? kNearest : kBilinear, kZeros, /*align_corners=*/false);
 }
 
-// The values with a mask behind them: 1 within the image.
+// Fills what lies outside of the image. The last channel is the mask: 1 within the image.
 at::Tensor filled(const at::Tensor& with_mask, const AffineOptions& options) {
   const int64_t channels = with_mask.size(1) - 1;
   const auto values = with_mask.narrow(1, 0, channels);
@@ -101,14 +101,14 @@ at::Tensor filled(const at::Tensor& with_mask, const AffineOptions& options) {
   return values.sub(fill).mul_(mask).add_(fill);
 }
 
-// How often by 90 degrees, for an angle from 0 to below 360; -1 if by another angle. A quarter
-// gives an image of another shape, unless it is a square.
-int64_t quarters_of(double angle, const at::Tensor& images) {
+// The quarters that an angle from 0 to below 360 has; nothing for another angle. An odd number of
+// quarters gives an image of another shape, unless it is a square.
+std::optional<int64_t> quarters_of(double angle, const at::Tensor& images) {
   const bool is_square = images.size(2) == images.size(3);
-  for (int64_t quarters = 0; quarters < 4; ++quarters)
+  for (int64_t quarters = 0; quarters < 4; quarters += is_square ? 1 : 2)
     if (angle == 90 * as_double(quarters))
-      return is_square || quarters % 2 == 0 ? quarters : -1;
-  return -1;
+      return quarters;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -156,8 +156,8 @@ at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineO
   std::vector<Matrix> matrices;
   for (const double angle : angles) {
     const double turn = angle - 360 * std::floor(angle / 360);
-    const int64_t quarters = options.center ? -1 : quarters_of(turn, images);
-    kinds.push_back(quarters < 0 ? kOther : quarters);
+    const auto quarters = options.center ? std::nullopt : quarters_of(turn, images);
+    kinds.push_back(quarters.value_or(kOther));
     matrices.push_back(inverse_of({.angle = -turn, .center = center_of(images, options.center)}));
   }
   return by_kind(
@@ -172,6 +172,8 @@ at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineO
 namespace {
 
 constexpr double kAnyNumber = std::numeric_limits<float>::max();
+constexpr double kLeastScale = 1e-6;
+constexpr double kMostShear = 89.9;  // degrees; 90 would leave nothing of the image
 
 void check_range(const char* what,
                  const char* name,
@@ -182,9 +184,8 @@ void check_range(const char* what,
   check_within(what, name, range.second, range.first, most);
 }
 
-// Not beyond what leaves something of the image.
 void check_shear(const char* what, std::pair<double, double> degrees) {
-  check_range(what, "shear", degrees, -89.9, 89.9);
+  check_range(what, "shear", degrees, -kMostShear, kMostShear);
 }
 
 void check_rotation(const at::Tensor& images, const RandomRotationOptions& options) {
@@ -199,7 +200,7 @@ void check_affine(const at::Tensor& images, const RandomAffineOptions& options) 
   check_range(what, "number of degrees", options.degrees);
   check_within(what, "translation", options.translate.first, 0, 1);
   check_within(what, "translation", options.translate.second, 0, 1);
-  check_range(what, "scale", options.scale, 1e-6, kAnyNumber);
+  check_range(what, "scale", options.scale, kLeastScale);
   check_shear(what, options.shear_x);
   check_shear(what, options.shear_y);
   check_fill(what, images, options.fill);
@@ -222,7 +223,7 @@ at::Tensor affine_all(const at::Tensor& images,
 }
 
 template <class Options>
-AffineOptions pixels_of(const Options& options) {
+AffineOptions affine_options(const Options& options) {
   return {.interpolation = options.interpolation, .fill = options.fill, .center = options.center};
 }
 
@@ -257,7 +258,7 @@ at::Tensor affine(const at::Tensor& images,
   check_within("affine", "number of degrees", angle, -kAnyNumber, kAnyNumber);
   check_within("affine", "translation", translate.first, -kAnyNumber, kAnyNumber);
   check_within("affine", "translation", translate.second, -kAnyNumber, kAnyNumber);
-  check_within("affine", "scale", scale, 1e-6, kAnyNumber);
+  check_within("affine", "scale", scale, kLeastScale, kAnyNumber);
   check_shear("affine", {shear.first, shear.first});
   check_shear("affine", {shear.second, shear.second});
   check_fill("affine", images, options.fill);
@@ -281,7 +282,7 @@ at::Tensor random_rotation(const at::Tensor& images,
                            const RandomRotationOptions& options) {
   check_rotation(images, options);
   const double angle = rng.uniform(options.degrees.first, options.degrees.second);
-  return rotate_all(images, Numbers(images_of(images), angle), pixels_of(options));
+  return rotate_all(images, Numbers(images_of(images), angle), affine_options(options));
 }
 
 at::Tensor random_rotation(const at::Tensor& images,
@@ -292,7 +293,7 @@ at::Tensor random_rotation(const at::Tensor& images,
   Numbers angles = mapped_indices(rngs.size(), [&](int64_t i) {
     return rngs[i].uniform(options.degrees.first, options.degrees.second);
   });
-  return rotate_all(images, angles, pixels_of(options));
+  return rotate_all(images, angles, affine_options(options));
 }
 
 at::Tensor random_affine(const at::Tensor& images,
@@ -300,7 +301,7 @@ at::Tensor random_affine(const at::Tensor& images,
                          const RandomAffineOptions& options) {
   check_affine(images, options);
   const auto matrix = drawn_matrix(images, rng, options);
-  return affine_all(images, std::vector(images_of(images), matrix), pixels_of(options));
+  return affine_all(images, std::vector(images_of(images), matrix), affine_options(options));
 }
 
 at::Tensor random_affine(const at::Tensor& images,
@@ -310,7 +311,7 @@ at::Tensor random_affine(const at::Tensor& images,
   check_generators("random_affine", images, rngs);
   std::vector<kernel::Matrix> matrices = mapped_indices(
       rngs.size(), [&](int64_t i) { return drawn_matrix(images, rngs[i], options); });
-  return affine_all(images, matrices, pixels_of(options));
+  return affine_all(images, matrices, affine_options(options));
 }
 
 }  // namespace muster::transform
