@@ -20,6 +20,22 @@
 
 namespace muster {
 
+namespace {
+
+// Contiguous memory on the host for a tensor's values. For a GPU's tensor it is pinned, so that the
+// copy has the bus's speed.
+at::Tensor host_room_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(),
+                   tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+}
+
+// The tensor's values, plain and on the host: the tensor itself where it is so.
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(plain(tensor));
+}
+
+}  // namespace
+
 // Types that shared memory cannot reduce are "other": they are moved as bytes.
 shm::Type shm_type(const at::Tensor& tensor) {
   constexpr std::pair<at::ScalarType, shm::Type> kTypes[] = {
@@ -52,9 +68,7 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
       {Theirs::BOR, shm::Op::bor},
       {Theirs::BXOR, shm::Op::bxor},
   };
-  const Theirs theirs = op;
-  const std::optional<shm::Op> found = lookup(kOps, theirs, std::nullopt);
-  if (found)
+  if (const std::optional<shm::Op> found = lookup(kOps, op, std::nullopt))
     return *found;
   throw Error(ErrorCode::invalid_argument,
               "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
@@ -69,22 +83,6 @@ shm::Part message_of(shm::Part part, const at::Tensor& tensor) {
   part.element = tensor.element_size();
   return part;
 }
-
-namespace {
-
-// Contiguous memory on the host for a tensor's values. For a GPU's tensor it is pinned, so that the
-// copy has the bus's speed.
-at::Tensor host_room_for(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(),
-                   tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
-}
-
-// The tensor's values, plain and on the host: the tensor itself where it is so.
-at::Tensor on_host(const at::Tensor& tensor) {
-  return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(plain(tensor));
-}
-
-}  // namespace
 
 void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
   if (!right)
@@ -138,11 +136,11 @@ std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor,
   expect(std::ssize(splits) == ranks && sum == rows,
          cat("splits of ", rows, " rows for ", ranks, " ranks"),
          cat("[", join(splits, ", "), "]"));
-  const size_t row = rows == 0 ? 0 : whole.bytes / rows;
+  const size_t row_bytes = rows == 0 ? 0 : whole.bytes / rows;
   std::vector<shm::Part> parts;
   std::byte* at = whole.data;
   for (const int64_t split : splits) {
-    parts.push_back({.data = at, .bytes = split * row});
+    parts.push_back({.data = at, .bytes = split * row_bytes});
     at += parts.back().bytes;
   }
   return parts;
