@@ -56,8 +56,8 @@ class BackendMemoryUsers {
 };
 
 // New buckets would each have to learn a static graph anew.
-void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
-  if (!cap.is_automatic() || !options.static_graph)
+void check_bucket_cap(const DdpOptions& options) {
+  if (!options.bucket_cap_mb.is_automatic() || !options.static_graph)
     return;
   throw Error(ErrorCode::invalid_argument,
               "DistributedDataParallel: expected bucket_cap_mb as a number with static_graph, got "
@@ -75,12 +75,12 @@ std::vector<size_t> first_limits(size_t first_cap, size_t cap, bool finds_unused
   return {first_cap, cap};
 }
 
-// Both would take each gradient, and what FullySharded has divided has no memory besides. A frozen
-// parameter with memory has no gradient that both could take.
+// Refuses a parameter of which another part of muster divides the gradient: both would take it. Of
+// FullySharded's such a parameter has no memory besides, so that a frozen one is refused too.
 void check_gradient_is_whole(const NamedTensor& parameter, const ProcessGroup& group) {
   const at::Tensor& tensor = parameter.tensor;
-  if (!optim::has_divided_gradient(tensor) ||
-      (!tensor.requires_grad() && tensor.storage().nbytes() > 0))
+  const bool is_frozen_with_memory = !tensor.requires_grad() && tensor.storage().nbytes() > 0;
+  if (!optim::has_divided_gradient(tensor) || is_frozen_with_memory)
     return;
   throw Error(
       ErrorCode::invalid_argument,
@@ -112,10 +112,10 @@ BucketsInBackendMemory::~BucketsInBackendMemory() {
 void check_placement(const ModelSource& model,
                      const ProcessGroup& group,
                      const DdpOptions& options) {
-  check_bucket_cap(options.bucket_cap_mb, options);
+  check_bucket_cap(options);
   const c10::Device device = group.device();
-  const bool right_id = options.device_ids.size() == 1 && options.device_ids[0] == device.index();
-  if (!options.device_ids.empty() && !right_id) {
+  const bool is_own = options.device_ids.size() == 1 && options.device_ids[0] == device.index();
+  if (!options.device_ids.empty() && !is_own) {
     std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
     throw Error(
         ErrorCode::invalid_argument,
