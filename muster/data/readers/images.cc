@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -28,7 +29,7 @@ constexpr size_t kMostImageBytes = size_t{1} << 30;
 bool is_picture(const fs::path& path) {
   const std::string ending = lower_case(path.extension().string());
   constexpr std::array kRead = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
-  return std::ranges::find(kRead, ending) != kRead.end();
+  return contains(kRead, ending);
 }
 
 // Pictures that no decoder here reads.
@@ -46,7 +47,7 @@ bool is_of_other_kind(const fs::path& path) {
                                   ".avif",
                                   ".jxl",
                                   ".jp2"};
-  return std::ranges::find(kOthers, ending) != kOthers.end();
+  return contains(kOthers, ending);
 }
 
 // Folder and name of each picture, sorted by folder first, which is torchvision's order.
@@ -98,10 +99,10 @@ void tell_of_others(const std::string& path, const std::vector<std::string>& oth
   if (!others.empty())
     log(LogLevel::warn,
         cat("image folder: leaves out ",
-            others.size(),
-            " pictures in '",
+            plural(others.size(), "picture"),
+            " in '",
             path,
-            "' that are neither JPEG nor PNG by their names, '",
+            "', by name neither JPEG nor PNG, '",
             others.front(),
             "' first; convert them to train on them"));
 }
