@@ -1,6 +1,6 @@
-// Batches whose costs are as equal over the ranks as possible. A global batch is the next samples
-// of the epoch's order, as with other samplers. Each rank computes the same division of it by
-// costs, and keeps its own part, so nothing is sent. Weights stay right, since a batch tells how
+// Makes batches whose costs are as equal over the ranks as possible. A global batch is the next
+// samples of the epoch's order, as with other samplers. Each rank computes the same division of it
+// by costs, and keeps its own part, so nothing is sent. Weights stay right, since a batch tells how
 // many samples it has.
 #include <algorithm>
 #include <cmath>
@@ -22,28 +22,23 @@ namespace muster {
 
 namespace {
 
-// The load that is smallest; of equal ones the first, on every rank alike.
-size_t least_loaded(const std::vector<std::pair<double, size_t>>& loads) {
-  return std::min_element(loads.begin(), loads.end()) - loads.begin();
-}
-
 // Says which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
 // `ranks` of them, the costliest, go to one rank each, so nobody is left without.
 std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
   std::vector<size_t> by_cost(costs.size());
   std::iota(by_cost.begin(), by_cost.end(), 0);
-  std::stable_sort(
-      by_cost.begin(), by_cost.end(), [&](size_t a, size_t b) { return costs[a] > costs[b]; });
+  std::ranges::stable_sort(by_cost, std::ranges::greater(), [&](size_t i) { return costs[i]; });
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
   std::vector<size_t> mine;
   for (size_t k = 0; k < by_cost.size(); ++k) {
-    const size_t least = k < ranks ? k : least_loaded(loads);
+    // Of equal loads it is the first, on every rank alike.
+    const size_t least = k < ranks ? k : std::ranges::min_element(loads) - loads.begin();
     loads[least].first += costs[by_cost[k]];
     ++loads[least].second;
     if (least == rank)
       mine.push_back(by_cost[k]);
   }
-  std::sort(mine.begin(), mine.end());
+  std::ranges::sort(mine);
   return mine;
 }
 
@@ -82,7 +77,7 @@ class CostBalanced : public BatchSampler {
     if (check_)
       std::exchange(check_, nullptr)(identity());
     started_ = true;
-    EpochBatches epoch = cut(consumed_);
+    EpochBatches epoch = counted(consumed_);
     const auto order = order_when_needed(order_, options_.seed, epoch_);
     const auto positions = positions_of(order, consumed_, epoch.count_of_all);
     epoch.samples = [order, positions](int64_t batch) {
@@ -106,7 +101,7 @@ class CostBalanced : public BatchSampler {
 
   // The sizes of the epoch from its beginning, whatever was used of it. Nothing starts.
   EpochBatches whole_epoch() const override {
-    EpochBatches epoch = cut(0);
+    EpochBatches epoch = counted(0);
     const auto positions = positions_of(order_.epoch(options_.seed, epoch_), 0, epoch.count_of_all);
     epoch.count = [positions](int64_t batch) {
       return std::ssize(positions(batch));
@@ -145,8 +140,8 @@ class CostBalanced : public BatchSampler {
                          ")")};
   }
 
-  // The numbers of batches and samples, which need no costs.
-  EpochBatches cut(int64_t consumed) const {
+  // The counts of batches and of all ranks' samples, which need no costs.
+  EpochBatches counted(int64_t consumed) const {
     const int64_t left = std::max<int64_t>(0, order_.samples - consumed);
     const int64_t global = options_.global_batch;
     const bool keeps_rest = left % global != 0 && !options_.drop_last;
@@ -209,10 +204,10 @@ class CostBalanced : public BatchSampler {
 std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
                                             std::vector<double> costs,
                                             const CostBalancedOptions& options) {
-  const bool costs_right =
+  const bool are_costs =
       std::ssize(costs) == order.dataset_size &&
-      std::all_of(costs.begin(), costs.end(), [](double c) { return c >= 0 && std::isfinite(c); });
-  if (!costs_right) {
+      std::ranges::all_of(costs, [](double cost) { return cost >= 0 && std::isfinite(cost); });
+  if (!are_costs) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected ",
                     order.dataset_size,
@@ -220,13 +215,12 @@ std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
                     costs.size(),
                     " costs, or one that is negative or not finite"));
   }
-  const bool rank_right = options.rank >= 0 && options.rank < options.num_replicas;
-  if (!rank_right || options.global_batch < options.num_replicas) {
+  const bool is_rank = options.rank >= 0 && options.rank < options.num_replicas;
+  if (!is_rank || options.global_batch < options.num_replicas) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected a rank below ",
                     options.num_replicas,
-                    " and a global batch of at least as many, "
-                    "got rank ",
+                    " and a global batch of at least as many, got rank ",
                     options.rank,
                     " and global_batch ",
                     options.global_batch));
