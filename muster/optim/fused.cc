@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/graph_numbers.h"
 #include "muster/optim/kernels.h"
@@ -177,10 +178,8 @@ template <class Torch>
 std::vector<at::Tensor> Fused<Torch>::state_tensors() {
   std::vector<at::Tensor> found;
   for (const auto& group : this->param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      for (const at::Tensor& state : state_of(*this, parameter.unsafeGetTensorImpl()))
-        found.push_back(state);
-    }
+    for (const at::Tensor& parameter : group.params())
+      append_all(found, state_of(*this, parameter.unsafeGetTensorImpl()));
   }
   return found;
 }
