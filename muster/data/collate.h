@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/base/mapped.h"
+#include "muster/base/never.h"
 #include "muster/data/fields.h"
 
 namespace muster {
@@ -64,8 +65,6 @@ concept CollatesItself = requires(std::vector<E> examples) { E::collate(std::mov
 
 namespace collation {
 
-template <class>
-inline constexpr bool kNever = false;
 template <class>
 inline constexpr bool kTuple = false;
 template <class... Ts>
@@ -159,8 +158,7 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
   } else if constexpr (PlainStruct<E>) {
     return collation::fieldwise(examples, std::make_index_sequence<fields::count<E>()>{});
   } else {
-    static_assert(collation::kNever<E>,
-                  "no batch can be made of this type: give it a static collate()");
+    static_assert(kNever<E>, "no batch can be made of this type: give it a static collate()");
   }
 }
 

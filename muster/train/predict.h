@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/never.h"
 #include "muster/data/collate.h"
 #include "muster/data/fields.h"
 #include "muster/train/evaluation_batches.h"
@@ -56,7 +57,7 @@ void each_tensor(Output& output, const F& visit) {
   } else if constexpr (PlainStruct<Output>) {
     std::apply([&](auto&... field) { (each_tensor(field, visit), ...); }, fields_of(output));
   } else {
-    static_assert(collation::kNever<Output>,
+    static_assert(kNever<Output>,
                   "an output is a tensor, or a tuple or a plain struct of tensors");
   }
 }

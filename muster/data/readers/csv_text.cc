@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/mapped.h"
@@ -84,7 +85,7 @@ bool is_missing_in_csv(std::string_view text) {
                                                                 "1.#IND",
                                                                 "1.#QNAN",
                                                                 "-1.#QNAN"};
-  return std::ranges::find(kMissing, text) != kMissing.end();
+  return contains(kMissing, text);
 }
 
 // Only a quoted field can have doubled quotes to undo.
