@@ -1,7 +1,7 @@
-// Which samples of an epoch's order are this rank's. Without shares they are every num_replicas-th
-// one, as in PyTorch. With shares each global batch is cut into consecutive parts, and a smaller
-// last one in proportion (last_parts_). All of it is arithmetic on positions, so an epoch that was
-// interrupted continues at `consumed` with any number of ranks.
+// Says which samples of an epoch's order are this rank's. Without shares they are every
+// num_replicas-th one, as in PyTorch. With shares each global batch is cut into consecutive parts,
+// and a smaller last one in proportion (last_parts_). All of it is arithmetic on positions, so an
+// epoch that was interrupted continues at `consumed` with any number of ranks.
 #include "muster/data/distributed_sampler.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, i
     parts.push_back(static_cast<int64_t>(exact / sum));
     by_remainder.emplace_back(-static_cast<int64_t>(exact % sum), i);
   }
-  std::sort(by_remainder.begin(), by_remainder.end());
+  std::ranges::sort(by_remainder);
   int64_t rest = total - std::accumulate(parts.begin(), parts.end(), int64_t{0});
   for (size_t i = 0; rest > 0; ++i, --rest)
     ++parts[by_remainder[i].second];
@@ -39,7 +39,7 @@ std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, i
     if (part >= least)
       continue;
     part = least;
-    --*std::max_element(parts.begin(), parts.end());
+    --*std::ranges::max_element(parts);
   }
   return parts;
 }
@@ -68,8 +68,7 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
   if (options.drop_last && !options.pad) {
     throw Error(ErrorCode::invalid_argument,
                 "sampler: expected drop_last or pad = false, got both: one cuts the tail, the "
-                "other keeps it; "
-                "leave one out");
+                "other keeps it; leave one out");
   }
   take_shares(options.shares);
   set_epoch(0, 0);
@@ -85,8 +84,9 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
 
 // Shares that are refused change nothing.
 void DistributedSampler::take_shares(std::vector<int64_t> shares) {
-  const bool right = std::all_of(shares.begin(), shares.end(), [](int64_t n) { return n >= 1; });
-  if (!shares.empty() && (!right || std::ssize(shares) != options_.num_replicas)) {
+  const bool are_shares = std::ssize(shares) == options_.num_replicas &&
+                          std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
+  if (!shares.empty() && !are_shares) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected ",
                     options_.num_replicas,
@@ -159,11 +159,9 @@ void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t cons
   const int64_t rest = global_batch_ > 0 ? left() % global_batch_ : 0;
   if (rest == 0 || options_.drop_last)
     return;
-  if (options_.pad) {
-    last_parts_ = divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1);
-  } else {
-    last_parts_ = divide(rest, options_.shares, 0);
-  }
+  last_parts_ = options_.pad
+                    ? divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1)
+                    : divide(rest, options_.shares, 0);
 }
 
 // The samples of this epoch that no rank has used. A position may lie beyond the end, by padding.
@@ -180,8 +178,7 @@ const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
   if (global_batch_ == 0) {
     throw Error(ErrorCode::failed_precondition,
                 "sampler: expected shares, got none; set SamplerOptions::shares, since batches "
-                "have no fixed "
-                "parts without them");
+                "have no fixed parts without them");
   }
   static const std::vector<int64_t> kNone;
   if (batch == full_batches())
@@ -207,9 +204,8 @@ bool DistributedSampler::gives_all_the_rest() const {
 // Shares divide the last batch apart. The rest goes to the first ranks without them, or by padding
 // to all.
 int64_t DistributedSampler::num_samples() const {
-  if (global_batch_ > 0) {
+  if (global_batch_ > 0)
     return full_batches() * options_.shares[options_.rank] + batch_samples(full_batches());
-  }
   const int64_t replicas = options_.num_replicas;
   const int64_t rest = left() % replicas;
   const int64_t ranks_with_more = options_.pad && rest > 0 ? replicas : rest;
