@@ -57,8 +57,7 @@ void each_tensor(Output& output, const F& visit) {
   } else if constexpr (PlainStruct<Output>) {
     std::apply([&](auto&... field) { (each_tensor(field, visit), ...); }, fields_of(output));
   } else {
-    static_assert(kNever<Output>,
-                  "an output is a tensor, or a tuple or a plain struct of tensors");
+    static_assert(kNever<Output>, "an output is a tensor, or a tuple or a plain struct of tensors");
   }
 }
 
