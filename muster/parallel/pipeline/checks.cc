@@ -29,8 +29,9 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
   size_t i = 0;
   while (i + 1 < std::min(our_lines.size(), their_lines.size()) && our_lines[i] == their_lines[i])
     ++i;
+  constexpr size_t kMostShown = 120;  // bytes of a line
   const auto shortened = [](const std::string& line) {
-    return line.size() > 120 ? line.substr(0, 120) + "…" : line;
+    return line.size() > kMostShown ? line.substr(0, kMostShown) + "…" : line;
   };
   return cat("'", shortened(our_lines[i]), "' and '", shortened(their_lines[i]), "'");
 }
@@ -84,10 +85,11 @@ void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
   std::erase(all, "");
   if (all.empty())
     return;
-  throw Error(ErrorCode::invalid_argument, cat("pipeline: ", join_first(all, "; ", 4)));
+  constexpr size_t kMostProblems = 4;
+  throw Error(ErrorCode::invalid_argument, cat("pipeline: ", join_first(all, "; ", kMostProblems)));
 }
 
-// It asks no other rank: the caller hands its text to refuse_on_all_stages().
+// Asks no other rank: the caller hands its text to refuse_on_all_stages().
 std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
                                 const ProcessGroup& group,
                                 const PipelineOptions& options) {
