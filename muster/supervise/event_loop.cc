@@ -88,7 +88,8 @@ void EventLoop::run_once(std::optional<Clock::time_point> until) {
   if (count < 0 && errno != EINTR)
     fail_errno("epoll_wait", errno);
   for (const epoll_event& event : std::span(events).first(std::max(count, 0))) {
-    const auto watch = watches_.find(event.data.u64);
+    const Handle handle = event.data.u64;  // a copy: find() takes a reference, the struct is packed
+    const auto watch = watches_.find(handle);
     if (watch == watches_.end())
       continue;  // an earlier callback of this wait cancelled it
     // A copy is called, since the callback may cancel itself.
