@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -42,18 +43,16 @@ bool meets_only(const torch::nn::Module& model,
   return is_same && met == tensors.size();
 }
 
-// A buffer that the model computes anew, such as a table of a first forward, need not be saved.
-void warn_of_buffer(const char* owner, const std::string& name, const char* made) {
-  static std::once_flag told;
-  std::call_once(told, [&] {
-    log(LogLevel::warn,
-        cat(owner,
-            ": expected a model without other buffers than it had, got '",
-            name,
-            "' too, which is not saved; register it before ",
-            made,
-            " made, unless the model makes it anew"));
-  });
+// The first of these names that the tensors of before do not have.
+std::optional<std::string> first_other(
+    const std::vector<std::string>& names,
+    const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  const auto known =
+      mapped_to<std::set<std::string>>(tensors, [](const auto& item) { return item.first; });
+  for (const std::string& name : names)
+    if (!known.contains(name))
+      return name;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -86,24 +85,33 @@ void TensorsOfModel::require_same(const char* owner, const char* made) const {
 void TensorsOfModel::require_no_others(const char* owner, const char* made) const {
   require_same(owner, made);
   const auto model = model_.lock();
-  if (!model)
+  if (!model || meets_only(*model, tensors_))
     return;
-  const auto known =
-      mapped_to<std::set<std::string>>(tensors_, [](const auto& item) { return item.first; });
-  for (const std::string& name : model->named_buffers().keys())
-    if (!known.contains(name))
-      warn_of_buffer(owner, name, made);
-  for (const std::string& name : model->named_parameters().keys()) {
-    if (known.contains(name))
-      continue;
+  if (const auto other = first_other(model->named_parameters().keys(), tensors_))
     throw Error(ErrorCode::failed_precondition,
                 cat(owner,
                     ": expected a model without other parameters than it had, got '",
-                    name,
+                    *other,
                     "' too; register it before ",
                     made,
                     " made"));
-  }
+}
+
+// A buffer that the model computes anew, such as a table of a first forward, need not be saved.
+void TensorsOfModel::warn_of_other_buffers(const char* owner, const char* made) const {
+  const auto model = model_.lock();
+  if (!model || meets_only(*model, tensors_))
+    return;
+  if (const auto other = first_other(model->named_buffers().keys(), tensors_))
+    std::call_once(told_, [&] {
+      log(LogLevel::warn,
+          cat(owner,
+              ": expected a model without other buffers than it had, got '",
+              *other,
+              "' too, which is not saved; register it before ",
+              made,
+              " made, unless the model makes it anew"));
+    });
 }
 
 void note_model(TensorPieces& pieces, const torch::nn::Module& model) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,12 +29,15 @@ class TensorsOfModel {
   // Nothing is known of a model that is gone, or was never shared. Throws: failed_precondition if
   // the model has another tensor, or none, in a place of before.
   void require_same(const char* owner, const char* made) const;
-  // Throws: the same too if the model has more parameters than before. Warns once of more buffers.
+  // Throws: the same too if the model has more parameters than before.
   void require_no_others(const char* owner, const char* made) const;
+  // The first call that finds more buffers than before warns.
+  void warn_of_other_buffers(const char* owner, const char* made) const;
 
  private:
   std::weak_ptr<const torch::nn::Module> model_;
   std::vector<std::pair<std::string, at::Tensor>> tensors_;
+  mutable std::once_flag told_;
 };
 
 struct TensorPiece {

@@ -304,6 +304,7 @@ std::map<std::string, at::Tensor> Ema::own_tensors() const {
 
 // The averages have the places of the weights in the whole model.
 TensorPieces Ema::pieces() const {
+  require_averaged_modules();
   TensorPieces all = pieces_;
   for (size_t i = 0; i < all.size(); ++i)
     all[i].tensor = averages_[i].second;

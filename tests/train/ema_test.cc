@@ -240,6 +240,7 @@ TEST(Ema, AReplacedModuleIsNamed) {
   EXPECT_EQ(message_of_error([&] { ema.update(); }), error);
   EXPECT_EQ(message_of_error([&] { const auto averages = ema.swap(); }), error);
   EXPECT_EQ(message_of_error([&] { ema.state(); }), error);
+  EXPECT_EQ(message_of_error([&] { ema.pieces(); }), error);
 }
 
 // Averages of pieces are of the model that the pieces were made of.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <mutex>
 
@@ -11,6 +12,7 @@
 #include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/training/checkpoints.h"
+#include "muster/checkpoint/training/trained_models.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
@@ -604,6 +606,20 @@ TEST(ShardedCheckpoints, PiecesOfAReplacedModuleAreRefusedOnEveryRank) {
   EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
 }
 
+// The optimizer's parts are those of the old head, whatever the model is now.
+TEST(ShardedCheckpoints, PartsOfAnOptimizerWhoseModelWasChangedAreRefused) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(3);
+    ShardedOptimizer<Adam> optimizer(net->parameters(), AdamOptions(0.5), group);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
+    net->down = net->replace_module("down", torch::nn::Linear(8, 3));
+    EXPECT_THAT(test::message_of([&] { checkpoints.save(1); }),
+                HasSubstr("expected 'down.weight' of the model to stay the tensor that it was"));
+  });
+}
+
 // As a table that a first forward makes.
 TEST(ShardedCheckpoints, ABufferThatCameLaterDoesNotEndASave) {
   const test::TempFolder folder;
@@ -615,6 +631,28 @@ TEST(ShardedCheckpoints, ABufferThatCameLaterDoesNotEndASave) {
     checkpoints.save(1);
   });
   EXPECT_TRUE(std::filesystem::exists(folder / "step-1"));
+}
+
+// A stage of a pipeline is on one rank alone, so that rank tells of it.
+TEST(ShardedCheckpoints, OneRankTellsOfABufferThatCameLater) {
+  const auto warnings_of = [](bool is_first_rank, const std::string& owner) {
+    UpDown net = up_down(3);
+    TensorPieces pieces = whole_pieces(*net);
+    for (TensorPiece& piece : pieces)
+      piece.owner = owner;
+    TrainedModels models;
+    models.add("model", pieces);
+    net->register_buffer("table", torch::ones({2}));
+    ::testing::internal::CaptureStderr();
+    for (int save = 0; save < 2; ++save)
+      models.warn_of_other_buffers(is_first_rank);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string warning = warnings_of(true, "");
+  EXPECT_THAT(warning, HasSubstr("got 'table' too, which is not saved"));
+  EXPECT_EQ(std::ranges::count(warning, '\n'), 1);
+  EXPECT_EQ(warnings_of(false, ""), "");
+  EXPECT_EQ(warnings_of(false, "rank 1 of the pipeline"), warning);
 }
 
 // What DistributedDataParallel would spread at the next forward is what is saved.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 #include "muster/checkpoint/training/swapped_weights.h"
@@ -112,10 +113,18 @@ void refuse_swapped(const at::Tensor& parameter) {
               "averages with save_weights");
 }
 
+constexpr const char* kPiecesAre = "the pieces are";
+
 // Pieces that were added go on to be those of before, and an older head would be saved.
 void refuse_replaced(const TensorPieces& pieces) {
   for (const auto& model : models_of(pieces))
-    model->require_no_others("checkpoints", "the pieces are");
+    model->require_no_others("checkpoints", kPiecesAre);
+}
+
+// An optimizer may have fewer parameters than its model.
+void refuse_replaced_parameters(const TensorPieces& parameters) {
+  for (const auto& model : models_of(parameters))
+    model->require_same("checkpoints", kPiecesAre);
 }
 
 }  // namespace
@@ -150,7 +159,19 @@ ShardedState TrainedModels::sharded_state() const {
   if (!optimizers_.empty())
     state.optimizer = {.optimizer = optimizers_.front().second,
                        .parameters = sharded_parameters_.value_or(state.model)};
+  if (state.optimizer)
+    refuse_replaced_parameters(state.optimizer->parameters);
   return state;
+}
+
+// What has an owner, as a stage of a pipeline, no other rank has.
+void TrainedModels::warn_of_other_buffers(bool is_first_rank) const {
+  for (const auto& [name, pieces] : sharded_models_) {
+    const TensorPieces told = filtered(
+        pieces, [&](const TensorPiece& piece) { return is_first_rank || !piece.owner.empty(); });
+    for (const auto& model : models_of(told))
+      model->warn_of_other_buffers("checkpoints", kPiecesAre);
+  }
 }
 
 void TrainedModels::options_to_part() const {

@@ -51,6 +51,9 @@ class TrainedModels {
   // Throws: as joined(); the second failed_precondition too for several models or optimizers.
   TrainingState whole_state();
   ShardedState sharded_state() const;
+  // Warns once of buffers that a model has got since its pieces were made: on the first rank, and
+  // on whichever has a stage.
+  void warn_of_other_buffers(bool is_first_rank) const;
 
   // A delegating optimizer's options, before a save and after a load. Otherwise they do nothing.
   void options_to_part() const;

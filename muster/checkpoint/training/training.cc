@@ -96,6 +96,7 @@ void Training::check_parts_are_whole() const {
 
 ShardedState Training::sharded_state(bool may_begin_anew) {
   ShardedState state = models_.sharded_state();
+  models_.warn_of_other_buffers(group_.rank() == 0);
   state.parts_in_pieces = parts_in_pieces(state.model, may_begin_anew);
   return state;
 }

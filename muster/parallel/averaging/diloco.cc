@@ -59,28 +59,34 @@ MeanMoves mean_moves(ProcessGroup& group,
 
 // All ranks of the group construct it together, since it compares options and values. The first
 // outer step starts from the parameters as they are now.
-DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options)
+DiLoCo::DiLoCo(const GivenParameters& parameters, ProcessGroup group, DiLoCoOptions options)
     : group_(std::move(group)),
       options_(std::move(options)),
-      parameters_(averaged_ones(parameters)),
-      memory_(parameters_),
+      model_(parameters.model),
+      memory_(averaged_ones(parameters.tensors)),
       buffers_(averaged_ones(options_.buffers)) {
   std::vector<Term> terms{{.name = "every", .value = cat(options_.every)},
                           {.name = "learning rate", .value = cat(options_.learning_rate)},
                           {.name = "momentum", .value = cat(options_.momentum)},
                           {.name = "nesterov", .value = cat(options_.nesterov)}};
-  append_all(terms, terms_of("parameter", parameters));
+  append_all(terms, terms_of("parameter", parameters.tensors));
   append_all(terms, terms_of("buffer", options_.buffers));
   require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);
-  common_ =
-      mapped(parameters_, [&](const at::Tensor& parameter) { return parameter.detach().clone(); });
+  common_ = mapped(memory_.parameters(),
+                   [&](const at::Tensor& parameter) { return parameter.detach().clone(); });
+}
+
+const std::vector<at::Tensor>& DiLoCo::present_parameters() const {
+  require_present("DiLoCo", model_, memory_.parameters());
+  return memory_.parameters();
 }
 
 // The outer step would take the way from the values before to those that were loaded for learning.
 void DiLoCo::take_present() {
-  require_agreement(group_, "DiLoCo", "", terms_of("parameter", parameters_));
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    common_[i] = parameters_[i].detach().clone();
+  const std::vector<at::Tensor>& parameters = present_parameters();
+  require_agreement(group_, "DiLoCo", "", terms_of("parameter", parameters));
+  for (size_t i = 0; i < parameters.size(); ++i)
+    common_[i] = parameters[i].detach().clone();
   memory_.remember();
 }
 
@@ -113,7 +119,8 @@ bool DiLoCo::step() {
 // results are bitwise those.
 void DiLoCo::step_outside() {
   const at::NoGradGuard no_grad;
-  const auto [moves, trained] = mean_moves(group_, common_, parameters_);
+  const std::vector<at::Tensor>& parameters = present_parameters();
+  const auto [moves, trained] = mean_moves(group_, common_, parameters);
   average_over(group_, buffers_);
   // The first outer step starts the momentum with the move itself, as torch::optim::SGD does.
   const bool first = momentum_.empty();
@@ -133,7 +140,7 @@ void DiLoCo::step_outside() {
     if (is_frozen && !moves[i].any().item<bool>())
       continue;
     common_[i].add_(move, -options_.learning_rate);
-    parameters_[i].copy_(common_[i]);
+    parameters[i].copy_(common_[i]);
   }
 }
 

@@ -1,7 +1,7 @@
 // DiLoCo: every rank trains H steps with its own optimizer. Then an outer optimizer moves the
 // common model by the average movement of the ranks' models.
 //
-//   muster::DiLoCo outer(net->parameters(), ctx.process_group(), {.every = 100});
+//   muster::DiLoCo outer(*net, ctx.process_group(), {.every = 100});
 //   … loss.backward(); adamw.step();
 //   outer.step();
 //
@@ -13,9 +13,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/given_parameters.h"
 #include "muster/parallel/averaging/named_state.h"
 #include "muster/parallel/parameter_memory.h"
 
@@ -31,12 +33,12 @@ struct DiLoCoOptions {
 
 class DiLoCo {
  public:
-  // Keeps two copies of the parameters.
+  // Keeps two copies of the parameters: of a list, or of a model.
   // Collective: over the group.
   // Throws: invalid_argument, on every rank, for an `every` below 1, a learning rate that is not
   // positive, a momentum outside [0, 1), and for parameters, buffers or options that differ between
-  // ranks.
-  DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options = {});
+  // ranks. Later calls throw failed_precondition, as LocalSGD's.
+  DiLoCo(const GivenParameters& parameters, ProcessGroup group, DiLoCoOptions options = {});
 
   // Makes the parameters as they are now the common model: call it where weights were loaded after
   // the constructor, before the next step. Momentum and steps stay. Collective: over the group.
@@ -73,10 +75,11 @@ class DiLoCo {
   void load(const NamedState& state);
   void warn_of_other_memory();
   void step_outside();
+  const std::vector<at::Tensor>& present_parameters() const;
 
   ProcessGroup group_;
   DiLoCoOptions options_;
-  std::vector<at::Tensor> parameters_;
+  std::shared_ptr<const TensorsOfModel> model_;
   ParameterMemory memory_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> common_;    // the parameters after the last outer step

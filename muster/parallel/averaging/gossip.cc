@@ -35,14 +35,17 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
   return peer;
 }
 
-GossipAverage::GossipAverage(const std::vector<at::Tensor>& parameters, ProcessGroup group)
-    : group_(std::move(group)), parameters_(averaged_ones(parameters)) {
-  require_agreement(group_, "GossipAverage", "", terms_of("parameter", parameters));
+GossipAverage::GossipAverage(const GivenParameters& parameters, ProcessGroup group)
+    : group_(std::move(group)),
+      model_(parameters.model),
+      parameters_(averaged_ones(parameters.tensors)) {
+  require_agreement(group_, "GossipAverage", "", terms_of("parameter", parameters.tensors));
 }
 
 // All ranks call it equally often, since the count decides who meets whom. Only the two ranks of a
 // pair exchange messages.
 void GossipAverage::step() {
+  require_present("GossipAverage", model_, parameters_);
   const std::optional<int> peer = gossip_peer(group_.rank(), group_.size(), steps_++);
   if (!peer)
     return;
@@ -64,6 +67,7 @@ void GossipAverage::step() {
 
 // All ranks call it together, for instance before an evaluation.
 void GossipAverage::average() {
+  require_present("GossipAverage", model_, parameters_);
   average_over(group_, parameters_);
 }
 

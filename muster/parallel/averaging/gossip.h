@@ -1,7 +1,7 @@
 // Gossip averaging: in every step each rank moves halfway towards one other rank, chosen by the
 // step number. No rank waits for more than one peer.
 //
-//   muster::GossipAverage gossip(net->parameters(), ctx.process_group());
+//   muster::GossipAverage gossip(*net, ctx.process_group());
 //   … loss.backward(); optimizer.step();
 //   gossip.step();
 //
@@ -14,10 +14,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/given_parameters.h"
 #include "muster/parallel/averaging/named_state.h"
 
 namespace muster {
@@ -27,9 +29,9 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step);
 
 class GossipAverage {
  public:
-  // Collective: over the group. Throws: invalid_argument, on every rank, for parameters that
-  // differ.
-  GossipAverage(const std::vector<at::Tensor>& parameters, ProcessGroup group);
+  // `parameters`: a list, or a model. Collective: over the group. Throws: invalid_argument, on
+  // every rank, for parameters that differ; later calls failed_precondition, as LocalSGD's.
+  GossipAverage(const GivenParameters& parameters, ProcessGroup group);
 
   // Call it after the optimizer's step. Blocking: until this step's peer has arrived. Throws:
   // peer_failed if the peer has died.
@@ -52,6 +54,7 @@ class GossipAverage {
 
  private:
   ProcessGroup group_;
+  std::shared_ptr<const TensorsOfModel> model_;
   std::vector<at::Tensor> parameters_;
   int64_t steps_ = 0;
 };

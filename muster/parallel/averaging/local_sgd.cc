@@ -51,15 +51,16 @@ std::string refusal_inside(ProcessGroup& inside,
 }  // namespace
 
 // All ranks construct it together. Whole numbers among parameters and buffers stay each rank's own.
-LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters,
-                   ProcessGroup group,
-                   LocalSGDOptions options)
-    : group_(std::move(group)), options_(std::move(options)), averaged_(averaged_ones(parameters)) {
+LocalSGD::LocalSGD(const GivenParameters& parameters, ProcessGroup group, LocalSGDOptions options)
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      model_(parameters.model),
+      averaged_(averaged_ones(parameters.tensors)) {
   std::vector<Term> terms{
       {.name = "every", .value = cat(options_.every)},
       {.name = "start", .value = cat(options_.start)},
       {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};
-  append_all(terms, terms_of("parameter", parameters));
+  append_all(terms, terms_of("parameter", parameters.tensors));
   append_all(terms, terms_of("buffer", options_.buffers));
   std::string wrong = wrong_local_sgd(options_, group_.job_rank());
   if (options_.inside)
@@ -68,24 +69,29 @@ LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters,
   append_all(averaged_, averaged_ones(options_.buffers));
 }
 
+void LocalSGD::average_in(ProcessGroup& group) {
+  require_present("LocalSGD", model_, averaged_);
+  average_over(group, averaged_);
+}
+
 // It returns whether this call averaged over `group_`, and not only inside of a host.
 bool LocalSGD::step() {
   ++steps_;
   // The ranks of a host go first, so that the average over hosts is one of all ranks.
   if (options_.inside)
-    average_over(*options_.inside, averaged_);
+    average_in(*options_.inside);
   // The first `start` steps are all due, and the count of `every` begins after them.
   const bool due = steps_ <= options_.start || (steps_ - options_.start) % options_.every == 0;
   if (due)
-    average_over(group_, averaged_);
+    average_in(group_);
   return due;
 }
 
 // All ranks call it together. The inner average goes first, as in step().
 void LocalSGD::average() {
   if (options_.inside)
-    average_over(*options_.inside, averaged_);
-  average_over(group_, averaged_);
+    average_in(*options_.inside);
+  average_in(group_);
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
 // Local SGD: every rank trains alone, and the ranks average their parameters every H steps.
 //
-//   muster::LocalSGD local(net->parameters(), ctx.process_group(), {.every = 8, .start = 500});
+//   muster::LocalSGD local(*net, ctx.process_group(), {.every = 8, .start = 500});
 //   … loss.backward(); optimizer.step();
 //   local.step();
 //
@@ -20,10 +20,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/given_parameters.h"
 #include "muster/parallel/averaging/named_state.h"
 
 namespace muster {
@@ -38,12 +40,11 @@ struct LocalSGDOptions {
 
 class LocalSGD {
  public:
-  // Collective: over both groups.
+  // `parameters`: a list, or a model. Collective: over both groups.
   // Throws: invalid_argument, on every rank, for an `every` below 1, a negative `start`, and for
-  // parameters, buffers or options that differ between ranks.
-  LocalSGD(const std::vector<at::Tensor>& parameters,
-           ProcessGroup group,
-           LocalSGDOptions options = {});
+  // parameters, buffers or options that differ between ranks. Later calls throw failed_precondition
+  // for a module of the model that was replaced (given_parameters.h).
+  LocalSGD(const GivenParameters& parameters, ProcessGroup group, LocalSGDOptions options = {});
 
   // Call it after the optimizer's step. Returns whether all ranks now have the same parameters.
   // Collective: at every H-th step (with `inside`: at every step).
@@ -65,8 +66,11 @@ class LocalSGD {
   }
 
  private:
+  void average_in(ProcessGroup& group);
+
   ProcessGroup group_;
   LocalSGDOptions options_;
+  std::shared_ptr<const TensorsOfModel> model_;
   std::vector<at::Tensor> averaged_;
   int64_t steps_ = 0;
 };

@@ -15,10 +15,10 @@
 namespace muster {
 
 // Workers and servers construct their sides together, since both take part in making the groups.
-ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
+ParameterClient::ParameterClient(const GivenParameters& parameters,
                                  ProcessGroup group,
                                  const ParameterServerOptions& options)
-    : options_(options), rank_(group.rank()) {
+    : options_(options), rank_(group.rank()), model_(parameters.model) {
   // The comparison in connect_parameter_pairs() refuses a client on a server's rank, on all ranks.
   const std::string wrong = keeps_parameters(group, options)
                                 ? cat("parameter server: expected a ParameterServer on rank ",
@@ -26,9 +26,14 @@ ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
                                       ", got a ParameterClient; ask ",
                                       "keeps_parameters() which one to make")
                                 : "";
-  const std::vector<at::Tensor> distinct = optim::each_once(parameters);
+  const std::vector<at::Tensor> distinct = optim::each_once(parameters.tensors);
   servers_ = connect_parameter_pairs(group, distinct, options, wrong);
   shards_ = parameter_shards(distinct, options.servers);
+}
+
+void ParameterClient::require_parameters() const {
+  for (const std::vector<at::Tensor>& shard : shards_)
+    require_present("ParameterClient", model_, shard);
 }
 
 // Every error names the call and the server.
@@ -63,6 +68,7 @@ void ParameterClient::with_each_server(const char* call,
 
 // All servers are asked before the first answer is awaited.
 void ParameterClient::pull() {
+  require_parameters();
   with_each_server("pull",
                    [&](size_t server) { send_request(servers_[server], ParameterRequest::pull); });
   with_each_server("pull",
@@ -72,6 +78,7 @@ void ParameterClient::pull() {
 
 // A server knows a gradient by its place in the shard. Parameters without a gradient are not sent.
 void ParameterClient::push() {
+  require_parameters();
   if (!pulled_) {
     throw Error(ErrorCode::failed_precondition,
                 cat("ParameterClient: expected a pull between two pushes, got none (rank ",

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ namespace muster {
 
 class ParameterClient {
  public:
-  // Collective, Throws: as ParameterServer.
-  ParameterClient(const std::vector<at::Tensor>& parameters,
+  // Collective, Throws: as ParameterServer. Later calls throw failed_precondition, as LocalSGD's.
+  ParameterClient(const GivenParameters& parameters,
                   ProcessGroup group,
                   const ParameterServerOptions& options = {});
 
@@ -36,11 +37,13 @@ class ParameterClient {
   int64_t steps() const { return steps_; }  // pushes
 
  private:
+  void require_parameters() const;
   void with_each_server(const char* call, const std::function<void(size_t server)>& talk);
 
   ParameterServerOptions options_;
   int rank_;
   std::vector<ProcessGroup> servers_;
+  std::shared_ptr<const TensorsOfModel> model_;
   std::vector<std::vector<at::Tensor>> shards_;
   int64_t steps_ = 0;
   bool pulled_ = false;

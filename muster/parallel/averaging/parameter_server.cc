@@ -33,6 +33,7 @@ namespace muster {
 struct ParameterServer::State {
   int rank = 0;
   ParameterServerOptions options;
+  std::shared_ptr<const TensorsOfModel> model;
   std::vector<at::Tensor> shard;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::vector<ProcessGroup> workers;
@@ -138,7 +139,7 @@ void set_learning_rates(torch::optim::Optimizer& optimizer,
 
 }  // namespace
 
-ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
+ParameterServer::ParameterServer(const GivenParameters& parameters,
                                  ProcessGroup group,
                                  const MakeOptimizer& make,
                                  const ParameterServerOptions& options)
@@ -146,7 +147,8 @@ ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
   State& state = *state_;
   state.rank = group.rank();
   state.options = options;
-  const std::vector<at::Tensor> distinct = optim::each_once(parameters);
+  state.model = parameters.model;
+  const std::vector<at::Tensor> distinct = optim::each_once(parameters.tensors);
   std::string wrong = wrong_parameter_server(group, options);
   // The options may still be wrong here: connect_parameter_pairs() compares them on all ranks.
   if (wrong.empty() && options.servers <= std::ssize(distinct)) {
@@ -169,6 +171,7 @@ torch::optim::Optimizer& ParameterServer::optimizer() {
 // The calling thread only waits, as each worker has a thread of its own.
 ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) {
   State& state = *state_;
+  require_present("ParameterServer", state.model, state.shard);
   state.before_update = before_update;
   std::vector<std::thread> threads;
   for (size_t worker = 0; worker < state.workers.size(); ++worker)

@@ -3,12 +3,12 @@
 //
 //   const muster::ParameterServerOptions options{.servers = 2, .staleness = 4};
 //   if (muster::keeps_parameters(group, options)) {
-//     muster::ParameterServer server(net->parameters(), group, [](auto shard) {
+//     muster::ParameterServer server(*net, group, [](auto shard) {
 //       return std::make_unique<torch::optim::SGD>(shard, 0.1);
 //     }, options);
 //     server.serve();
 //   } else {
-//     muster::ParameterClient client(net->parameters(), group, options);
+//     muster::ParameterClient client(*net, group, options);
 //     for (…) {
 //       client.pull();
 //       optimizer.zero_grad();
@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/given_parameters.h"
 
 namespace muster {
 
@@ -69,12 +70,13 @@ class ParameterServer {
   // Called before each update, counted from 0; can set the learning rate.
   using BeforeUpdate = std::function<void(torch::optim::Optimizer& optimizer, int64_t update)>;
 
-  // `parameters` are the same on every rank; those of this server's shard are trained in place.
+  // `parameters`, a list or a model's, are the same on every rank; those of this server's shard are
+  // trained in place.
   // Collective: over the group, together with the workers' ParameterClient.
   // Throws: invalid_argument, on every rank, for no server, no worker, more servers than
   // parameters, a negative staleness, and for parameters or options that differ; whatever `make`
   // throws.
-  ParameterServer(const std::vector<at::Tensor>& parameters,
+  ParameterServer(const GivenParameters& parameters,
                   ProcessGroup group,
                   const MakeOptimizer& make,
                   const ParameterServerOptions& options = {});
@@ -83,8 +85,8 @@ class ParameterServer {
   ~ParameterServer();
 
   // Serves the workers until each has finished or is lost. A lost worker is logged, and the others
-  // go on. Blocking: until then. Throws: peer_failed if all are lost; whatever the optimizer
-  // throws.
+  // go on. Blocking: until then. Throws: failed_precondition for a module of the model that was
+  // replaced; peer_failed if all are lost; whatever the optimizer throws.
   ParameterServerReport serve(const BeforeUpdate& before_update = {});
 
   torch::optim::Optimizer& optimizer();

@@ -724,6 +724,7 @@ TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const 
                     bucket.parameters,
                     bucket.pieces,
                     bucket.tensors);
+  note_model(pieces, model);
   return pieces;
 }
 

@@ -277,7 +277,8 @@ TEST(LocalSGD, WhatOneHostRefusesAllRefuse) {
 
 TEST(LocalSGD, ARankThatFailsIsAnErrorOnTheOthers) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
-    LocalSGD local({torch::ones({2})}, group, {.every = 2});
+    const at::Tensor parameter = torch::ones({2});
+    LocalSGD local({parameter}, group, {.every = 2});
     local.step();
     if (group.rank() == 1)
       throw std::runtime_error("out of fuel");

@@ -1,0 +1,50 @@
+// A module that is replaced takes other parameters along, which no list made before has. A model is
+// asked for its own. Of a list, only this is certain: what nobody else holds any more, no model
+// has.
+#include "muster/parallel/averaging/given_parameters.h"
+
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <map>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// Whether others could see a change of the tensor: they have it, or another one in its memory.
+bool is_held_elsewhere(const at::Tensor& tensor, size_t kept) {
+  return tensor.use_count() > kept || tensor.storage().use_count() > 1;
+}
+
+}  // namespace
+
+GivenParameters::GivenParameters(const torch::nn::Module& of)
+    : tensors(of.parameters()), model(std::make_shared<const TensorsOfModel>(of)) {}
+
+// A tied weight is several times in the list.
+void require_present(const char* owner,
+                     const std::shared_ptr<const TensorsOfModel>& model,
+                     const std::vector<at::Tensor>& kept) {
+  if (model)
+    return model->require_no_others(owner, cat("the ", owner, " is").c_str());
+  std::map<const void*, size_t> counts;
+  for (const at::Tensor& tensor : kept)
+    ++counts[tensor.unsafeGetTensorImpl()];
+  for (const at::Tensor& tensor : kept) {
+    if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat(owner,
+                    ": expected parameters that a model has, got one of shape [",
+                    join(tensor.sizes(), ", "),
+                    "] that only the ",
+                    owner,
+                    " has any more; make it anew on all ranks after a module was replaced"));
+  }
+}
+
+}  // namespace muster

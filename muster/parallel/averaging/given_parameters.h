@@ -1,0 +1,32 @@
+// The parameters that a class of this folder is given: a list of them, or a model, whose parameters
+// must then stay those that it has.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/tensor_pieces.h"
+
+namespace muster {
+
+struct GivenParameters {
+  GivenParameters(std::vector<at::Tensor> parameters) : tensors(std::move(parameters)) {}
+  GivenParameters(std::initializer_list<at::Tensor> parameters) : tensors(parameters) {}
+  GivenParameters(const torch::nn::Module& of);
+
+  std::vector<at::Tensor> tensors;
+  std::shared_ptr<const TensorsOfModel> model = {};  // empty for a list
+};
+
+// `owner` has made `kept` of what it was given, and has no other references to these tensors.
+// Throws: failed_precondition if the model has other parameters now; of a list, for a parameter
+// that nobody but `owner` has any more.
+void require_present(const char* owner,
+                     const std::shared_ptr<const TensorsOfModel>& model,
+                     const std::vector<at::Tensor>& kept);
+
+}  // namespace muster
