@@ -137,32 +137,35 @@ struct TiedByHandImpl : torch::nn::Module {
 TORCH_MODULE(TiedByHand);
 
 TEST(WrappedOtherwise, ModulesThatAMemberTiesAreNotWrappedApart) {
-  const auto refusal = HasSubstr("expected parameters that one wrapped module alone has, got '");
-  expect_on_all(
-      [](ProcessGroup& group) {
-        TiedByHand net;
-        FullySharded sharded(group);
+  const auto expect_refused = [](const std::function<void(FullySharded&, TiedByHand&)>& wrap,
+                                 const std::string& what) {
+    expect_on_all(
+        [&](ProcessGroup& group) {
+          TiedByHand net;
+          FullySharded sharded(group);
+          wrap(sharded, net);
+        },
+        AllOf(HasSubstr("expected parameters that one wrapped module alone has, got '" + what),
+              HasSubstr("wrap one module that holds")));
+  };
+  expect_refused(
+      [](FullySharded& sharded, TiedByHand& net) {
         sharded.wrap(net->embed);
         sharded.wrap(net->head);
       },
-      AllOf(
-          refusal, HasSubstr("'weight', which is tied"), HasSubstr("wrap one module that holds")));
-  expect_on_all(
-      [](ProcessGroup& group) {
-        TiedByHand net;
-        FullySharded sharded(group);
+      "weight', which is tied");
+  expect_refused(
+      [](FullySharded& sharded, TiedByHand& net) {
         sharded.wrap(net->head);
         sharded.wrap(net->embed);
       },
-      refusal);
-  expect_on_all(
-      [](ProcessGroup& group) {
-        TiedByHand net;
-        FullySharded sharded(group);
+      "");
+  expect_refused(
+      [](FullySharded& sharded, TiedByHand& net) {
         sharded.wrap(net->embed);
         sharded.wrap(net);
       },
-      AllOf(refusal, HasSubstr("'head.weight', which is tied")));
+      "head.weight', which is tied");
 }
 
 // A class whose members nobody knows: its forward finds no memory.
