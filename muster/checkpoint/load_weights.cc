@@ -222,6 +222,17 @@ void check_names_meet(const LoadedWeights& result, const std::string& path, bool
                    "rename the tensors with .name or .names");
 }
 
+// Refuses what the model needs and the file has in a form that is not read.
+void require_readable(const WeightSource& source,
+                      const FoundWeights& found,
+                      const ModelTensors& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    if (const auto weight = found.find(name); weight != found.end())
+      for (const std::string& part : weight->second.parts)
+        if (source.tensors().contains(part))
+          source.require_readable(part);
+}
+
 // Finds for each tensor of the model the one of the file, and what is left on either side.
 LoadedWeights compare_with(const ModelTensors& tensors,
                            const FoundWeights& found,
@@ -383,6 +394,8 @@ LoadedWeights load_weights(torch::nn::Module& model,
   // All ranks compare: a model that differs on one rank is refused on all.
   peers.together([&] {
     found = find_weights(entries, options, place);
+    if (source)
+      require_readable(*source, found, tensors);
     result = compare_with(tensors, found, made, entries, place, options.partial);
   });
   const WeightReader reader = [&](const std::string& name) {

@@ -25,6 +25,7 @@
 #include "muster/checkpoint/files/pickle.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
+#include "muster/checkpoint/zip_checksums.h"
 
 namespace muster {
 
@@ -38,6 +39,9 @@ constexpr std::string_view kOldTorch = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20
 // A dictionary may be in others many times, and those in others.
 constexpr int kMostNested = 32;
 constexpr size_t kMostValues = 10'000'000;
+
+constexpr const char* kConvertIt =
+    "save a copy of another type in Python, as tensor.to(torch.float32)";
 
 [[noreturn]] void refuse_torch_file(const std::string& path,
                                     const std::string& expected,
@@ -56,6 +60,9 @@ constexpr NamedType kTypes[] = {{"FloatStorage", "float32", at::kFloat},
                                 {"DoubleStorage", "float64", at::kDouble},
                                 {"HalfStorage", "float16", at::kHalf},
                                 {"BFloat16Storage", "bfloat16", at::kBFloat16},
+                                {"", "uint64", at::kUInt64},
+                                {"", "uint32", at::kUInt32},
+                                {"", "uint16", at::kUInt16},
                                 {"LongStorage", "int64", at::kLong},
                                 {"IntStorage", "int32", at::kInt},
                                 {"ShortStorage", "int16", at::kShort},
@@ -66,12 +73,28 @@ constexpr NamedType kTypes[] = {{"FloatStorage", "float32", at::kFloat},
                                 {"", "float8_e4m3fn", at::kFloat8_e4m3fn},
                                 {"", "float8_e5m2", at::kFloat8_e5m2}};
 
+// A tensor that does not consist of plain numbers, and what to save in its place.
+struct OtherTensor {
+  const char* function;  // that would make it
+  const char* what;
+  const char* next;
+};
+constexpr OtherTensor kOtherTensors[] = {
+    {"torch._utils _rebuild_sparse_tensor", "a sparse tensor", "save tensor.to_dense() in Python"},
+    {"torch._utils _rebuild_qtensor", "a quantized tensor", "save tensor.dequantize() in Python"},
+    {"torch._utils _rebuild_nested_tensor",
+     "a nested tensor",
+     "save each of tensor.unbind() in Python"}};
+
 // A tensor as the pickle describes it.
 struct PickledTensor {
-  std::string key;  // of its storage
+  std::string key = {};  // of its storage
   at::ScalarType type = at::kFloat;
   int64_t offset = 0;  // in elements
-  std::vector<int64_t> sizes, strides;
+  std::vector<int64_t> sizes = {}, strides = {};
+  // Why its values are not read, and what to do; empty: they are.
+  std::string got = {};
+  std::string next = {};
 };
 
 // Reads the values of a pickle; what has another form than it should is refused.
@@ -86,11 +109,10 @@ class TensorsOfPickle {
 
   // The type of the elements of a storage, by its id: ("storage", class, key, device, elements).
   at::ScalarType type_of_storage(const PickledValue& id) const {
-    const std::string& name = item(id, 1).text;
-    for (const NamedType& each : kTypes)
-      if (!each.storage.empty() && name == cat("torch ", each.storage))
-        return each.type;
-    refuse_torch_file(path_, "a storage of a known type", cat("'", name, "'"));
+    if (const auto type = type_named(item(id, 1), &NamedType::storage))
+      return *type;
+    refuse_torch_file(
+        path_, "a storage of a known type", cat("'", item(id, 1).text, "'"), kConvertIt);
   }
 
  private:
@@ -126,19 +148,41 @@ class TensorsOfPickle {
     if (is_one_of(
             {"torch._utils _rebuild_parameter", "torch._utils _rebuild_parameter_with_state"}))
       return add(item(arguments, 0), name, nested + 1);
+    for (const OtherTensor& other : kOtherTensors)
+      if (function.is_global(other.function))
+        return add_tensor(
+            name, {.sizes = sizes_within(arguments), .got = other.what, .next = other.next});
     const bool has_type = is_one_of({"torch._utils _rebuild_tensor_v3"});
     if (!has_type &&
         !is_one_of({"torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor"}))
       return;
     const PickledValue& id = item(item(arguments, 0), 0);
+    const PickledValue& kind = has_type ? item(arguments, 6) : item(id, 1);
+    const auto type = type_named(kind, has_type ? &NamedType::dtype : &NamedType::storage);
     refuse_views(id, arguments, has_type ? 7 : 6, name);
-    PickledTensor tensor{.key = item(id, 2).text,
-                         .type = has_type ? type_named(item(arguments, 6)) : type_of_storage(id),
-                         .offset = item(arguments, 1).number,
-                         .sizes = numbers(item(arguments, 2)),
-                         .strides = numbers(item(arguments, 3))};
+    add_tensor(name,
+               {.key = item(id, 2).text,
+                .type = type.value_or(at::kFloat),
+                .offset = item(arguments, 1).number,
+                .sizes = numbers(item(arguments, 2)),
+                .strides = numbers(item(arguments, 3)),
+                .got = type ? "" : cat("numbers of '", kind.text, "'"),
+                .next = kConvertIt});
+  }
+
+  void add_tensor(const std::string& name, PickledTensor tensor) {
     if (!tensors_.emplace(name, std::move(tensor)).second)
       refuse_torch_file(path_, "a unique name for each tensor", cat("'", name, "' twice"));
+  }
+
+  // A sparse tensor's sizes are a torch.Size among its parts; a quantized one's are as any's.
+  static std::vector<int64_t> sizes_within(const PickledValue& arguments) {
+    for (const PickledValue* parts : arguments.items)
+      for (const PickledValue* part : parts->items)
+        if (part->kind == Kind::call && part->items.size() > 1 &&
+            part->items[0]->is_global("torch Size") && !part->items[1]->items.empty())
+          return numbers(*part->items[1]->items[0]);
+    return arguments.items.size() > 2 ? numbers(*arguments.items[2]) : std::vector<int64_t>{};
   }
 
   // What would change the values: conjugated or negated ones, and in older files a storage that is
@@ -158,11 +202,12 @@ class TensorsOfPickle {
                         "save a copy of it: tensor.clone(), or resolve_conj()");
   }
 
-  at::ScalarType type_named(const PickledValue& dtype) const {
+  static std::optional<at::ScalarType> type_named(const PickledValue& name,
+                                                  std::string_view NamedType::* names) {
     for (const NamedType& each : kTypes)
-      if (dtype.text == cat("torch ", each.dtype))
+      if (!(each.*names).empty() && name.text == cat("torch ", each.*names))
         return each.type;
-    refuse_torch_file(path_, "a tensor of a known type", cat("'", dtype.text, "'"));
+    return std::nullopt;
   }
 
   static std::vector<int64_t> numbers(const PickledValue& list) {
@@ -186,7 +231,8 @@ struct StorageBytes {
     return copy;
   }
 };
-using ReadStorage = std::function<StorageBytes(const std::string& key)>;
+// `of` is the tensor that they are read for.
+using ReadStorage = std::function<StorageBytes(const std::string& key, const std::string& of)>;
 
 // Elements that the tensor's storage must have. Nothing if sizes and strides make no sense.
 std::optional<uint64_t> needed_elements(const PickledTensor& tensor) {
@@ -220,7 +266,7 @@ class TorchFile : public WeightSource {
                         "save net.state_dict() in Python; what C++'s torch::save wrote is for "
                         "torch::load");
     for (const auto& [name, tensor] : pickled_) {
-      if (!needed_elements(tensor))
+      if (tensor.got.empty() && !needed_elements(tensor))
         refuse_torch_file(path, cat("the sizes and strides of '", name, "'"), "impossible ones");
       entries_.emplace(name, tensor_entry(tensor.type, tensor.sizes));
     }
@@ -228,9 +274,16 @@ class TorchFile : public WeightSource {
 
   const TensorEntries& tensors() const override { return entries_; }
 
-  at::Tensor read(const std::string& name) const override {
+  void require_readable(const std::string& name) const override {
     const PickledTensor& tensor = pickled_.at(name);
-    const StorageBytes& storage = storage_of(tensor);
+    if (!tensor.got.empty())
+      refuse_torch_file(path_, cat("plain numbers as '", name, "'"), tensor.got, tensor.next);
+  }
+
+  at::Tensor read(const std::string& name) const override {
+    require_readable(name);
+    const PickledTensor& tensor = pickled_.at(name);
+    const StorageBytes& storage = storage_of(tensor, name);
     const uint64_t needed = *needed_elements(tensor);
     if (needed > storage.size / c10::elementSize(tensor.type))
       refuse_torch_file(path_,
@@ -253,9 +306,9 @@ class TorchFile : public WeightSource {
 
  private:
   // Several tensors of one storage mostly follow each other.
-  const StorageBytes& storage_of(const PickledTensor& tensor) const {
+  const StorageBytes& storage_of(const PickledTensor& tensor, const std::string& name) const {
     if (last_key_ != tensor.key) {
-      last_ = storage_(tensor.key);
+      last_ = storage_(tensor.key, name);
       last_key_ = tensor.key;
     }
     return last_;
@@ -269,7 +322,12 @@ class TorchFile : public WeightSource {
   mutable StorageBytes last_;
 };
 
-using Archive = caffe2::serialize::PyTorchStreamReader;
+struct Archive {
+  explicit Archive(const std::string& path) : reader(path), checksums(path) {}
+
+  caffe2::serialize::PyTorchStreamReader reader;
+  ZipChecksums checksums;
+};
 
 // LibTorch's errors about archives have pages of text; the first sentence says what is wrong.
 template <class Work>
@@ -282,25 +340,39 @@ auto with_archive(const std::string& path, const Work& work) {
   }
 }
 
-StorageBytes read_record(Archive& archive, const std::string& name) {
-  auto [data, size] = archive.getRecord(name);
-  auto owner = std::make_shared<at::DataPtr>(std::move(data));
-  return {.begin = owner->get(), .size = size, .owner = owner};
+// `what` is in the record, for the message. LibTorch compares no checksum.
+StorageBytes read_record(Archive& archive,
+                         const std::string& name,
+                         const std::string& path,
+                         const std::string& what) {
+  return with_archive(path, [&]() -> StorageBytes {
+    auto [data, size] = archive.reader.getRecord(name);
+    if (!archive.checksums.fits(name, data.get(), size))
+      refuse_torch_file(path,
+                        cat("the saved bytes of ", what),
+                        cat("others in '", name, "', by its checksum"),
+                        "the file is damaged: copy or download it again");
+    auto owner = std::make_shared<at::DataPtr>(std::move(data));
+    return {.begin = owner->get(), .size = size, .owner = owner};
+  });
 }
 
 std::unique_ptr<WeightSource> open_archive(const std::string& path) {
   const auto archive = with_archive(path, [&] { return std::make_shared<Archive>(path); });
-  const StorageBytes data = with_archive(path, [&] { return read_record(*archive, "data.pkl"); });
-  const std::string order = with_archive(path, [&] {
-    const bool is_said = archive->hasRecord("byteorder");
-    return is_said ? read_record(*archive, "byteorder").text() : "little";
-  });
+  const StorageBytes data =
+      read_record(*archive, "data.pkl", path, "the names and shapes of its tensors");
+  const bool says_order =
+      with_archive(path, [&] { return archive->reader.hasRecord("byteorder"); });
+  const std::string order =
+      says_order ? read_record(*archive, "byteorder", path, "its byte order").text() : "little";
   if (order != "little")
     refuse_torch_file(path, "little-endian numbers", cat("'", order, "'"));
   const Pickle pickle = read_pickle(data.text(), path);
   return std::make_unique<TorchFile>(
-      path, TensorsOfPickle(path).find(*pickle.root), [archive, path](const std::string& key) {
-        return with_archive(path, [&] { return read_record(*archive, cat("data/", key)); });
+      path,
+      TensorsOfPickle(path).find(*pickle.root),
+      [archive, path](const std::string& key, const std::string& of) {
+        return read_record(*archive, cat("data/", key), path, cat("'", of, "'"));
       });
 }
 
@@ -348,10 +420,10 @@ std::unique_ptr<WeightSource> open_old_file(const std::string& path) {
   return std::make_unique<TorchFile>(
       path,
       reader.find(*content.root),
-      [path, storages = std::move(storages)](const std::string& key) {
+      [path, storages = std::move(storages)](const std::string& key, const std::string& of) {
         const auto found = storages.find(key);
         if (found == storages.end())
-          refuse_torch_file(path, cat("the storage '", key, "'"), "none");
+          refuse_torch_file(path, cat("the storage '", key, "' of '", of, "'"), "none");
         return found->second;
       });
 }
@@ -368,7 +440,13 @@ bool is_torch_file(const std::string& path) {
 }
 
 std::unique_ptr<WeightSource> open_torch_file(const std::string& path) {
-  return first_bytes(path).starts_with(kZip) ? open_archive(path) : open_old_file(path);
+  const std::string begin = first_bytes(path);
+  if (begin.empty())
+    refuse_torch_file(path,
+                      "what torch.save writes",
+                      "an empty file",
+                      "whoever wrote or copied it was interrupted: make it again");
+  return begin.starts_with(kZip) ? open_archive(path) : open_old_file(path);
 }
 
 }  // namespace muster

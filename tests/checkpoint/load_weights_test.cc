@@ -331,6 +331,12 @@ TEST_F(LoadWeights, FilesOfOtherKindsAreNamed) {
     test::put_file(folder_ / "other.safetensors", bytes + std::string(20, 'x'));
     EXPECT_THAT(refusal(folder_ / "other.safetensors"), HasSubstr(what));
   }
+  const std::string is_empty =
+      "got an empty file; whoever wrote or copied it was interrupted: make it again";
+  test::put_file(folder_ / "empty.pt", "");
+  EXPECT_THAT(refusal(folder_ / "empty.pt"), AllOf(HasSubstr("empty.pt"), HasSubstr(is_empty)));
+  test::put_file(folder_ / "pytorch_model.bin", "");
+  EXPECT_THAT(refusal(folder_.path()), HasSubstr(is_empty));
   test::put_file(folder_ / "pytorch_model.bin", "PK\3\4");
   EXPECT_THAT(refusal(folder_.path()), HasSubstr("expected a whole archive in"));
   std::filesystem::rename(folder_ / "pytorch_model.bin", folder_ / "pytorch_model.bin.index.json");

@@ -96,6 +96,70 @@ TEST_F(TorchFile, ViewsThatChangeValuesAreRefused) {
         << name;
 }
 
+TEST_F(TorchFile, UnsignedNumbersAreRead) {
+  const std::string path = file("unsigned.pth");
+  const auto expected = read_safetensors(file("unsigned.safetensors")).tensors;
+  const auto source = open_torch_file(path);
+  EXPECT_EQ(source->tensors().size(), 3U);
+  for (const auto& [name, tensor] : expected) {
+    EXPECT_EQ(source->read(name).scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(torch::equal(source->read(name).to(torch::kLong), tensor.to(torch::kLong))) << name;
+  }
+}
+
+// Only what the model needs is refused: with its name, and what to save in its place.
+TEST_F(TorchFile, WhatIsNoPlainTensorIsRefusedByName) {
+  const std::string path = file("others.pth");
+  const auto load = [&](const std::string& name) {
+    torch::nn::Module net;
+    net.register_buffer(name, torch::zeros({3, 3}));
+    load_weights(net, path, {.partial = true});
+  };
+  const auto refusal = [&](const std::string& name) {
+    return message_of([&] { load(name); });
+  };
+  load("plain");
+  const std::string sparse = "torch file: expected plain numbers as 'sparse' in '" + path +
+                             "', got a sparse tensor; save tensor.to_dense() in Python";
+  EXPECT_EQ(refusal("sparse"), sparse);
+  EXPECT_THAT(refusal("rows"), HasSubstr("'rows' in '" + path + "', got a sparse tensor"));
+  EXPECT_THAT(refusal("quantized"), HasSubstr("got a quantized tensor; save tensor.dequantize()"));
+  EXPECT_THAT(refusal("wide"),
+              HasSubstr("got numbers of 'torch ComplexDoubleStorage'; save a copy"));
+  EXPECT_EQ(message_of([&] { open_torch_file(path)->read("sparse"); }), sparse);
+  const std::vector<int64_t> shape{3, 3};
+  const auto source = open_torch_file(path);
+  for (const auto& [name, entry] : source->tensors())
+    EXPECT_EQ(entry.shape, shape) << name;
+}
+
+// LibTorch itself compares no checksum.
+TEST_F(TorchFile, AChangedByteIsRefusedByTheTensorsName) {
+  std::string bytes = test::get_file(file("state_dict.pth"));
+  const auto weight = read_safetensors(file("state_dict.safetensors")).tensors.at("0.weight");
+  const size_t at = bytes.find(std::string(static_cast<const char*>(weight.const_data_ptr()), 24));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + 5] ^= 1;
+  test::put_file(file("changed.pth"), bytes);
+  torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+  EXPECT_EQ(message_of([&] { load_weights(*net, file("changed.pth")); }),
+            "torch file: expected the saved bytes of '0.weight' in '" + file("changed.pth") +
+                "', got others in 'data/0', by its checksum; the file is damaged: copy or download "
+                "it again");
+  bytes = test::get_file(file("state_dict.pth"));
+  bytes[bytes.find("running_mean")] = 'R';
+  test::put_file(file("changed.pth"), bytes);
+  EXPECT_THAT(message_of([&] { open_torch_file(file("changed.pth")); }),
+              HasSubstr("got others in 'data.pkl', by its checksum"));
+}
+
+// torch.serialization.set_crc32_options(False) leaves zeros.
+TEST_F(TorchFile, AFileWithoutChecksumsIsRead) {
+  if (!std::filesystem::exists(file("no_checksums.pth")))
+    GTEST_SKIP() << "a PyTorch that always writes them";
+  EXPECT_EQ(open_torch_file(file("no_checksums.pth"))->read("plain").sum().item<float>(), 3);
+}
+
 TEST_F(TorchFile, ABooleanIsZeroOrOne) {
   std::string bytes = test::get_file(file("flags.old.pth"));
   EXPECT_EQ(open_torch_file(file("flags.old.pth"))->read("flags").sum().item<int64_t>(), 2);

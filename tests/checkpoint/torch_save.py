@@ -51,6 +51,16 @@ for _ in range(31):
 torch.save({"t": torch.ones(1), "z": again}, f"{folder}/again.pth")
 torch.save([torch.ones(2)], f"{folder}/list.pth")
 torch.save({"z": torch.ones(2, dtype=torch.complex64)}, f"{folder}/complex.pth")
+unsigned = {str(dtype)[6:]: torch.arange(6).view(2, 3).to(dtype) for dtype in (torch.uint16, torch.uint32, torch.uint64)}
+save_file(unsigned, f"{folder}/unsigned.safetensors")
+torch.save(unsigned, f"{folder}/unsigned.pth")
+eye = torch.eye(3)
+torch.save({"plain": eye, "sparse": eye.to_sparse(), "rows": eye.to_sparse_csr(), "wide": eye.to(torch.complex128),
+            "quantized": torch.quantize_per_tensor(eye, 0.1, 0, torch.qint8)}, f"{folder}/others.pth")
+if hasattr(torch.serialization, "set_crc32_options"):
+    torch.serialization.set_crc32_options(False)
+    torch.save({"plain": eye}, f"{folder}/no_checksums.pth")
+    torch.serialization.set_crc32_options(True)
 pair = torch.tensor([1 + 2j, 3 + 4j])
 torch.save({"z": pair.conj()}, f"{folder}/conj.pth")
 torch.save({"n": pair.conj().imag}, f"{folder}/neg.pth")

@@ -64,6 +64,8 @@ Fd open_safetensors(const std::string& path, uint64_t& bytes) {
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   uint64_t file_bytes = 0;
   fd_ = open_safetensors(path, file_bytes);
+  if (file_bytes == 0)
+    refuse("an empty file", "whoever wrote or copied it was interrupted: make it again");
   if (file_bytes < kLengthBytes)
     refuse(cat("a file of only ", file_bytes, " bytes"));
   uint64_t head_bytes = 0;
@@ -119,13 +121,9 @@ void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
   }
 }
 
-void SafetensorsFile::refuse(const std::string& got) const {
+void SafetensorsFile::refuse(const std::string& got, const std::string& next) const {
   throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected a valid file in '",
-                  path_,
-                  "', got ",
-                  got,
-                  "; it is damaged or of another kind"));
+              cat("safetensors: expected a valid file in '", path_, "', got ", got, "; ", next));
 }
 
 }  // namespace muster

@@ -34,7 +34,8 @@ class SafetensorsFile {
   void read(void* to, uint64_t size, uint64_t at) const;
 
   // Throws: invalid_argument, which says what was found.
-  [[noreturn]] void refuse(const std::string& got) const;
+  [[noreturn]] void refuse(const std::string& got,
+                           const std::string& next = "it is damaged or of another kind") const;
 
  private:
   // Throws: invalid_argument for a file that begins as one of another kind.
