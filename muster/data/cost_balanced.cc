@@ -63,7 +63,8 @@ class CostBalanced : public BatchSampler {
                       ", ",
                       consumed,
                       " of ",
-                      consumed_of));
+                      consumed_of,
+                      "; give that data set, or begin the epoch anew with 0 used"));
     }
     epoch_ = epoch;
     consumed_ = consumed;

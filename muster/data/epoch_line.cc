@@ -10,8 +10,11 @@
 namespace muster {
 
 // A line without a number of steps has one epoch, and ends with it.
-EpochLine::EpochLine(EpochBatches first, int64_t steps, int64_t accumulate)
-    : accumulate_(accumulate) {
+EpochLine::EpochLine(EpochBatches first,
+                     int64_t steps,
+                     int64_t accumulate,
+                     std::function<void()> before_next)
+    : before_next_(std::move(before_next)), accumulate_(accumulate) {
   if (steps < 0)
     first.next = nullptr;
   steps_left_ = steps < 0 ? std::numeric_limits<int64_t>::max() : steps;
@@ -32,6 +35,8 @@ bool EpochLine::grow() {
   const Part last = parts_.back();
   if (steps_left_ == 0 || !last.epoch->next)
     return false;
+  if (before_next_)
+    before_next_();
   EpochBatches next = last.epoch->next();
   if (next.size == 0)
     return false;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -21,12 +22,16 @@ class EpochLine {
 
   // Starts at the first batch of `first` and covers `steps` steps, each of `accumulate` batches
   // except an epoch's last; negative: only `first`. Ends earlier before an epoch that is not known
-  // in advance or has no batches.
-  EpochLine(EpochBatches first, int64_t steps, int64_t accumulate);
+  // in advance or has no batches. `before_next` is called before an epoch after the first is made,
+  // by the thread that is the first to ask for a batch of it, which gets what it throws.
+  EpochLine(EpochBatches first,
+            int64_t steps,
+            int64_t accumulate,
+            std::function<void()> before_next = {});
 
   std::shared_ptr<const EpochBatches> first() const { return parts_.front().epoch; }
   // The place of the `number`-th batch, from 0, which must not be forgotten. Called by several
-  // threads. threads.
+  // threads.
   Place at(int64_t number);
   // Forgets epochs that end before this batch.
   void forget_before(int64_t number);
@@ -43,6 +48,7 @@ class EpochLine {
 
   std::mutex mutex_;
   std::deque<Part> parts_;
+  std::function<void()> before_next_;
   int64_t accumulate_;
   int64_t steps_left_;  // after the last part
 };

@@ -123,12 +123,12 @@ LoaderCore::LoaderCore(int64_t dataset_size,
 }
 
 // The sampler's order is one of the first size: it would leave out what came later.
-void LoaderCore::check_size(int64_t size) const {
-  if (size == sampler_->dataset_size())
+void check_same_size(int64_t expected, int64_t size) {
+  if (size == expected)
     return;
   throw Error(ErrorCode::failed_precondition,
               cat("data loader: expected a data set of ",
-                  plural(sampler_->dataset_size(), "sample"),
+                  plural(expected, "sample"),
                   ", as when the loader was made, got ",
                   size,
                   "; make another loader when the size has changed"));
@@ -322,10 +322,23 @@ void LoaderCore::set_epoch(int64_t epoch) {
     sampler_->set_epoch(epoch);
 }
 
-// An epoch can continue only in the order in which it began.
+// An epoch can continue only in the order in which it began, which another size changes too.
 void LoaderCore::restore(const DataPosition& position) {
   const int64_t size = position_.dataset_size;
   const int64_t order = position_.order;
+  const bool has_other_size = position.dataset_size != 0 && position.dataset_size != size;
+  if (position.consumed > 0 && has_other_size) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("data loader: expected the data set of ",
+                    plural(position.dataset_size, "sample"),
+                    ", of which epoch ",
+                    position.epoch,
+                    " has used ",
+                    position.consumed,
+                    ", got one of ",
+                    size,
+                    "; give that data set, or begin an epoch anew"));
+  }
   if (position.consumed > 0 && position.order != 0 && position.order != order) {
     throw Error(ErrorCode::failed_precondition,
                 cat("data loader: expected the order and the seed with which epoch ",
@@ -335,7 +348,7 @@ void LoaderCore::restore(const DataPosition& position) {
                     " of its samples are used), got others; give those, or begin an epoch anew"));
   }
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
-  if (position.dataset_size != 0 && position.dataset_size != size) {
+  if (has_other_size) {
     log(LogLevel::warn,
         cat("data loader: training began on ",
             plural(position.dataset_size, "sample"),

@@ -271,7 +271,7 @@ typename DataLoader<D>::Batch DataLoader<D>::batch_of(const std::vector<int64_t>
 template <class D>
 void DataLoader<D>::Iterator::start() {
   LoaderCore& core = loader_->core;
-  core.check_size(loader_->dataset->size());
+  check_same_size(core.position().dataset_size, loader_->dataset->size());
   const auto& options = core.options();
   prefetch_.reset();
   coming_.clear();
@@ -307,11 +307,14 @@ template <class D>
 std::shared_ptr<EpochLine> DataLoader<D>::Iterator::line_of(int64_t steps) const {
   LoaderCore& core = loader_->core;
   const int64_t accumulate = core.options().accumulate;
+  const auto before_next = [dataset = loader_->dataset, size = core.position().dataset_size] {
+    check_same_size(size, dataset->size());
+  };
   if (!has_whole_steps_)
-    return std::make_shared<EpochLine>(core.start(), steps, accumulate);
+    return std::make_shared<EpochLine>(core.start(), steps, accumulate, before_next);
   constexpr auto kEndless = std::numeric_limits<int64_t>::max();
   const int64_t batches = steps > kEndless / accumulate ? kEndless : steps * accumulate;
-  return std::make_shared<EpochLine>(core.start(), batches - step_.batches, 1);
+  return std::make_shared<EpochLine>(core.start(), batches - step_.batches, 1, before_next);
 }
 
 template <class D>
@@ -357,11 +360,11 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
   }
   // In the middle of a step the training stays at its beginning.
   step_.batches > 0 ? core.check_not_empty(*epoch_) : core.end_epoch(*epoch_);
-  core.check_size(loader_->dataset->size());
   if (!next.epoch) {
     start();
     return true;
   }
+  check_same_size(core.position().dataset_size, loader_->dataset->size());
   core.start();
   epoch_ = next.epoch;
   core.check_even(*epoch_, until_step_ - core.position().step);

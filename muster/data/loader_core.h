@@ -102,8 +102,6 @@ class LoaderCore {
   void leave_epoch(const EpochBatches& epoch);
   // The epoch that the next begin() starts.
   int64_t epoch() const;
-  // Of the data set, as an epoch begins. Throws: failed_precondition if it has changed.
-  void check_size(int64_t size) const;
   // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where
   // gradients are computed and ranks have different numbers of batches, so that one would go on to
   // the next epoch alone.
@@ -175,6 +173,8 @@ class LoopOverEpoch {
   const int exceptions_ = std::uncaught_exceptions();
 };
 
+// Call it as an epoch begins. Throws: failed_precondition if the data set's size has changed.
+void check_same_size(int64_t expected, int64_t size);
 // Throws: failed_precondition if gradients are computed and a weight other than 1 was not read.
 void check_weight_read(const StepWeight& weight, int64_t batch);
 

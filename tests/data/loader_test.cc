@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -160,6 +161,37 @@ TEST(DataLoader, ADataSetOfAnotherSizeIsRefusedInTheNextEpoch) {
                     HasSubstr("got 6; make another loader")));
   *size_now = 4;
   EXPECT_THAT(message_of([&] { take_steps(8, 3); }), HasSubstr("got 3;")) << "within steps()";
+}
+
+struct Shrinking : Dataset<at::Tensor> {
+  explicit Shrinking(std::shared_ptr<std::atomic<int>> count) : reads(std::move(count)) {}
+  int64_t size() const override { return *reads < 4 ? 4 : 2; }
+  at::Tensor get(int64_t index, Generator& /*rng*/) const override {
+    ++*reads;
+    return torch::tensor(index);
+  }
+  std::shared_ptr<std::atomic<int>> reads;
+};
+
+// It would read samples that are not there any more.
+TEST(DataLoader, AWorkerReadsNothingOfTheNextEpochOfAShrunkenDataSet) {
+  const auto reads = std::make_shared<std::atomic<int>>(0);
+  DataLoader loader(Shrinking(reads), {.batch_size = 1, .workers = 1, .ahead = 8});
+  EXPECT_THAT(message_of([&] {
+                for (const auto& batch : loader.steps(8))
+                  (void)static_cast<double>(batch.weight);
+              }),
+              HasSubstr("expected a data set of 4 samples, as when the loader was made, got 2;"));
+  EXPECT_EQ(*reads, 4);
+}
+
+TEST(DataLoader, ARestoreInMidEpochNamesTheSizesThatDiffer) {
+  DataLoader first(counted(8), {.batch_size = 2}), other(counted(6), {.batch_size = 2});
+  for (const auto& batch : first.steps(2))
+    (void)static_cast<double>(batch.weight);
+  EXPECT_EQ(message_of([&] { other.restore(first.position()); }),
+            "data loader: expected the data set of 8 samples, of which epoch 0 has used 4, got one "
+            "of 6; give that data set, or begin an epoch anew");
 }
 
 TEST(DataLoader, StartsAgainAfterAnEarlyBreak) {
