@@ -3,6 +3,7 @@
 #include "muster/checkpoint/tensor_pieces.h"
 
 #include <torch/nn/module.h>
+#include <torch/ordered_dict.h>
 
 #include <map>
 #include <mutex>
@@ -20,33 +21,77 @@ namespace muster {
 
 namespace {
 
-std::vector<std::pair<std::string, at::Tensor>> named_tensors_of(const torch::nn::Module& model) {
-  auto tensors = model.named_parameters().pairs();
-  append_all(tensors, model.named_buffers().pairs());
-  return tensors;
+using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Lets a walk over the modules meet tensors one after the other, which should be those of a list.
+class Meeting {
+ public:
+  explicit Meeting(const NamedTensorList& expected) : expected_(expected) {}
+
+  // LibTorch's lists of one module, some of whose tensors may be undefined.
+  template <class Named>
+  void meet(const Named& named) {
+    for (const auto& item : named) {
+      if (!item.value().defined())
+        continue;
+      is_same_ =
+          is_same_ && met_ < expected_.size() && expected_[met_].second.is_same(item.value());
+      ++met_;
+    }
+  }
+  bool was_complete() const { return is_same_ && met_ == expected_.size(); }
+
+ private:
+  const NamedTensorList& expected_;
+  size_t met_ = 0;
+  bool is_same_ = true;
+};
+
+struct SameTensors {
+  bool parameters = false;
+  bool buffers = false;
+};
+
+// Whether a walk over the modules meets these tensors and no others, in this order. Of parameters
+// it copies no list and makes no name, so a training may ask in every step.
+SameTensors compare_with_model(const torch::nn::Module& model,
+                               const NamedTensorList& parameters,
+                               const NamedTensorList& buffers) {
+  struct Access : torch::nn::Module {
+    static auto own_parameters() { return &Access::parameters_; }
+  };
+  Meeting of_parameters(parameters), of_buffers(buffers);
+  model.apply([&](const torch::nn::Module& each) {
+    of_parameters.meet(each.*Access::own_parameters());
+    of_buffers.meet(each.named_buffers(/*recurse=*/false));
+  });
+  return {.parameters = of_parameters.was_complete(), .buffers = of_buffers.was_complete()};
 }
 
-// Whether a walk over the modules meets these tensors and no others, in this order. No name is made
-// of a tensor, so a training may ask in every step.
-bool meets_only(const torch::nn::Module& model,
-                const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
-  size_t met = 0;
-  bool is_same = true;
-  const auto meet = [&](const auto& named) {
-    for (const auto& item : named) {
-      is_same = is_same && met < tensors.size() && tensors[met].second.is_same(item.value());
-      ++met;
-    }
-  };
-  model.apply([&](const torch::nn::Module& each) { meet(each.named_parameters(false)); });
-  model.apply([&](const torch::nn::Module& each) { meet(each.named_buffers(false)); });
-  return is_same && met == tensors.size();
+// Throws where one of the tensors of before is another one now, or none.
+void require_each_same(const NamedTensorList& before,
+                       const torch::OrderedDict<std::string, at::Tensor>& now,
+                       const char* owner,
+                       const char* made) {
+  for (const auto& [name, tensor] : before) {
+    const at::Tensor* const found = now.find(name);
+    if (found != nullptr && found->is_same(tensor))
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat(owner,
+                    ": expected '",
+                    name,
+                    "' of the model to stay the tensor that it was, got ",
+                    found == nullptr ? "none" : "another one",
+                    "; replace modules and parameters before ",
+                    made,
+                    " made"));
+  }
 }
 
 // The first of these names that the tensors of before do not have.
-std::optional<std::string> first_other(
-    const std::vector<std::string>& names,
-    const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+std::optional<std::string> first_other(const std::vector<std::string>& names,
+                                       const NamedTensorList& tensors) {
   const auto known =
       mapped_to<std::set<std::string>>(tensors, [](const auto& item) { return item.first; });
   for (const std::string& name : names)
@@ -58,36 +103,26 @@ std::optional<std::string> first_other(
 }  // namespace
 
 TensorsOfModel::TensorsOfModel(const torch::nn::Module& model)
-    : model_(model.weak_from_this()), tensors_(named_tensors_of(model)) {}
+    : model_(model.weak_from_this()),
+      parameters_(model.named_parameters().pairs()),
+      buffers_(model.named_buffers().pairs()) {}
 
-void TensorsOfModel::require_same(const char* owner, const char* made) const {
+bool TensorsOfModel::require_same(const char* owner, const char* made) const {
   const auto model = model_.lock();
-  if (!model || meets_only(*model, tensors_))
-    return;
-  const auto now = mapped_to<std::map<std::string, at::Tensor>>(
-      named_tensors_of(*model), [](const auto& item) { return item; });
-  for (const auto& [name, tensor] : tensors_) {
-    const auto found = now.find(name);
-    if (found != now.end() && found->second.is_same(tensor))
-      continue;
-    throw Error(ErrorCode::failed_precondition,
-                cat(owner,
-                    ": expected '",
-                    name,
-                    "' of the model to stay the tensor that it was, got ",
-                    found == now.end() ? "none" : "another one",
-                    "; replace modules and parameters before ",
-                    made,
-                    " made"));
-  }
+  if (!model)
+    return true;
+  const SameTensors same = compare_with_model(*model, parameters_, buffers_);
+  if (!same.parameters)
+    require_each_same(parameters_, model->named_parameters(), owner, made);
+  if (!same.buffers)
+    require_each_same(buffers_, model->named_buffers(), owner, made);
+  return same.parameters;
 }
 
 void TensorsOfModel::require_no_others(const char* owner, const char* made) const {
-  require_same(owner, made);
-  const auto model = model_.lock();
-  if (!model || meets_only(*model, tensors_))
+  if (require_same(owner, made))
     return;
-  if (const auto other = first_other(model->named_parameters().keys(), tensors_))
+  if (const auto other = first_other(model_.lock()->named_parameters().keys(), parameters_))
     throw Error(ErrorCode::failed_precondition,
                 cat(owner,
                     ": expected a model without other parameters than it had, got '",
@@ -100,9 +135,9 @@ void TensorsOfModel::require_no_others(const char* owner, const char* made) cons
 // A buffer that the model computes anew, such as a table of a first forward, need not be saved.
 void TensorsOfModel::warn_of_other_buffers(const char* owner, const char* made) const {
   const auto model = model_.lock();
-  if (!model || meets_only(*model, tensors_))
+  if (!model)
     return;
-  if (const auto other = first_other(model->named_buffers().keys(), tensors_))
+  if (const auto other = first_other(model->named_buffers().keys(), buffers_))
     std::call_once(told_, [&] {
       log(LogLevel::warn,
           cat(owner,

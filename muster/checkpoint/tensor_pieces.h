@@ -26,9 +26,10 @@ class TensorsOfModel {
   explicit TensorsOfModel(const torch::nn::Module& model);
 
   // `owner` begins the error, and `made` says what replacing must come before, as "the pieces are".
-  // Nothing is known of a model that is gone, or was never shared. Throws: failed_precondition if
-  // the model has another tensor, or none, in a place of before.
-  void require_same(const char* owner, const char* made) const;
+  // Nothing is known of a model that is gone, or was never shared. Returns whether the model has no
+  // other parameters besides. Throws: failed_precondition if the model has another tensor, or none,
+  // in a place of before.
+  bool require_same(const char* owner, const char* made) const;
   // Throws: the same too if the model has more parameters than before.
   void require_no_others(const char* owner, const char* made) const;
   // The first call that finds more buffers than before warns.
@@ -36,7 +37,7 @@ class TensorsOfModel {
 
  private:
   std::weak_ptr<const torch::nn::Module> model_;
-  std::vector<std::pair<std::string, at::Tensor>> tensors_;
+  std::vector<std::pair<std::string, at::Tensor>> parameters_, buffers_;
   mutable std::once_flag told_;
 };
 

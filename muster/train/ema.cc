@@ -138,6 +138,7 @@ Ema::Ema(const TensorPieces& weights, double decay, const EmaOptions& options)
   check_ema_options(decay, options);
   for (const TensorPiece& weight : weights)
     add(weight);
+  models_ = models_of(pieces_);
 }
 
 // A weight that two layers share has two names and one average.
@@ -153,6 +154,7 @@ void Ema::add(const TensorPiece& weight) {
   }
   require_memory("ema", weight.name, tensor);
   weights_.push_back(tensor);
+  names_.push_back(weight.name);
   types_.push_back(tensor.scalar_type());
   kept_.push_back(tensor.detach().to(average_type(tensor), /*non_blocking=*/false, /*copy=*/true));
   averages_.emplace_back(weight.name, kept_.back());
@@ -172,18 +174,11 @@ void Ema::add(const TensorPiece& weight) {
 void Ema::follow_weights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const at::Tensor &weight = weights_[i], &kept = kept_[i];
-    require_memory("ema", name_of(kept), weight);
+    require_memory("ema", names_[i], weight);
     if (weight.scalar_type() != types_[i] || weight.sizes() != kept.sizes())
-      refuse_other_weight(name_of(kept), types_[i], kept, weight);
+      refuse_other_weight(names_[i], types_[i], kept, weight);
     follow_device(kept, weight);
   }
-}
-
-const std::string& Ema::name_of(const at::Tensor& average) const {
-  const auto is_it = [&](const auto& item) {
-    return item.second.is_same(average);
-  };
-  return std::ranges::find_if(averages_, is_it)->first;
 }
 
 void Ema::warn_if_left_out() const {
@@ -227,7 +222,7 @@ void Ema::refuse_while_swapped(const char* call) const {
 // A module that was replaced has weights that are not averaged: the model would be half of
 // averages.
 void Ema::require_averaged_modules() const {
-  for (const auto& model : models_of(pieces_))
+  for (const auto& model : models_)
     model->require_same("ema", "the Ema and its pieces are");
 }
 
@@ -237,9 +232,9 @@ void Ema::begin_swap() {
   refuse_while_swapped("second swap");
   require_averaged_modules();
   for (size_t i = 0; i < weights_.size(); ++i) {
-    require_memory("ema", name_of(kept_[i]), weights_[i]);
+    require_memory("ema", names_[i], weights_[i]);
     if (weights_[i].sizes() != kept_[i].sizes())
-      refuse_other_weight(name_of(kept_[i]), types_[i], kept_[i], weights_[i]);
+      refuse_other_weight(names_[i], types_[i], kept_[i], weights_[i]);
     follow_device(kept_[i], weights_[i]);
   }
   if (updates_ == 0) {

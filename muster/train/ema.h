@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,18 +100,19 @@ class Ema {
   void exchange_one(size_t i, const at::Tensor& before);
   void follow_weights();
   void require_averaged_modules() const;
-  const std::string& name_of(const at::Tensor& average) const;
   void refuse_while_swapped(const char* call) const;
   void warn_if_left_out() const;
 
   double decay_;
   EmaOptions options_;
   std::vector<at::Tensor> weights_;    // the model's, each once
+  std::vector<std::string> names_;     // the first of each
   std::vector<at::ScalarType> types_;  // of the weights that are averaged
   std::vector<at::Tensor> kept_;   // their averages (during a swap, the weights of the same type)
   std::vector<at::Tensor> aside_;  // during a swap, the weights of another type
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
   TensorPieces pieces_;  // their places in the whole model, without tensors
+  std::vector<std::shared_ptr<const TensorsOfModel>> models_;  // that have the weights
   std::vector<at::Tensor> averaged_weights_, averages_of_those_;
   std::vector<at::Tensor> copied_weights_, copies_of_those_;
   int64_t calls_ = 0;

@@ -211,15 +211,19 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
     return stage < schedule.stages && schedule.rank_of(stage) != group.rank();
   };
   for (const PipelineStage& stage : stages) {
-    const SharedParameters shared = shared_parameters(*stage.module);
-    for (const auto& item : stage.module->named_parameters()) {
-      const auto found = shared.find(item.value().unsafeGetTensorImpl());
+    SharedParameters untied = shared_parameters(*stage.module);
+    std::erase_if(untied, [&](const auto& one) {
       const auto is_it = [&](const TiedWeight& weight) {
-        return weight.parameter().is_same(item.value());
+        return weight.parameter().unsafeGetTensorImpl() == one.first;
       };
-      if (found == shared.end() || !item.value().requires_grad() ||
-          std::ranges::any_of(tied, is_it) ||
-          std::ranges::none_of(found->second.stages, is_elsewhere))
+      return std::ranges::any_of(tied, is_it) ||
+             std::ranges::none_of(one.second.stages, is_elsewhere);
+    });
+    if (untied.empty())
+      continue;  // of a stage with many layers, a list of names would take as long as some layers
+    for (const auto& item : stage.module->named_parameters()) {
+      const auto found = untied.find(item.value().unsafeGetTensorImpl());
+      if (found == untied.end() || !item.value().requires_grad())
         continue;
       return cat(
           "expected weights that stages of several ranks share to be tied, got '",
