@@ -129,13 +129,14 @@ void ModelReplicas::make(size_t count) {
   const at::NoGradGuard no_grad;
   const OwnNumbers own_numbers;
   replicas_ = {model_};
+  copied_ = model_->modules();
   for (size_t i = 1; i < count; ++i)
     replicas_.push_back(model_->clone(devices_[i]));
 }
 
-// Clones that are kept are made again where the model has got or lost tensors.
+// Clones that are kept are made again where the model has got or lost tensors or modules.
 void ModelReplicas::refresh(size_t count) {
-  const bool has_changed = replicas_.empty() ||
+  const bool has_changed = replicas_.empty() || copied_ != model_->modules() ||
                            replicas_.back()->parameters().size() != model_->parameters().size() ||
                            replicas_.back()->buffers().size() != model_->buffers().size();
   if (!copies_once_ || has_changed)

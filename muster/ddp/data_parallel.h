@@ -73,6 +73,7 @@ class ModelReplicas {
   bool has_ties_ = false;  // a member of a layer was assigned, now or before
   bool was_compared_ = false;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;  // the model first
+  std::vector<std::shared_ptr<torch::nn::Module>> copied_;    // the model's modules then
 };
 
 namespace detail {

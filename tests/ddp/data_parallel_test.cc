@@ -155,6 +155,16 @@ TEST(DataParallel, FollowsMembersAndOptionsOfTheModel) {
   EXPECT_EQ(once(x).slice(0, 2).count_nonzero().item<int64_t>(), 0);
 }
 
+// The new module has as many tensors as the old one: none.
+TEST(DataParallel, CopiesThatAreKeptFollowAReplacedModule) {
+  Warmed net;
+  DataParallel model(net, kThreeSlots, {.copies_once = true});
+  const auto x = torch::randn({6, 4});
+  EXPECT_NE(model(x).count_nonzero().item<int64_t>(), 0);
+  net->drop = net->replace_module("drop", torch::nn::Dropout(1.0));
+  EXPECT_EQ(model(x).count_nonzero().item<int64_t>(), 0);
+}
+
 TEST(DataParallel, DrawsNoRandomNumbers) {
   Warmed net;
   DataParallel model(net, kThreeSlots);
