@@ -74,9 +74,10 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
   const auto saved = description.value("groups", json());
   const size_t groups = optimizer.param_groups().size();
   if (!saved.is_array() || saved.size() != groups)
-    refuse_optimizer(cat(groups, " parameter group(s)"),
+    refuse_optimizer(plural(groups, "parameter group"),
                      cat(saved.size()),
-                     "make the same groups as when saving");
+                     "make the same groups as when saving, with those of add_param_group, before "
+                     "the state is loaded");
   std::vector<typename Kind::Options> all;
   for (size_t g = 0; g < groups; ++g) {
     auto options = options_of_group<Kind>(optimizer, g);
@@ -352,10 +353,9 @@ class MergedDescription {
                        cat(one["kind"].dump(), " of ", one["groups"].size()),
                        "make them alike");
     }
-    for (size_t g = 0; g < known_.size(); ++g)
+    for (size_t g = 0; g < merged_["groups"].size(); ++g)
       for (const json& name : one["groups"][g]["params"])
-        if (known_[g].insert(name).second)
-          merged_["groups"][g]["params"].push_back(name);
+        add(name, g);
   }
   std::string text() const { return merged_.dump(); }
 
@@ -364,11 +364,22 @@ class MergedDescription {
     merged_ = first;
     for (json& group : merged_["groups"])
       group["params"] = json::array();
-    known_.resize(merged_["groups"].size());
+  }
+
+  // Parts of one parameter in two groups have two rates, and their state would be loaded as that of
+  // one of them.
+  void add(const std::string& name, size_t group) {
+    const auto [known, is_new] = group_of_.try_emplace(name, group);
+    if (is_new)
+      merged_["groups"][group]["params"].push_back(name);
+    if (known->second != group)
+      refuse_optimizer(cat("'", name, "' in one parameter group on all ranks"),
+                       cat("it in groups ", known->second, " and ", group),
+                       "divide groups of whole parameters, as sharded.parameters(groups) does");
   }
 
   json merged_;
-  std::vector<std::set<std::string>> known_;  // names of parameters, by group
+  std::map<std::string, size_t> group_of_;  // by a parameter's name
 };
 
 }  // namespace

@@ -228,7 +228,7 @@ TEST_F(OptimizerState, RefusesOtherGroups) {
   torch::optim::Adam two(std::vector<torch::optim::OptimizerParamGroup>{
       torch::optim::OptimizerParamGroup(model_->first->parameters()),
       torch::optim::OptimizerParamGroup(model_->last->parameters())});
-  EXPECT_THAT(refusal(two), HasSubstr("2 parameter group(s), got 1"));
+  EXPECT_THAT(refusal(two), HasSubstr("2 parameter groups, got 1"));
   torch::optim::Adam foreign(SmallModel()->parameters());
   EXPECT_THAT(message_of([&] { snapshot_optimizer(*model_, foreign); }),
               HasSubstr("does not name"));

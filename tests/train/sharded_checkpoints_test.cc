@@ -620,6 +620,64 @@ TEST(ShardedCheckpoints, PartsOfAnOptimizerWhoseModelWasChangedAreRefused) {
   });
 }
 
+// A part of a weight would be trained by the rate of one group, and the rest by another's.
+TEST(ShardedCheckpoints, PartsOfAParameterInTwoGroupsAreRefused) {
+  const test::TempFolder folder;
+  const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(3);
+    FullySharded sharded(group);
+    sharded.wrap(net);
+    const auto parts = sharded.parameters();
+    const size_t first = group.rank() == 0 ? parts.size() : 0;
+    Adam optimizer(std::vector<at::Tensor>(parts.begin(), parts.begin() + first), 0.5);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+        std::vector<at::Tensor>(parts.begin() + first, parts.end())));
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer).save(1);
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("in one parameter group on all ranks, got it in"));
+}
+
+// As of a layer that was unfrozen after the first step.
+TEST(ShardedCheckpoints, AGroupThatCameLaterIsMadeBeforeTheRestore) {
+  const test::TempFolder folder;
+  const auto train = [&](ProcessGroup& group, int64_t until, bool has_both) {
+    UpDown net = up_down(3);
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    const auto groups =
+        sharded.parameters({torch::optim::OptimizerParamGroup(net->down->parameters()),
+                            torch::optim::OptimizerParamGroup(net->up->parameters())});
+    Adam optimizer({groups[0]}, AdamOptions(0.5));
+    if (has_both)
+      optimizer.add_param_group(groups[1]);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer);
+    checkpoints.restore();
+    for (int64_t step = checkpoints.step(); step < until; ++step) {
+      if (step == 1)
+        optimizer.add_param_group(groups[1]);
+      optimizer.zero_grad();
+      model(torch::full({2, 6}, 1.0 + group.rank())).square().mean().backward();
+      optimizer.step();
+      if (step == 2)
+        checkpoints.save(3);
+    }
+    const auto whole = sharded.whole_parameters();
+    return std::pair(net->up->weight.clone(), net->down->weight.clone());
+  };
+  run_ranks(2, [&](ProcessGroup& group) {
+    const auto [up, down] = train(group, 5, /*has_both=*/false);
+    const auto [resumed_up, resumed_down] = train(group, 5, /*has_both=*/true);
+    EXPECT_TRUE(resumed_up.equal(up));
+    EXPECT_TRUE(resumed_down.equal(down));
+    EXPECT_THAT(test::message_of([&] { train(group, 5, /*has_both=*/false); }),
+                HasSubstr("expected 1 parameter group, got 2; make the same groups as when saving, "
+                          "with those of add_param_group, before the state is loaded"));
+  });
+}
+
 // As a table that a first forward makes.
 TEST(ShardedCheckpoints, ABufferThatCameLaterDoesNotEndASave) {
   const test::TempFolder folder;
