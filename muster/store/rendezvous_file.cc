@@ -20,7 +20,6 @@
 #include "muster/base/runtime_folder.h"
 #include "muster/base/units.h"
 #include "muster/store/bytes.h"
-#include "muster/store/socket.h"
 
 namespace muster {
 
@@ -159,7 +158,8 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path,
 }
 
 // The file is read anew for each try. A server that has its file there listens already, so whoever
-// does not is gone.
+// does not is gone. Another program may have its port by now, and never answer, so a try has less
+// time than what is asked of the store later.
 FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                                            TcpStoreOptions options,
                                            std::chrono::milliseconds timeout) {
@@ -170,7 +170,9 @@ FoundRendezvous connect_by_rendezvous_file(const std::string& path,
     options.secret = point.secret;
     options.is_served = true;
     try {
-      connect_to(options.endpoint, IfRefused::fail, Deadline(kMostToConnect));
+      TcpStoreOptions first_try = options;
+      first_try.timeout = std::min<std::chrono::milliseconds>(options.timeout, kMostToConnect);
+      const TcpStore is_there(first_try);
       return {.point = point, .store = std::make_shared<TcpStore>(options)};
     } catch (const Error& error) {
       const bool is_of_this_job = error.code() == ErrorCode::failed_precondition;

@@ -66,6 +66,28 @@ TEST(RendezvousFile, OneOfAJobThatIsGoneIsWaitedOut) {
   EXPECT_EQ(other.store->get("key", std::chrono::seconds(60)), "value");
 }
 
+// The port is another program's by now, which waits for its client to speak first, as an HTTP
+// server does. An answer of the store itself may take as long as the caller likes.
+TEST(RendezvousFile, AProgramThatNeverAnswersIsWaitedOut) {
+  const ScratchFolder folder;
+  const std::string place = folder.path() + "/agents";
+  Endpoint silent = {.host = "127.0.0.1"};
+  const Fd listener = listen_on(silent, Deadline(std::chrono::seconds(60)));
+  write_file(place, text_of({.endpoint = to_string(silent), .secret = Secret::make()}));
+  std::filesystem::permissions(place, std::filesystem::perms::owner_read);
+  RendezvousStore other;
+  std::thread client(
+      [&] { other = rendezvous_by_file(place, false, "127.0.0.1", std::chrono::hours(1)); });
+  pollfd has_come = {.fd = listener.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&has_come, 1, 60'000), 1);
+  const RendezvousStore first =
+      rendezvous_by_file(place, true, "127.0.0.1", std::chrono::seconds(60));
+  client.join();
+  first.store->set("key", "value");
+  ASSERT_TRUE(other.store);
+  EXPECT_EQ(other.store->get("key", std::chrono::seconds(60)), "value");
+}
+
 TEST(RendezvousFile, NobodyThereIsToldWithTheFile) {
   const ScratchFolder folder;
   const std::string place = folder.path() + "/agents";
