@@ -85,8 +85,9 @@ Secret user_secret() {
 }
 
 // The store's advice is for a rank, whose launcher serves it.
-std::string without_advice(const std::string& message) {
-  return message.substr(0, message.rfind("; "));  // all of it where there is none
+std::string without_advice(const Error& error) {
+  const auto* const unreachable = dynamic_cast<const ServerUnreachable*>(&error);
+  return unreachable != nullptr ? unreachable->fact() : error.message();
 }
 
 // Throws: invalid_argument for what is no HOST:PORT.
@@ -131,13 +132,14 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options,
 }
 
 // Connects as soon as somebody serves there. If `is_served_here`, nothing lies between, and only a
-// slow machine makes it wait.
+// slow machine makes it wait. `port_here`: of this host, and somebody else's; 0: none.
 // Throws: unavailable when nobody serves in time; invalid_argument for another secret;
 // failed_precondition for another job.
 std::shared_ptr<Store> connect(const ClusterOptions& options,
                                const Endpoint& endpoint,
                                const Secret& secret,
-                               bool is_served_here) {
+                               bool is_served_here,
+                               int port_here = 0) {
   const Silence silence = options.silence;
   const std::chrono::milliseconds answer = is_served_here ? silence.limit() : silence.answer();
   const Deadline deadline(options.join_timeout);
@@ -159,15 +161,20 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
         throw Error(ErrorCode::unavailable,
                     cat("rendezvous: expected the host that serves it at ",
                         options.endpoint,
+                        holder_text(port_here),
                         " within ",
                         format_duration(options.join_timeout),
                         ", got: ",
-                        without_advice(error.message()),
+                        without_advice(error),
                         "; start the host that serves it, or correct --rdzv-endpoint"));
       }
       if (!std::exchange(said, true))
         log(LogLevel::info,
-            cat("waiting for the host that serves the rendezvous at ", options.endpoint));
+            cat("waiting for the host that serves the rendezvous at ",
+                options.endpoint,
+                holder_text(port_here),
+                ": ",
+                without_advice(error)));
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(200), deadline.left()));
     }
   }
@@ -339,7 +346,9 @@ HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
     if (rendezvous.server)
       endpoint = rendezvous.server->endpoint();
   }
-  rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
+  const bool is_served = rendezvous.server != nullptr;
+  const int port_here = may_serve && !is_served ? endpoint.port : 0;
+  rendezvous.store = connect(options, endpoint, rendezvous.secret, is_served, port_here);
   rendezvous.address = options.local_address;
   if (rendezvous.address.empty())
     rendezvous.address = may_serve ? endpoint.host : address_towards(endpoint.host);

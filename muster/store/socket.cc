@@ -218,12 +218,13 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, const Deadline& dea
     answer = future.get();
   if (answered && answer.result == 0)
     return answer.addresses;
-  throw Error(ErrorCode::unavailable,
-              cat("store: expected a host name that resolves, got '",
-                  printable(endpoint.host),
-                  "' (",
-                  answered ? ::gai_strerror(answer.result) : "no answer in time",
-                  "); correct the name"));
+  throw ServerUnreachable(ErrorCode::unavailable,
+                          cat("store: expected a host name that resolves, got '",
+                              printable(endpoint.host),
+                              "' (",
+                              answered ? ::gai_strerror(answer.result) : "no answer in time",
+                              ")"),
+                          "correct the name");
 }
 
 // The text has digits only, so that DNS is never asked.
@@ -322,16 +323,17 @@ Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& de
     }
     const bool again = if_refused == IfRefused::retry && connected.is_worth_another_try;
     if (!again || deadline.left() <= pause) {
-      const std::string message = cat("store: expected a server at ",
-                                      to_string(endpoint),
-                                      ", got: ",
-                                      text_of(connected.error),
-                                      " (tried for ",
-                                      format_seconds(seconds_since(start)),
-                                      "); see whether the launcher still runs");
+      const std::string fact = cat("store: expected a server at ",
+                                   to_string(endpoint),
+                                   ", got: ",
+                                   text_of(connected.error),
+                                   " (tried for ",
+                                   format_seconds(seconds_since(start)),
+                                   ")");
+      const std::string advice = "see whether the launcher still runs";
       if (if_refused == IfRefused::fail && connected.error == ECONNREFUSED)
-        throw StoreGone(ErrorCode::unavailable, message);
-      throw Error(ErrorCode::unavailable, message);
+        throw StoreGone(ErrorCode::unavailable, cat(fact, "; ", advice));
+      throw ServerUnreachable(ErrorCode::unavailable, fact, advice);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(100));

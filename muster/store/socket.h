@@ -19,6 +19,18 @@ class AddressInUse : public Error {
   using Error::Error;
 };
 
+// No server can be reached, or none answers. The message ends with advice for a rank, whose
+// launcher serves; whoever knows better who serves takes the fact alone.
+class ServerUnreachable : public Error {
+ public:
+  ServerUnreachable(ErrorCode code, const std::string& fact, const std::string& advice)
+      : Error(code, fact + "; " + advice), fact_(fact) {}
+  const std::string& fact() const { return fact_; }
+
+ private:
+  std::string fact_;
+};
+
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
@@ -29,7 +41,7 @@ struct SocketAddress {
 };
 
 // The addresses of an endpoint, in the system's order of preference.
-// Blocking: until resolved or `deadline`. Throws: unavailable naming the host.
+// Blocking: until resolved or `deadline`. Throws: ServerUnreachable (unavailable) naming the host.
 std::vector<SocketAddress> resolve(const Endpoint& endpoint, const Deadline& deadline);
 
 // "127.0.0.1:29500", "[::1]:29500" (an IPv4 address in IPv6 clothing as IPv4), or "unix". Never
@@ -54,8 +66,8 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline);
 // starting).
 enum class IfRefused { fail, retry };
 
-// A connected, blocking socket. Blocking: until connected or `deadline`. Throws: unavailable naming
-// the endpoint; StoreGone when nobody listens there (with IfRefused::fail).
+// A connected, blocking socket. Blocking: until connected or `deadline`. Throws: ServerUnreachable
+// (unavailable) naming the endpoint; StoreGone when nobody listens there (with IfRefused::fail).
 Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& deadline);
 
 // Small requests are sent at once, and a peer whose host vanished is noticed within half a minute.

@@ -121,15 +121,16 @@ std::string TcpStore::Connection::receive_greeting() {
   std::string greeting = receive_exactly(kGreetingBytes);
   greeted_ = greeting.starts_with(kGreetingFull) || greeting.starts_with(kGreetingWelcome);
   if (greeting.starts_with(kGreetingFull))
-    throw Error(ErrorCode::unavailable,
-                cat("store: expected room for a client at ",
-                    where_,
-                    ", got: its process has no descriptor left; raise its limit (ulimit -n)"));
+    throw ServerUnreachable(ErrorCode::unavailable,
+                            cat("store: expected room for a client at ",
+                                where_,
+                                ", got: its process has no descriptor left"),
+                            "raise its limit (ulimit -n)");
   if (!greeted_)
-    throw Error(ErrorCode::unavailable,
-                cat("store: expected a muster store at ",
-                    where_,
-                    ", got another program; check the address"));
+    throw ServerUnreachable(
+        ErrorCode::unavailable,
+        cat("store: expected a muster store at ", where_, ", got another program"),
+        "check the address");
   return greeting;
 }
 
@@ -240,20 +241,22 @@ std::string TcpStore::Connection::receive_exactly(size_t size) {
 void TcpStore::Connection::lost(const std::string& how) const {
   const int error = errno;
   if (error == EAGAIN || error == EINTR)
-    throw Error(ErrorCode::timeout,
-                cat("store: expected an answer of the server at ",
-                    where_,
-                    " within ",
-                    format_duration(timeout_),
-                    ", got none; is its process stopped?"));
-  throw Error(ErrorCode::unavailable,
-              cat("store: expected the server at ",
-                  where_,
-                  " to be there, got: ",
-                  how,
-                  " (",
-                  std::generic_category().message(error),
-                  "); the launcher or rank that served it has ended"));
+    throw ServerUnreachable(ErrorCode::timeout,
+                            cat("store: expected an answer of the server at ",
+                                where_,
+                                " within ",
+                                format_duration(timeout_),
+                                ", got none"),
+                            "is its process stopped?");
+  throw ServerUnreachable(ErrorCode::unavailable,
+                          cat("store: expected the server at ",
+                              where_,
+                              " to be there, got: ",
+                              how,
+                              " (",
+                              std::generic_category().message(error),
+                              ")"),
+                          "the launcher or rank that served it has ended");
 }
 
 // The first connection is made at once, so that a wrong secret is told here.

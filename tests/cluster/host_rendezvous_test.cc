@@ -6,12 +6,15 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/store/socket.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string why_not(const std::function<void()>& work) {
   try {
@@ -64,9 +67,21 @@ TEST(HostRendezvous, NobodyThereIsAnErrorThatSaysSo) {
   options.join_timeout = std::chrono::milliseconds(300);
   EXPECT_THAT(why_not([&] { open_host_rendezvous(options); }),
               HasSubstr("expected the host that serves it at 127.0.0.1:1"));
+  const std::string why = why_not([&] { open_host_rendezvous(options); });
+  EXPECT_THAT(why, Not(HasSubstr("launcher"))) << "advice for ranks";
   // A name is looked up by somebody else, for which the last try must have time as well.
   options.endpoint = "localhost:1";
   EXPECT_THAT(why_not([&] { open_host_rendezvous(options); }), HasSubstr("refused"));
+}
+
+// A program that speaks no word has the port: it is named, as there is nobody else to wait for.
+TEST(HostRendezvous, WhoHasThePortOfThisHostIsNamed) {
+  Endpoint silent = {.host = "127.0.0.1"};
+  const Fd listener = listen_on(silent, Deadline(std::chrono::seconds(60)));
+  ClusterOptions options{.backend = "c10d", .endpoint = cat("127.0.0.1:", silent.port)};
+  options.join_timeout = std::chrono::milliseconds(1);
+  EXPECT_THAT(why_not([&] { open_host_rendezvous(options); }),
+              AllOf(HasSubstr(cat("in use by process ", ::getpid())), HasSubstr("got none")));
 }
 
 }  // namespace
