@@ -2,6 +2,7 @@
 // between them. The command may hold anything, so that the last bracket counts.
 #include "muster/base/process_status.h"
 
+#include <cstdlib>
 #include <string_view>
 
 #include "muster/base/fd.h"
@@ -38,6 +39,28 @@ ProcessStatus process_status(pid_t pid) {
 
 uint64_t process_start_ticks(pid_t pid) {
   return process_status(pid).start_ticks();
+}
+
+namespace {
+
+// `set`: the start of a line like "SigCgt:	0000000000010000", which has a bit for each signal.
+bool has_signal(pid_t pid, std::string_view set, int signal) {
+  const std::string text = try_read_file(cat("/proc/", pid, "/status")).value_or("");
+  const size_t at = text.find(set);
+  if (at == std::string::npos)
+    return false;
+  const uint64_t bits = std::strtoull(text.c_str() + at + set.size(), nullptr, 16);
+  return (bits >> (signal - 1) & 1) != 0;
+}
+
+}  // namespace
+
+bool catches_signal(pid_t pid, int signal) {
+  return has_signal(pid, "\nSigCgt:", signal);
+}
+
+bool blocks_signal(pid_t pid, int signal) {
+  return has_signal(pid, "\nSigBlk:", signal);
 }
 
 }  // namespace muster

@@ -29,4 +29,9 @@ ProcessStatus process_status(pid_t pid);
 
 uint64_t process_start_ticks(pid_t pid);
 
+// Whether it has a handler of the signal, or blocks it, as around the start of a thread and for
+// good where it takes signals in turn.
+bool catches_signal(pid_t pid, int signal);
+bool blocks_signal(pid_t pid, int signal);
+
 }  // namespace muster

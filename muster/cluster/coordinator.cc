@@ -3,6 +3,8 @@
 // have ended; round_over then decides by it what follows.
 #include "muster/cluster/coordinator.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -24,7 +26,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kWordEvery{30};  // while hosts are awaited
+constexpr std::chrono::seconds kWordEvery{30};    // while hosts are awaited
+constexpr std::chrono::seconds kToldTogether{5};  // what a scheduler tells every host
 
 }  // namespace
 
@@ -74,7 +77,7 @@ std::vector<Order> Coordinator::on_report(Report report, Clock::time_point now) 
       on_stop(report);
       break;
     case Report::Kind::signal:
-      pass_on(report.signal);
+      pass_on(report);
       break;
   }
   return on_tick(now);
@@ -288,10 +291,29 @@ void Coordinator::on_stop(const Report& report) {
   }
 }
 
-// Where no ranks run, there is nobody to hear of it.
-void Coordinator::pass_on(int signal) {
-  if (is_one_of(phase_, Phase::running, Phase::stopping))
-    orders_.push_back({.kind = Order::Kind::signal, .round = round_, .signal = signal});
+// Requests to ranks wait for ranks that run. Other signals end ranks, or let them go on: where none
+// run, there is nobody to hear of them.
+void Coordinator::pass_on(const Report& report) {
+  if (is_told_by_another(report))
+    return;
+  const bool is_request = is_one_of(report.signal, SIGUSR1, SIGUSR2);
+  if (is_request && phase_ != Phase::running) {
+    kept_signals_.insert(report.signal);
+    say_(
+        cat(signal_name(report.signal), " came while no round runs; its ranks get it in the next"));
+  } else if (is_one_of(phase_, Phase::running, Phase::stopping)) {
+    orders_.push_back({.kind = Order::Kind::signal, .round = round_, .signal = report.signal});
+  }
+}
+
+// A scheduler tells every host, and each host tells it here. A host that tells it again means it.
+bool Coordinator::is_told_by_another(const Report& report) {
+  ToldSignal& told = told_signals_[report.signal];
+  const bool is_recent = !told.by.empty() && told.round == round_ && now_ - told.at < kToldTogether;
+  if (is_recent && told.by.insert(report.from).second)
+    return true;
+  told = {.round = round_, .at = now_, .by = {report.from}};
+  return false;
 }
 
 // Tells one host that it takes no part, and why. Its agent ends with that.
@@ -454,6 +476,8 @@ void Coordinator::start(const std::vector<std::string>& ids) {
   }
   enter_round(order);
   orders_.push_back(std::move(order));
+  for (const int signal : std::exchange(kept_signals_, {}))
+    orders_.push_back({.kind = Order::Kind::signal, .round = round_, .signal = signal});
 }
 
 // The order for a next round of these hosts; nothing has changed yet. Throws: as the planner.

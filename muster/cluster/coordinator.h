@@ -102,6 +102,11 @@ class Coordinator {
     Report join;
     int signs = 0;  // of life, that the other has given since
   };
+  struct ToldSignal {
+    int round = 0;
+    Clock::time_point at = {};
+    std::set<std::string> by = {};  // hosts
+  };
   struct Trouble {  // why the round is being stopped
     void add_failure(const RankExit& exit);
 
@@ -132,7 +137,8 @@ class Coordinator {
   void on_gone(const std::string& id, bool lost);
   void go_on_without(const std::string& id, bool lost);
   void on_stop(const Report& report);
-  void pass_on(int signal);
+  void pass_on(const Report& report);
+  bool is_told_by_another(const Report& report);
   void refuse(const std::string& id, const std::string& reason);
   void stop_round(const std::string& reason);
   bool all_ended();
@@ -210,6 +216,8 @@ class Coordinator {
   std::deque<std::string> failed_;          // these names, by their first failures; but those
                                             // of a coordinator before by the alphabet
   std::set<std::string> set_aside_;         // names
+  std::set<int> kept_signals_;              // for the ranks of the next round
+  std::map<int, ToldSignal> told_signals_;
   int hosts_in_round_ = 0;
   bool some_have_ended_ = false;  // hosts with ranks of the round
   Trouble trouble_;

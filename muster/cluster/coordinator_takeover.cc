@@ -28,6 +28,10 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
   std::set<std::string> in_round;
   if (last_start != std::views::reverse(orders).end())
     in_round.insert(last_start->hosts.begin(), last_start->hosts.end());
+  // A signal that has been ordered has reached the ranks: reports of it tell nothing new.
+  std::set<int> ordered;
+  for (const Order& order : orders)
+    ordered.insert(order.signal);
   std::vector<Report> later;
   for (const Report& report : reports) {
     const bool is_gone = is_one_of(report.kind, Report::Kind::leave, Report::Kind::lost);
@@ -35,7 +39,7 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
       members_[report.from] = {.facts = *report.facts};
     } else if (is_gone && !in_round.contains(report.from)) {
       members_.erase(report.from);
-    } else {
+    } else if (report.kind != Report::Kind::signal || !ordered.contains(report.signal)) {
       later.push_back(report);
     }
   }

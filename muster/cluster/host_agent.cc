@@ -97,8 +97,9 @@ HostAgent::HostAgent(const LaunchOptions& options,
       rendezvous_.store,
       facts(),
       MemberOptions{.silence = cluster_.silence, .elects = cluster_.backend == "etcd"});
-  processes_.emplace(
-      ProcessSetOptions{.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause});
+  processes_.emplace(ProcessSetOptions{.stop_signals = options.stop_signals,
+                                       .goes_on_because = kGoesOnBecause,
+                                       .on_pass = [this](int signal) { pass_on(signal); }});
   processes_->loop().watch_readable(member_->fd(), [this] { take_orders(); });
   watch_for_silence();
 }
@@ -173,11 +174,8 @@ bool HostAgent::is_for_us(const Order& order) const {
 
 // Acts at once on what concerns the ranks that run; run() does the rest in its turn.
 void HostAgent::take(Order order) {
-  if (order.kind == Order::Kind::signal) {
-    if (order.round == running_round_)
-      processes_->tell_all(order.signal);
-    return;
-  }
+  if (order.kind == Order::Kind::signal)
+    return take_signal(order);
   if (order.kind == Order::Kind::stop) {
     stopped_round_ = order.round;
     if (job_)
@@ -190,6 +188,22 @@ void HostAgent::take(Order order) {
   }
   if (order.kind != Order::Kind::stop && !go_on_in_place(order))
     pending_.push_back(std::move(order));
+}
+
+// The round may not have begun here.
+void HostAgent::take_signal(const Order& order) {
+  if (order.round == running_round_)
+    processes_->tell_all(order.signal);
+  else
+    early_signals_.push_back(order);
+}
+
+// Whoever tells one host, as a scheduler does, means the job.
+void HostAgent::pass_on(int signal) {
+  if (lost_)
+    processes_->tell_all(signal);
+  else
+    member_->report({.kind = Report::Kind::signal, .signal = signal});
 }
 
 // A start order ends no ranks: it comes when they have ended, or go on in place.

@@ -115,6 +115,10 @@ std::vector<RankExit> HostAgent::run_ranks(const Order& order, int* stopped_by) 
     return {};
   running_round_ = order.round;
   take_orders();  // it may have been stopped already
+  for (const Order& early : std::exchange(early_signals_, {})) {
+    if (early.round == running_round_)
+      processes_->tell_all(early.signal);
+  }
   if (stopped_round_ >= order.round || !pending_.empty() || lost_)
     return not_started(specs);
   const bool has_rank_0 = specs.front().rank == 0;

@@ -39,6 +39,8 @@ class HostAgent {
   void take_orders();
   bool is_for_us(const Order& order) const;
   void take(Order order);
+  void take_signal(const Order& order);
+  void pass_on(int signal);
   bool ends_our_ranks(const Order& order) const;
   std::optional<int> wait_for_order();
   void tell_of_loss() const;
@@ -77,6 +79,7 @@ class HostAgent {
   std::unique_ptr<HostJob> job_;  // once this host has taken part
   Replacing replacing_;
   std::deque<Order> pending_;
+  std::vector<Order> early_signals_;  // of rounds that have not begun here, and of some that have
   int stopped_round_ = 0;
   int running_round_ = 0;
   std::vector<RankExit> followed_failures_;  // for which the round has begun in place

@@ -27,6 +27,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAtLeftoversLate{100};  // when it has taken a while already
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
+constexpr milliseconds kLookForHandlersEvery{200};
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
 constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun, or must have
@@ -180,6 +181,8 @@ void ProcessSet::on_signal(int signal) {
   if (signal == SIGTSTP && !options_.goes_on_because.empty())
     return log(LogLevel::warn,
                cat("SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because));
+  if (options_.on_pass)
+    return options_.on_pass(signal);
   pass_on(signal);
   if (signal == SIGTSTP)
     ::raise(SIGSTOP);
@@ -195,8 +198,16 @@ void ProcessSet::pass_on(int signal) {
 
 // The terminal's job control reaches only us: the children have process groups of their own.
 void ProcessSet::tell_all(int signal) {
+  const bool is_request =
+      is_one_of(signal, SIGUSR1, SIGUSR2) && !contains(options_.stop_signals, signal);
   if (signal == SIGKILL) {
     end_all_now();
+  } else if (is_request) {
+    owed_[signal] = {};
+    tell_owed();
+    if (owed_.contains(signal))
+      log(LogLevel::info,
+          cat(signal_name(signal), " is kept for each process until it runs and catches it"));
   } else if (signal == SIGTSTP || signal == SIGCONT) {
     signal_groups(signal);
   } else {
@@ -227,6 +238,32 @@ void ProcessSet::tell(Member& member, int signal, bool to_end) {
   // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
   const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
   ::kill(to_group ? -member.child.pid : member.child.pid, signal);
+}
+
+// A process that does not catch it yet would end of it, so it is looked at again later. One that
+// blocks it may do so for a moment, before it catches it. One whose end is under way is no place
+// for a request.
+void ProcessSet::tell_owed() {
+  next_look_ = Clock::now() + kLookForHandlersEvery;
+  if (is_ending())
+    return;
+  const std::vector<Member*> members = running();
+  for (auto& [signal, owed] : owed_) {
+    for (Member* const member : members) {
+      const pid_t pid = member->child.pid;
+      const bool blocks = blocks_signal(pid, signal) && !owed.blocks.insert(pid).second;
+      if (owed.told.contains(pid) || !(blocks || catches_signal(pid, signal)))
+        continue;
+      owed.told.insert(pid);
+      tell(*member, signal, false);
+    }
+  }
+  std::erase_if(owed_, [&](const auto& entry) {
+    const auto has_got_it = [&](const Member* member) {
+      return entry.second.told.contains(member->child.pid);
+    };
+    return !members.empty() && std::ranges::all_of(members, has_got_it);
+  });
 }
 
 void ProcessSet::signal_groups(int signal) const {
@@ -389,9 +426,12 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
   while (goes_on()) {
-    loop_.run_once(
-        std::min({deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap}));
+    const auto next_look = owed_.empty() ? next_reap : next_look_;
+    loop_.run_once(std::min(
+        {deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap, next_look}));
     const auto now = Clock::now();
+    if (now >= next_look_)
+      tell_owed();
     stop_at_time_limit(now);
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout())
       break;
@@ -420,6 +460,7 @@ WaitResult ProcessSet::finish() {
     ::waitpid(member->child.pid, nullptr, member->exit ? 0 : WNOHANG);
   }
   members_.clear();
+  std::erase_if(owed_, [](const auto& entry) { return !entry.second.told.empty(); });
   phase_ = Phase::running;
   deadline_.reset();
   made_good_ = 0;

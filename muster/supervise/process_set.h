@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -36,6 +37,8 @@ struct ProcessSetOptions {
   // Why SIGTSTP (Ctrl-Z) cannot stop this process; logged when SIGTSTP arrives. Empty: SIGTSTP
   // stops this process and its children.
   std::string goes_on_because = {};
+  // Called instead of passing on one of `pass_signals`, also while nothing runs.
+  std::function<void(int signal)> on_pass = {};
 };
 
 struct WaitRules {
@@ -124,7 +127,9 @@ class ProcessSet {
   void end_all_now();
 
   // Sends the signal to the children as if this process had got it to pass it on; SIGKILL ends all
-  // now.
+  // now. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each gets them once it
+  // catches them. While none runs, or all are being ended, they are for those that are spawned
+  // next.
   void tell_all(int signal);
 
   // Sends SIGKILL to everything now. Blocking: as wait_all's last step.
@@ -157,6 +162,7 @@ class ProcessSet {
   static void tell(Member& member, int signal, bool to_end);
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
+  void tell_owed();
   void put_cause_first();
   End evidence(const ChildExit& exit) const;
   bool make_good();
@@ -186,6 +192,12 @@ class ProcessSet {
   WaitResult result_;
   Phase phase_ = Phase::running;
   bool has_passed_kill_on_ = false;
+  struct Owed {
+    std::set<pid_t> told = {};
+    std::set<pid_t> blocks = {};  // it, as was seen once
+  };
+  std::map<int, Owed> owed_;  // kept signals
+  Clock::time_point next_look_ = {};
   std::optional<Clock::time_point> deadline_;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow

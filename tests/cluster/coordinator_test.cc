@@ -57,12 +57,31 @@ TEST(Coordinator, ASignalIsForTheRanksThatRun) {
   const Report signal{.kind = Report::Kind::signal, .from = "launcher", .signal = SIGUSR1};
   world.join("a");
   EXPECT_THAT(world.report(signal), IsEmpty());
-  world.join("b");
+  const auto began = world.join("b");
+  ASSERT_THAT(began, SizeIs(2)) << "the signal came before the round";
+  EXPECT_EQ(began[0].kind, Kind::start);
   const auto orders = world.report(signal);
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].kind, Kind::signal);
-  EXPECT_EQ(orders[0].round, 1);
-  EXPECT_EQ(order_from_text(to_text(orders[0])).signal, SIGUSR1);
+  for (const Order& order : {began[1], orders[0]}) {
+    EXPECT_EQ(order.kind, Kind::signal);
+    EXPECT_EQ(order.round, 1);
+    EXPECT_EQ(order_from_text(to_text(order)).signal, SIGUSR1);
+  }
+}
+
+// As Slurm's scancel tells a step.
+TEST(Coordinator, ASignalThatEveryHostTellsIsOne) {
+  World world(fixed(2));
+  world.join("a");
+  world.join("b");
+  const auto tell = [&](const std::string& host) {
+    return world.report({.kind = Report::Kind::signal, .from = "id-" + host, .signal = SIGUSR1});
+  };
+  EXPECT_THAT(tell("a"), SizeIs(1));
+  EXPECT_THAT(tell("b"), IsEmpty());
+  EXPECT_THAT(tell("b"), SizeIs(1)) << "another one";
+  world.after(std::chrono::minutes(1));
+  EXPECT_THAT(tell("a"), SizeIs(1));
 }
 
 TEST(Coordinator, AFailureStopsAllAndIsTheExitCode) {
@@ -204,6 +223,22 @@ TEST(Coordinator, GoesOnWhereAnotherWasLost) {
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-b", "id-c"));
   EXPECT_EQ(orders[0].round, 2);
+}
+
+// The ranks have had it, unless nobody coordinated when it came.
+TEST(Coordinator, OneThatTakesOverTellsNoSignalAgain) {
+  const Report signal{.kind = Report::Kind::signal, .from = "id-a", .signal = SIGUSR1};
+  for (const bool was_told : {true, false}) {
+    World first(fixed(1));
+    std::vector<Order> log = first.join("a");
+    const auto told = first.report(signal);
+    if (was_told)
+      log.insert(log.end(), told.begin(), told.end());
+    World second(fixed(1));
+    EXPECT_THAT(second.coordinator().take_over(
+                    {join_of("a"), signal}, log, Clock::now(), std::chrono::seconds(0)),
+                SizeIs(was_told ? 0 : 1));
+  }
 }
 
 // A host that went while nobody coordinated is missed as it would have been before.

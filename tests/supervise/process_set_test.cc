@@ -350,6 +350,19 @@ TEST(ProcessSet, PassesUserSignalsOnWithoutStopping) {
   EXPECT_EQ(result.exits[0].exit_code, 6);
 }
 
+// It would end a process that does not catch it yet.
+TEST(ProcessSet, AUserSignalWaitsForAProcessThatCatchesIt) {
+  ProcessSet set;
+  set.tell_all(SIGUSR1);
+  set.spawn(0, shell("sleep 0.3; trap 'exit 6' USR1; while :; do sleep 0.01; done"));
+  set.tell_all(SIGUSR2);
+  set.spawn(1, shell("sleep 0.3; trap 'exit 7' USR2; while :; do sleep 0.01; done"));
+  const WaitResult result = set.wait_all({.stop_on_failure = false});
+  ASSERT_EQ(result.exits.size(), 2U);
+  for (const ChildExit& exit : result.exits)
+    EXPECT_EQ(exit.exit_code, exit.id == 0 ? 6 : 7);
+}
+
 TEST(ProcessSet, SecondInterruptKillsAtOnce) {
   ProcessSet set;
   set.spawn(0, shell("trap 'kill -INT $PPID' INT; kill -INT $PPID; while :; do sleep 0.01; done"));
