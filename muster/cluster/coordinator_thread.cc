@@ -22,6 +22,7 @@
 #include "muster/cluster/host_telemetry.h"
 #include "muster/cluster/kept_entries.h"
 #include "muster/cluster/order_log.h"
+#include "muster/supervise/command_output.h"
 
 namespace muster {
 
@@ -139,12 +140,12 @@ void CoordinatorThread::give_up(const std::string& why) {
 
 // The orders that follow from the next report, or from the time if none comes within a tick. A
 // report that cannot be read is passed over.
-std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
-  const auto text = next_report_in(*store_, next_report);
+std::vector<Order> CoordinatorThread::next_orders() {
+  const auto text = next_report_in(*store_, next_report_);
   const auto now = Clock::now();
   if (!text)
     return coordinator_.on_tick(now);
-  const int64_t number = next_report++;
+  const int64_t number = next_report_++;
   try {
     Report report = report_from_text(*text);
     log(LogLevel::debug, cat("report ", number, ": ", to_string(report.kind), " of ", report.from));
@@ -160,15 +161,31 @@ std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
   }
 }
 
+// Whether the job is to end, by a report that has not been taken yet: then no answer to the
+// planner's questions is wanted. What cannot be read now is another function's error.
+bool CoordinatorThread::is_stop_reported() const {
+  try {
+    for (int64_t number = next_report_;; ++number) {
+      const auto text = store_->values({log_entry_key(kReports, number)})[0];
+      if (!text)
+        return false;
+      if (report_from_text(*text).kind == Report::Kind::stop)
+        return true;
+    }
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void CoordinatorThread::serve() {
-  int64_t next_report = 1;
+  const AlsoStopped while_planning([this] { return is_stop_reported(); });
   if (options_.take_over) {
-    take_over(next_report);
+    take_over();
   } else {
     tell_age();
   }
   while (!stop_) {
-    std::vector<Order> orders = next_orders(next_report);
+    std::vector<Order> orders = next_orders();
     watch_signs_of_life(orders);
     give(orders);
     forget_history();
@@ -183,7 +200,7 @@ void CoordinatorThread::serve() {
 // The history notes the orders first: a report of the last round comes after the order to start it.
 // The plan of an order to start that is not the last may be gone: the coordinator before was about
 // to remove its entry.
-void CoordinatorThread::take_over(int64_t& next_report) {
+void CoordinatorThread::take_over() {
   const auto now = Clock::now();
   std::vector<Order> orders;
   std::optional<Error> unread;  // of an order to start, and of none behind it
@@ -203,7 +220,7 @@ void CoordinatorThread::take_over(int64_t& next_report) {
   if (unread)
     throw Error(*unread);
   std::vector<Report> reports;
-  next_report = read_log(*store_, kReports, [&](int64_t number, const std::string& text) {
+  next_report_ = read_log(*store_, kReports, [&](int64_t number, const std::string& text) {
     reports.push_back(report_from_text(text));
     history_.note(number, reports.back(), now);
   });

@@ -62,9 +62,10 @@ class CoordinatorThread {
  private:
   void run();
   void serve();
-  std::vector<Order> next_orders(int64_t& next_report);
+  std::vector<Order> next_orders();
+  bool is_stop_reported() const;
   void give_up(const std::string& why);
-  void take_over(int64_t& next_report);
+  void take_over();
   std::chrono::milliseconds time_of_day() const;
   void tell_age();
   std::chrono::milliseconds age_of_job() const;
@@ -82,6 +83,7 @@ class CoordinatorThread {
   CoordinatorThreadOptions options_;
   Coordinator coordinator_;
   int64_t next_order_ = 1;
+  int64_t next_report_ = 1;
   LogHistory history_;
   std::map<std::string, SignOfLife> signs_;
   Clock::time_point next_watch_;

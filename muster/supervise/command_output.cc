@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
@@ -31,11 +32,17 @@ namespace {
 constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list is longer
 constexpr int64_t kLookEveryMs = 100;           // for a signal that came to another thread
 
+thread_local std::function<bool()> asked_elsewhere;
+
+bool is_asked_to_stop() {
+  return caught_stop_signal() != 0 || (asked_elsewhere && asked_elsewhere());
+}
+
 // Blocking: until there is something to read, the deadline, or a stop signal. False: there is
 // nothing to read.
 bool wait_readable(int fd, const Deadline& deadline) {
   struct pollfd poll = {.fd = fd, .events = POLLIN, .revents = 0};
-  while (caught_stop_signal() == 0) {
+  while (!is_asked_to_stop()) {
     const int ready = ::poll(
         &poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), kLookEveryMs)));
     if (ready > 0)
@@ -71,15 +78,15 @@ Answer answer_in_time(const Child& child, const Fd& answers, const Deadline& dea
 
 // Throws: AskedToStop.
 void check_not_stopped(const std::string& command, const std::string& flag) {
-  const int signal = caught_stop_signal();
-  if (signal == 0)
+  if (!is_asked_to_stop())
     return;
+  const int signal = caught_stop_signal();
   throw AskedToStop(ErrorCode::unavailable,
                     cat(flag,
                         ": '",
                         printable(command),
                         "' was not waited for, as ",
-                        signal_name(signal),
+                        signal != 0 ? signal_name(signal) : "a stop",
                         " came; start the job again"));
 }
 
@@ -113,6 +120,14 @@ int wait_for_end(pid_t pid) {
 }
 
 }  // namespace
+
+AlsoStopped::AlsoStopped(std::function<bool()> is_asked) {
+  asked_elsewhere = std::move(is_asked);
+}
+
+AlsoStopped::~AlsoStopped() {
+  asked_elsewhere = nullptr;
+}
 
 // The command is killed with its whole process group if it does not end in time, or prints too
 // much.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "muster/base/error.h"
@@ -10,10 +11,21 @@
 
 namespace muster {
 
-// A signal that asks this process to stop came before the answer.
+// A signal that asks this process to stop, or AlsoStopped, came before the answer.
 class AskedToStop : public Error {
  public:
   using Error::Error;
+};
+
+// While this lives, a command that the same thread waits for also ends where `is_asked` says that
+// its answer is not wanted any more: a stop that came from elsewhere than this process's signals.
+// Called again and again.
+class AlsoStopped {
+ public:
+  explicit AlsoStopped(std::function<bool()> is_asked);
+  AlsoStopped(const AlsoStopped&) = delete;
+  AlsoStopped& operator=(const AlsoStopped&) = delete;
+  ~AlsoStopped();
 };
 
 // How long such a command may take.
@@ -21,9 +33,9 @@ inline constexpr std::chrono::milliseconds kAnswerOfCommand = std::chrono::minut
 
 // Returns the standard output of the shell's `command`. `variables` are added to its environment.
 // It reads `stdin_fd`, or nothing where that is -1. Blocking: until it has ended, or the patience
-// has, or a stop signal has come that waits for this process's loop (signal_pipe.h); then it is
-// killed. Throws: io naming `flag` and the command when it does not end with 0, or prints more than
-// a mebibyte; timeout; AskedToStop.
+// has, or a stop signal has come that waits for this process's loop (signal_pipe.h), or AlsoStopped
+// says so; then it is killed. Throws: io naming `flag` and the command when it does not end with 0,
+// or prints more than a mebibyte; timeout; AskedToStop.
 std::string output_of_command(const std::string& command,
                               const std::string& flag,
                               Environment variables = {},
