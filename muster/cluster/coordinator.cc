@@ -474,6 +474,8 @@ void Coordinator::start(const std::vector<std::string>& ids) {
   } catch (const Error& error) {
     return finish(exit_code_of(error), error.message());
   }
+  if (turn_away_second_agent(order))
+    return;
   enter_round(order);
   orders_.push_back(std::move(order));
   for (const int signal : std::exchange(kept_signals_, {}))

@@ -43,7 +43,8 @@ struct CoordinatorRules {
   // Rounds that one host may fail before it is set aside, where others are left.
   int max_host_failures = 3;
   std::string run_folder = {};
-  std::string launch = {};  // JobFacts::launch
+  std::string launch = {};   // JobFacts::launch
+  bool shares_gpus = false;  // one GPU may be several hosts' (--no-lease)
   // By these hosts without node ranks are numbered (network_order.h).
   SwitchPaths switches = {};
   std::vector<int64_t> host_blocks = {};
@@ -140,6 +141,8 @@ class Coordinator {
   void pass_on(const Report& report);
   bool is_told_by_another(const Report& report);
   void refuse(const std::string& id, const std::string& reason);
+  bool is_second_agent(const std::string& newcomer);
+  bool turn_away_second_agent(const Order& order);
   void stop_round(const std::string& reason);
   bool all_ended();
   void round_over();

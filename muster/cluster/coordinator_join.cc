@@ -2,6 +2,7 @@
 // is taken, be the same agent started again, or have been set aside. A newcomer for a member's
 // place waits until the member has shown whether it lives.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <ranges>
 #include <set>
@@ -35,7 +36,75 @@ std::string version_text(const HostFacts& facts) {
   return cat("muster ", printable(facts.muster_version));
 }
 
+// One GPU in the ranks of two hosts of a plan, by their indexes.
+struct SharedGpu {
+  std::string uuid = {};
+  int first = 0;
+  int second = 0;
+};
+
+// The place in the machine, where a GPU has no id of its own, says nothing between machines.
+std::optional<SharedGpu> shared_gpu(const Plan& plan) {
+  std::map<std::string, int> owners;
+  for (const RankPlan& rank : plan.ranks) {
+    std::vector<DeviceAssignment> devices = rank.more_devices;
+    devices.push_back(rank.device);
+    for (const DeviceAssignment& device : devices) {
+      const std::string& uuid = device.uuid.value;
+      if (uuid.empty() || uuid.starts_with(kNoUniqueId))
+        continue;
+      const auto owner = owners.emplace(uuid, rank.host_index).first;
+      if (owner->second != rank.host_index)
+        return SharedGpu{uuid, owner->second, rank.host_index};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+// Ends a job that has no host to spare, or the part of the agent that came last. Nothing has begun.
+bool Coordinator::turn_away_second_agent(const Order& order) {
+  const auto shared = rules_.shares_gpus ? std::nullopt : shared_gpu(order.plan);
+  if (!shared)
+    return false;
+  std::string first = order.hosts.at(shared->first);
+  std::string second = order.hosts.at(shared->second);
+  if (members_.at(second).seniority > 0)
+    std::swap(first, second);
+  const std::string why =
+      cat("agents ",
+          name_of(first),
+          " and ",
+          name_of(second),
+          " are on one machine: both have ",
+          printable(shared->uuid),
+          "; start one agent on each machine, or show each its own GPUs (CUDA_VISIBLE_DEVICES); if "
+          "they "
+          "are of two jobs, give each job a --rdzv-id or a --rdzv-endpoint of its own");
+  if (!rules_.elastic()) {
+    finish(1, why);
+    return true;
+  }
+  say_(why);
+  refuse(second, why);
+  members_.erase(second);
+  return true;
+}
+
+// Asked before the ranks that run are disturbed for it.
+bool Coordinator::is_second_agent(const std::string& newcomer) {
+  std::set<std::string> gpus;
+  for (const Gpu& gpu : members_.at(newcomer).facts.host.gpus)
+    gpus.insert(gpu.uuid.value);
+  const bool is_near = std::ranges::any_of(
+      plan_.ranks, [&](const RankPlan& rank) { return gpus.contains(rank.device.uuid.value); });
+  try {
+    return is_near && turn_away_second_agent(round_of(candidates()));
+  } catch (const Error&) {
+    return false;  // the next round's plan says why
+  }
+}
 
 void Coordinator::on_join(Report report) {
   if (members_.contains(report.from))
@@ -53,6 +122,8 @@ void Coordinator::on_join(Report report) {
   members_[report.from] = {.facts = *std::move(report.facts), .last_report = report.number};
   const bool is_spare = hosts_in_round_ >= rules_.max_hosts || some_have_ended_;
   if (phase_ != Phase::running || !rules_.elastic() || is_spare)
+    return;
+  if (is_second_agent(report.from))
     return;
   const std::string what = cat("host ", name_of(report.from), " has joined");
   if (regroup_in_place(what))
