@@ -6,18 +6,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/fnv.h"
 #include "muster/base/log.h"
 #include "muster/base/shell.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/version.h"
 #include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/host_agent_state.h"
@@ -32,7 +36,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kTakeLeave{5};
-constexpr const char* kProgramKey = "program";
+constexpr const char* kCommandKey = "command";
 
 // The machine as far as the job needs to know it, under the name that the job gives it.
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
@@ -47,33 +51,59 @@ Secret ranks_secret(const HostRendezvous& rendezvous) {
   return rendezvous.secret.empty() ? Secret() : rendezvous.secret.derive("ranks");
 }
 
-// The program, or the script that it runs, without its folder: that and the arguments may differ
-// between the hosts of a job.
-std::string program_of(const LaunchOptions& options) {
+// The program, or the script that it runs, without its folder, which may differ between the hosts
+// of a job; and a digest of the arguments, which are nobody else's business.
+struct Command {
+  std::string program = {};
+  std::string arguments = {};
+};
+
+Command command_of(const LaunchOptions& options) {
   const std::vector<std::string>& words = options.argv;
-  const bool runs_script = words.size() > 1 && words[1].ends_with(".py");
-  return std::filesystem::path(words.at(runs_script ? 1 : 0)).filename().string();
+  const size_t at = words.size() > 1 && words[1].ends_with(".py") ? 1 : 0;
+  uint64_t digest = kFnvStart;
+  for (const std::string& word : std::span(words).subspan(at + 1))
+    digest = fnv1a(word + '\n', digest);
+  return {std::filesystem::path(words.at(at)).filename().string(), cat(digest)};
+}
+
+// How this host's command differs from the first one's of the job.
+std::string difference(const Command& ours, const std::string& first) {
+  const size_t blank = first.find(' ');  // behind the digest
+  const std::string program = first.substr(blank + 1);
+  const std::string arguments = first.substr(0, blank);
+  if (ours.program != program)
+    return cat(" with '",
+               shown_text(ours.program),
+               "', and its first host with '",
+               shown_text(program),
+               "'");
+  return ours.arguments == arguments ? "" : " with other arguments than its first host";
 }
 
 // Two jobs of one address become one where neither has a name, nor its hosts numbers. Whoever
-// comes with another program than the first is told.
-void tell_other_program(const LaunchOptions& options, const ClusterOptions& cluster, Store& store) {
+// comes with another command than the first is told, and whoever is not the first of its machine.
+void tell_of_merged_jobs(const LaunchOptions& options,
+                         const ClusterOptions& cluster,
+                         const HostRendezvous& rendezvous) {
   const bool is_named = cluster.remote || cluster.node_rank || !cluster.rendezvous_file.empty() ||
                         cluster.job != "none";
   if (is_named)
     return;
-  const std::string ours = program_of(options);
-  const std::string first = store.compare_set(kProgramKey, "", ours);
-  if (first == ours)
+  const Command ours = command_of(options);
+  const std::string first =
+      rendezvous.store->compare_set(kCommandKey, "", cat(ours.arguments, " ", ours.program));
+  const std::string how = difference(ours, first);
+  const std::string served =
+      framed(" (which ", rendezvous.holder, " of this machine serves already)");
+  if (how.empty() && served.empty())
     return;
-  log(LogLevel::warn,
+  log(how.empty() ? LogLevel::info : LogLevel::warn,
       cat("this host joins the job at ",
           cluster.endpoint,
-          " with '",
-          shown_text(ours),
-          "', and its first host with '",
-          shown_text(first),
-          "'; if these are two jobs, give each a --rdzv-id or a --rdzv-endpoint of its own"));
+          served,
+          how,
+          "; if these are two jobs, give each a --rdzv-id or a --rdzv-endpoint of its own"));
 }
 
 }  // namespace
@@ -90,7 +120,7 @@ HostAgent::HostAgent(const LaunchOptions& options,
       ranks_(RankRendezvousOptions{.address = rendezvous_.address,
                                    .secret = ranks_secret(rendezvous_),
                                    .no_auth = rendezvous_.secret.empty()}) {
-  tell_other_program(options_, cluster_, *rendezvous_.store);
+  tell_of_merged_jobs(options_, cluster_, rendezvous_);
   if (rendezvous_.server)
     coordinate(false);
   member_ = std::make_unique<Member>(

@@ -349,6 +349,8 @@ HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   const bool is_served = rendezvous.server != nullptr;
   const int port_here = may_serve && !is_served ? endpoint.port : 0;
   rendezvous.store = connect(options, endpoint, rendezvous.secret, is_served, port_here);
+  if (port_here != 0)
+    rendezvous.holder = text_or(port_holder(port_here), "another process");
   rendezvous.address = options.local_address;
   if (rendezvous.address.empty())
     rendezvous.address = may_serve ? endpoint.host : address_towards(endpoint.host);

@@ -36,6 +36,7 @@ struct HostRendezvous {
   std::shared_ptr<Store> store = {};          // this host's connection
   std::string address = {};                   // where other hosts reach this one
   Secret secret = {};
+  std::string holder = {};  // who serves where this host would have: "process 4711 (muster)"
 };
 
 // Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "muster/base/process_status.h"
 #include "muster/launch/port.h"
 #include "muster/store/secret.h"
 #include "tests/cli/muster_program.h"
@@ -94,6 +95,13 @@ class Agents : public testing::Test {
     return of_host;
   }
 
+  // An agent of a host with one GPU, at the endpoint.
+  std::unique_ptr<Program> with_gpu(int gpu_of, Args flags, const Args& program) {
+    flags.insert(flags.begin(), {"run", "-q", "--rdzv-endpoint", endpoint()});
+    flags.insert(flags.end(), program.begin(), program.end());
+    return std::make_unique<Program>(flags, folder_, with_gpus(gpu_of, 1));
+  }
+
   static Args shell(const std::string& script) { return {"sh", "-c", script}; }
 
   ScratchFolder folder_;
@@ -104,6 +112,17 @@ constexpr const char* kSay =
     "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
     "$GROUP_WORLD_SIZE, "
     "role $ROLE_RANK of $ROLE_WORLD_SIZE, $MASTER_ADDR";
+
+constexpr const char* kHear =
+    "trap 'echo heard $RANK; exit 0' USR1; echo up $RANK; while :; do sleep 0.02; done";
+
+// Whether the file came before anybody would wait for it.
+bool comes(const std::string& path) {
+  const Deadline deadline(std::chrono::seconds(60));
+  while (!std::filesystem::exists(path) && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return std::filesystem::exists(path);
+}
 
 // Two GPUs on one, one on the other.
 TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
@@ -180,8 +199,10 @@ TEST_F(Agents, MusterTopAtAnotherHostFindsTheWholePlanThere) {
   b->read_until("up 1");
   EXPECT_TRUE(std::filesystem::exists(folder_.path() + "/a/plan.json"));
   EXPECT_FALSE(std::filesystem::exists(run + "/plan.json"));
+  const Deadline deadline(std::chrono::seconds(60));
   nlohmann::json view;
   do {
+    ASSERT_FALSE(deadline.passed()) << view;
     const Ran top = Program({"top", "--json", run}, folder_, settings()).finish();
     ASSERT_EQ(top.code, 0) << top.err;
     view = nlohmann::json::parse(top.out);
@@ -226,10 +247,12 @@ TEST_F(Agents, APlanGoesWithAHostThatLeaves) {
   a->read_until("up 0 of 1");
   auto b = node_of(1);
   b->read_until("up 1 of 2");
-  while (!std::filesystem::exists(plan))
+  const Deadline deadline(std::chrono::seconds(60));
+  while (!std::filesystem::exists(plan) && !deadline.passed())
     ASSERT_EQ(
         Program({"top", "--json", cat(folder_.path(), "/1")}, folder_, settings()).finish().code,
         0);
+  ASSERT_TRUE(std::filesystem::exists(plan));
   ::kill(b->pid(), SIGTERM);
   EXPECT_EQ(b->finish().code, 128 + SIGTERM);
   EXPECT_FALSE(std::filesystem::exists(plan));
@@ -527,21 +550,28 @@ TEST_F(Agents, AnotherJobAtTheEndpointIsNamed) {
 }
 
 TEST_F(Agents, AnotherCommandAtTheEndpointIsTold) {
-  const auto second = [&](const Args& more) {
+  const std::string first = "echo up of $WORLD_SIZE; until [ -e seen ]; do sleep 0.02; done";
+  const auto second = [&](const Args& more, const Args& words = {"sleep", "0"}) {
     std::filesystem::remove(folder_.path() + "/seen");
-    auto a = elastic(shell("echo up of $WORLD_SIZE; until [ -e seen ]; do sleep 0.02; done"), more);
+    auto a = elastic(shell(first), more);
     a->read_until("up of 1");
-    auto b = elastic({"sleep", "0"}, more);
+    auto b = elastic(words, more);
     a->read_until("up of 2");
     std::ofstream(folder_.path() + "/seen").flush();
     EXPECT_EQ(a->finish().code, 0);
     return b->finish().err;
   };
   EXPECT_THAT(second({}),
-              AllOf(HasSubstr("this host joins the job at " + endpoint() + " with 'sleep'"),
-                    HasSubstr("and its first host with 'sh'"),
+              AllOf(HasSubstr("this host joins the job at " + endpoint()),
+                    HasSubstr(" with 'sleep', and its first host with 'sh'"),
                     HasSubstr("give each a --rdzv-id")));
-  EXPECT_THAT(second({"--rdzv-id", "one"}), Not(HasSubstr("its first host")));
+  EXPECT_THAT(second({}, shell(first + " # again")),
+              AllOf(HasSubstr("warning: this host joins the job"),
+                    HasSubstr("with other arguments than its first host")));
+  EXPECT_THAT(second({}, shell(first)),
+              AllOf(HasSubstr("info: this host joins the job"),
+                    HasSubstr("of this machine serves already); if these are two jobs")));
+  EXPECT_THAT(second({"--rdzv-id", "one"}), Not(HasSubstr("this host joins")));
 }
 
 // The second host's coming makes another round, whose plan asks the command about that host.
@@ -563,13 +593,110 @@ TEST_F(Agents, ASignalEndsAQuestionOfALaterRound) {
   auto a = agent(0);
   a->read_until("up");
   auto b = agent(1);
-  while (!std::filesystem::exists(folder_.path() + "/hangs"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(comes(folder_.path() + "/hangs"));
   const Fd end(static_cast<int>(::syscall(SYS_pidfd_open, a->pid(), 0)));
   ::kill(a->pid(), SIGTERM);
   EXPECT_TRUE(ends_within(end, std::chrono::seconds(30))) << "the command may take a minute";
   EXPECT_EQ(a->finish().code, 128 + SIGTERM);
   EXPECT_EQ(b->finish().code, 128 + SIGTERM);
+}
+
+// The first host waits for the command's answer, and hears of the second's signal all the same.
+TEST_F(Agents, ASignalToAnotherHostEndsAQuestion) {
+  const auto agent = [&](int host) {
+    return with_gpu(host,
+                    {"--nnodes",
+                     "2",
+                     "--node-rank",
+                     cat(host),
+                     "--rdzv-conf",
+                     kPatient,
+                     "--map-command",
+                     "touch hangs; exec sleep 1000"},
+                    {"true"});
+  };
+  auto a = agent(0);
+  auto b = agent(1);
+  ASSERT_TRUE(comes(folder_.path() + "/hangs"));
+  const Fd end(static_cast<int>(::syscall(SYS_pidfd_open, b->pid(), 0)));
+  ::kill(b->pid(), SIGTERM);
+  EXPECT_TRUE(ends_within(end, std::chrono::seconds(30))) << "the command may take a minute";
+  EXPECT_EQ(a->finish().code, 128 + SIGTERM);
+  EXPECT_EQ(b->finish().code, 128 + SIGTERM);
+}
+
+TEST_F(Agents, ASignalToOneHostReachesTheRanksOfAll) {
+  auto b = node(1, shell(kHear));
+  auto a = node(0, shell(kHear));
+  a->read_until("up 0");
+  b->read_until("up 1");
+  ::kill(b->pid(), SIGUSR1);
+  const Ran first = a->finish();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("heard 0"));
+  EXPECT_THAT(b->finish().out, HasSubstr("heard 1"));
+}
+
+// The first host has said that it waits for others; ranks of the second catch no signal at first.
+TEST_F(Agents, ASignalBeforeTheRanksRunWaitsForThem) {
+  const std::string log = folder_.path() + "/err";
+  const Fd err(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  ProgramSettings of_first = settings();
+  of_first.stderr_fd = err.get();
+  Args args = {"run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", "0"};
+  for (const std::string& word : Args{"-n", "1", "sh", "-c", kHear})
+    args.push_back(word);
+  Program a(args, folder_, of_first);
+  // Until it has joined, a signal ends it: it is asked whether it catches this one.
+  const Deadline deadline(std::chrono::seconds(60));
+  while (!catches_signal(a.pid(), SIGUSR1) && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(a.pid(), SIGUSR1);
+  while (!testing::Value(read_file(log), HasSubstr("came while no round runs")) &&
+         !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  auto b = node(1, shell(cat("sleep 0.3; ", kHear)));
+  EXPECT_THAT(a.finish().out, HasSubstr("heard 0"));
+  const Ran second = b->finish();
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(second.out, HasSubstr("heard 1"));
+}
+
+// Leases would refuse the second where both have one runtime folder, as two containers have not.
+TEST_F(Agents, OneGpuIsNotTwoHosts) {
+  auto a = with_gpu(0, {"--nnodes", "2", "--node-rank", "0"}, {"true"});
+  auto b = with_gpu(0, {"--nnodes", "2", "--node-rank", "1"}, {"true"});
+  for (Program* agent : {a.get(), b.get()}) {
+    const Ran ran = agent->finish();
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("are on one machine: both have GPU-00000000-"),
+                      HasSubstr("start one agent on each machine")));
+  }
+}
+
+// It keeps its ranks: a second agent of its machine is turned away before they are disturbed.
+TEST_F(Agents, ASecondAgentOfAMachineDisturbsNoElasticJob) {
+  const Args flags = {"--nnodes",
+                      "1:2",
+                      "--rdzv-backend",
+                      "c10d",
+                      "--rdzv-conf",
+                      cat("last_call_timeout=0,", kPatient)};
+  const Args words = shell("echo up $MUSTER_ATTEMPT; until [ -e seen ]; do sleep 0.02; done");
+  auto a = with_gpu(0, flags, words);
+  a->read_until("up 0");
+  auto b = with_gpu(0, flags, words);
+  const Ran second = b->finish();
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.err,
+              AllOf(HasSubstr("are on one machine: both have GPU-00000000-"),
+                    HasSubstr("of this machine serves already"),
+                    HasSubstr("--rdzv-id")));
+  write_file(folder_.path() + "/seen", "");
+  const Ran first = a->finish();
+  EXPECT_EQ(first.code, 0);
+  EXPECT_THAT(first.out, Not(HasSubstr("up 1")));
 }
 
 // Its agents were killed, and its name is the next one's, as of mpirun in a container that is
@@ -589,8 +716,7 @@ TEST_F(Agents, AFileOfAJobThatWasKilledHoldsUpNoOther) {
   };
   const std::string file = folder_.path() + "/.muster-mpirun-77-agents";
   auto killed = agent(0, {"true"});
-  while (!std::filesystem::exists(file))
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(comes(file));
   ::kill(killed->pid(), SIGKILL);
   killed->finish();
   ASSERT_TRUE(std::filesystem::exists(file));
@@ -601,17 +727,26 @@ TEST_F(Agents, AFileOfAJobThatWasKilledHoldsUpNoOther) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
-// Whichever of its threads cannot be made, this is an error and no abort.
+// Whichever of its threads cannot be made, this is an error and no abort. With room for all of them
+// the agent waits for another host.
 TEST_F(Agents, AThreadThatCannotBeIsNamedWithItsLimit) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "another user is needed, who has no process";
   const std::string arguments =
-      cat("run --no-auth --nnodes 2 --node-rank 0 --rdzv-endpoint ", endpoint(), " -n 1 true");
-  for (int limit = 1; limit <= 5; ++limit) {
+      cat("run --no-auth --nnodes 2 --node-rank 0 --rdzv-conf join_timeout=1 --rdzv-endpoint ",
+          endpoint(),
+          " -n 1 true");
+  constexpr int kMostThreads = 30;
+  int limit = 1;
+  for (; limit <= kMostThreads; ++limit) {
     const Ran ran = with_few_processes(limit, 2, arguments, folder_).finish();
     EXPECT_EQ(ran.code, 1) << limit << ": " << ran.err;
+    if (testing::Value(ran.err, HasSubstr("expected 2 hosts")))
+      break;
     EXPECT_THAT(ran.err, HasSubstr("ulimit -u")) << limit;
   }
+  EXPECT_GT(limit, 2) << "no thread was refused";
+  EXPECT_LE(limit, kMostThreads) << "its threads were never enough";
 }
 
 TEST_F(Agents, AProgramThatIsMissingOnOneHostEndsTheJob) {
