@@ -10,26 +10,28 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 namespace {
 
 constexpr std::string_view kLineEnds = "\r\n";
 
-// Whether the line is a JSON object from its first to its last character.
 bool is_json_object(std::string_view line) {
-  return line.starts_with('{') && line.ends_with('}') &&
-         parsed_json<nlohmann::json>(line).is_object();
+  return !line.empty() && parsed_json<nlohmann::json>(line).is_object();
 }
 
 // The texts that stand for numbers that are not finite.
@@ -44,8 +46,8 @@ bool overflows(const std::string& word) {
 }
 
 // The text that stands for what a language prints of such a number, as "NaN", "-nan(ind)", "+Inf"
-// and "1e400"; nullptr for another word.
-const char* text_of_not_finite(std::string_view printed) {
+// and "1e400"; empty for another word.
+std::string_view text_of_not_finite(std::string_view printed) {
   const bool is_negative = printed.starts_with('-');
   const bool has_sign = is_negative || printed.starts_with('+');
   std::string word(printed.substr(has_sign ? 1 : 0));
@@ -54,7 +56,33 @@ const char* text_of_not_finite(std::string_view printed) {
     return kNotFinite[0];
   if (is_one_of(word, "inf", "infinity") || overflows(word))
     return kNotFinite[is_negative ? 2 : 1];
-  return nullptr;
+  return {};
+}
+
+// A whole number of more than 64 bits as it stands, as a double would round it; empty for another
+// word.
+std::string_view text_of_large(std::string_view printed) {
+  const std::string_view digits = printed.substr(printed.starts_with('-') ? 1 : 0);
+  if (digits.find_first_not_of("0123456789") != std::string_view::npos)
+    return {};
+  uint64_t number = 0;
+  int64_t negative = 0;
+  const char* const end = printed.data() + printed.size();
+  const auto read = digits.size() == printed.size()
+                        ? std::from_chars(printed.data(), end, number)
+                        : std::from_chars(printed.data(), end, negative);
+  return read.ec == std::errc::result_out_of_range ? printed : std::string_view();
+}
+
+// The line with what is no character of UTF-8 made U+FFFD: JSON is UTF-8.
+std::string in_utf8(std::string_view line) {
+  std::string text;
+  while (!line.empty()) {
+    const size_t bytes = utf8_bytes(line);
+    text += bytes == 0 ? "\uFFFD" : line.substr(0, bytes);
+    line.remove_prefix(std::max<size_t>(1, bytes));
+  }
+  return text;
 }
 
 // The line with such words made texts, unless they stand within a text.
@@ -65,9 +93,10 @@ std::string with_quoted_names(std::string_view line) {
   for (size_t at = 0; at < line.size();) {
     const std::string_view rest = line.substr(at);
     const std::string_view word = in_text ? "" : rest.substr(0, rest.find_first_of(kEnds));
-    const char* const text = word.empty() ? nullptr : text_of_not_finite(word);
     if (!word.empty()) {
-      quoted += text == nullptr ? std::string(word) : cat('"', text, '"');
+      const std::string_view infinite = text_of_not_finite(word);
+      const std::string_view text = infinite.empty() ? text_of_large(word) : infinite;
+      quoted += text.empty() ? std::string(word) : cat('"', text, '"');
       at += word.size();
       continue;
     }
@@ -152,16 +181,16 @@ std::string last_json_line(const std::string& path, size_t max_bytes) {
   return last_json_line_of(last_lines_of_file(path, max_bytes));
 }
 
-// Each line is first taken as it is, then with what is printed of numbers that are not finite made
-// texts.
+// A line is taken as it stands, but that what a double cannot hold is made text, and bytes that are
+// no character the sign for that.
 std::string last_json_line_of(const std::string& text) {
   for (std::string_view rest = text;;) {
     const size_t begin = rest.find_last_of(kLineEnds) + 1;  // 0 in the first line, as npos + 1 is 0
     const std::string_view line = without_rank(trim(rest.substr(begin)));
-    if (is_json_object(line))
-      return std::string(line);
-    if (std::string quoted = with_quoted_names(line); quoted != line && is_json_object(quoted))
-      return quoted;
+    const bool may_be_one = line.starts_with('{') && line.ends_with('}');
+    if (std::string taken = may_be_one ? with_quoted_names(in_utf8(line)) : "";
+        is_json_object(taken))
+      return taken;
     if (begin == 0)
       return "";
     rest = rest.substr(0, begin - 1);

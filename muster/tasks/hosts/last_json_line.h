@@ -12,9 +12,10 @@ inline constexpr size_t kLastJsonBytes = size_t{1} << 20;
 // The last line of the file that is a JSON object, as it stands there. JSON has no NaN and no
 // infinities, but programs print them (Python as NaN and Infinity, C++ as nan and inf, Go as +Inf),
 // and numbers that no double can hold (1e400): these become the texts "NaN", "Infinity" and
-// "-Infinity". Empty when there is none in the last
-// `max_bytes`. A line that begins before those is not looked at; the last line needs no end.
-// Blocking: reads at most `max_bytes`. Throws: io naming the path.
+// "-Infinity". A whole number of more than 64 bits becomes a text of its digits, and a byte that is
+// no character of UTF-8 becomes U+FFFD. Empty when there is none in the last `max_bytes`. A line
+// that begins before those is not looked at; the last line needs no end. Blocking: reads at most
+// `max_bytes`. Throws: io naming the path.
 std::string last_json_line(const std::string& path, size_t max_bytes = kLastJsonBytes);
 
 // The last such line of a text.

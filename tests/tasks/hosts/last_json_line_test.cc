@@ -61,6 +61,19 @@ TEST_F(LastJsonLine, NumbersBeyondADoubleBecomeTexts) {
   EXPECT_EQ(last(R"({"a": 1e400x})"), R"({"a": 1})");
 }
 
+// A double would round them.
+TEST_F(LastJsonLine, WholeNumbersOfMoreThan64BitsKeepTheirDigits) {
+  EXPECT_EQ(of(R"({"a": 18446744073709551615, "b": -9223372036854775808, "c": [1e20, 0.1]})"),
+            R"({"a": 18446744073709551615, "b": -9223372036854775808, "c": [1e20, 0.1]})");
+  EXPECT_EQ(of(R"({"a": 18446744073709551616, "b": [-9223372036854775809]})"),
+            R"({"a": "18446744073709551616", "b": ["-9223372036854775809"]})");
+}
+
+TEST_F(LastJsonLine, BytesThatAreNoCharacterAreShown) {
+  EXPECT_EQ(of("{\"a\": 1}\n{\"name\": \"caf\xe9 \xe2\x82\", \"b\": \"\xc3\xa9\"}\n"),
+            "{\"name\": \"caf\uFFFD \uFFFD\uFFFD\", \"b\": \"\u00e9\"}");
+}
+
 TEST(NotFiniteField, IsTheFirstThatIsNoNumber) {
   EXPECT_EQ(not_finite_field(R"({"epochs": 3, "loss": "NaN", "b": "inf"})"), "loss is NaN");
   EXPECT_EQ(not_finite_field(R"({"x": "-Infinity"})"), "x is -Infinity");
