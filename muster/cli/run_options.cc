@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -51,6 +52,14 @@ int parse_count(const std::string& text, const std::string& flag, const std::str
   return static_cast<int>(*value);
 }
 
+// What is wrong in a list: of a long one the piece, by its place, and how the list begins.
+std::string wrong_piece(const std::string& text, std::string_view piece, size_t place) {
+  constexpr size_t kShort = 80;
+  if (text.size() <= kShort)
+    return text;
+  return cat(shown_text(piece, kShort), "' at place ", place, " in '", shown_text(text, kShort));
+}
+
 // Throws: invalid_argument naming the flag, also for a text without any number.
 std::vector<int> parse_ranks(const std::string& text,
                              const std::string& flag,
@@ -60,7 +69,7 @@ std::vector<int> parse_ranks(const std::string& text,
   for (const std::string& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
     if (!value || *value < 0 || *value > kMostRanksOfHost)
-      throw bad_flag(flag, expected, text, next);
+      throw bad_flag(flag, expected, wrong_piece(text, piece, numbers.size() + 1), next);
     numbers.push_back(static_cast<int>(*value));
   }
   return numbers;

@@ -21,6 +21,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/lookup.h"
+#include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -81,6 +82,13 @@ TopTarget folder_target(const std::string& path, const std::vector<JobNote>& job
   for (const char* const name : {"plan.json", "run.json", "activity"}) {
     if (std::filesystem::exists(target.run_dir + "/" + name, error))
       return target;
+  }
+  if (std::filesystem::exists(target.run_dir + "/tasks.json", error)) {
+    fail_usage(cat("expected a job's id, or the folder of one, got '",
+                   printable(path),
+                   "' of a run of tasks; `muster report ",
+                   shell_quoted(path),
+                   "` makes a page of it"));
   }
   fail_usage(cat("expected a job's id, or the folder of one, got '",
                  printable(path),

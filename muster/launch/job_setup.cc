@@ -100,6 +100,13 @@ bool are_logs_elsewhere(const std::string& log_dir, const std::string& run_dir) 
   return log_dir != run_dir + "/logs";
 }
 
+void make_logs_folder(const std::string& log_dir) {
+  std::error_code error;
+  fs::create_directories(log_dir, error);
+  if (error)
+    fail_errno(cat("--log-dir: cannot create '", printable(log_dir), "'"), error.value());
+}
+
 void check_folders_of(const std::string& run_dir,
                       const std::string& log_dir,
                       const std::string& given_plan) {
@@ -181,8 +188,10 @@ void JobSetup::take_folders(const std::string& given_plan) {
   check_folders_of(facts_.run_dir, facts_.log_dir, given_plan);
   is_new_folder_ = make_run_folder(facts_.run_dir, &latest_before_);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
-  if (logs_elsewhere)
+  if (logs_elsewhere) {
+    make_logs_folder(facts_.log_dir);
     log_lock_ = FolderLock(facts_.log_dir, facts_.launch);
+  }
   const FolderLock& lock_of_logs = logs_elsewhere ? log_lock_ : lock_;
   if (lock_of_logs.is_new_start())
     move_earlier_logs(facts_.log_dir);

@@ -16,15 +16,16 @@ std::map<std::string, double> read_scores(const std::string& path) {
   std::map<std::string, double> scores;
   const auto refuse = [&](const std::string& got) {
     throw bad_flag("--scores",
-                   "a JSON object of numbers as in {\"0\": 100, \"1\": 90}",
+                   "a JSON object of numbers above 0 as in {\"0\": 100, \"1\": 90}",
                    got,
                    cat("correct ", printable(path)));
   };
   if (!json.is_object())
     refuse(json.type_name());
   for (const auto& [gpu, score] : json.items()) {
-    if (!score.is_number())
-      refuse(cat(score.type_name(), " for ", printable(gpu)));
+    const bool is_score = score.is_number() && score.get<double>() > 0;
+    if (!is_score)
+      refuse(cat(score.is_number() ? score.dump() : score.type_name(), " for ", printable(gpu)));
     scores[gpu] = score.get<double>();
   }
   return scores;

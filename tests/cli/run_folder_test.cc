@@ -88,6 +88,15 @@ TEST(Run, LeavesAloneAFolderForLogsThatNoRunHasLeft) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/data/job/7/sample"));
 }
 
+TEST(Run, AFolderForLogsThatCannotBeNamesItsFlag) {
+  const ScratchFolder folder;
+  folder.write("file", "");
+  const Ran ran = muster(sh({"-n", "1", "--log-dir", "file/logs"}, "true"), folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err,
+              testing::AllOf(HasSubstr("--log-dir: cannot create"), HasSubstr("Not a directory")));
+}
+
 // As the launcher of agents leaves it where none of them is.
 TEST(Run, TakesTheReportOfAFailureForItsOwn) {
   const ScratchFolder folder;

@@ -283,6 +283,8 @@ TEST(RunOptions, PlacementFlags) {
   flags.map = "@" + folder.write("map", "2, 1\n0\n");
   EXPECT_THAT(options_of(flags).request.map, ElementsAre(2, 1, 0));
   EXPECT_THAT(refusal([](RunFlags& f) { f.map = "1,x"; }), HasSubstr("--map"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.map = "0" + std::string(400, ' ') + ",1,x,3"; }),
+              HasSubstr("got 'x' at place 3 in '0 "));
   EXPECT_THAT(
       refusal([](RunFlags& f) { f.map = "@/dev/null"; }),
       HasSubstr("--map @/dev/null: expected GPU indices by local rank as in 3,1,0,2, got ''"));

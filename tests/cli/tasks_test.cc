@@ -157,6 +157,16 @@ TEST(Tasks, AResultThatIsNoNumberIsAFailureUnlessItIsAllowed) {
   EXPECT_THAT(read_file(folder.path() + "/r.csv"), HasSubstr(",NaN,"));
 }
 
+TEST(Tasks, TopOfTheirFolderNamesWhatShowsIt) {
+  const ScratchFolder folder;
+  ASSERT_EQ(
+      muster({"tasks", "--run-dir", "run", "--sweep", "a=1", "--", "echo", "{a}"}, folder).code, 0);
+  const Ran top = muster({"top", "run"}, folder);
+  EXPECT_EQ(top.code, 2);
+  EXPECT_THAT(top.err,
+              HasSubstr("'run' of a run of tasks; `muster report 'run'` makes a page of it"));
+}
+
 // Its number is one and the same wherever it is told.
 TEST(Tasks, TheSecondStartIsRestartOne) {
   const ScratchFolder folder;

@@ -175,14 +175,16 @@ TEST(ScoreFile, IsAnObjectOfNumbers) {
   const ScratchFolder folder;
   const auto scores = read_scores(folder.write("scores.json", R"({"0": 100, "A100": 90.5})"));
   EXPECT_EQ(scores, (std::map<std::string, double>{{"0", 100}, {"A100", 90.5}}));
-  for (const auto& [text, got] :
-       {std::pair("[1]", "array"), {R"({"0": "fast"})", "string for 0"}}) {
+  for (const auto& [text, got] : {std::pair("[1]", "array"),
+                                  {R"({"0": "fast"})", "string for 0"},
+                                  {R"({"0": 9, "1": -2.5})", "-2.5 for 1"}}) {
     try {
       read_scores(folder.write("wrong.json", text));
       ADD_FAILURE() << text;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("--scores: expected a JSON object of numbers"));
       EXPECT_THAT(error.what(), HasSubstr(got));
+      EXPECT_THAT(error.what(), HasSubstr("; correct " + folder.path() + "/wrong.json"));
     }
   }
 }
