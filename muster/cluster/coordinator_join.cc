@@ -80,8 +80,7 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
           " are on one machine: both have ",
           printable(shared->uuid),
           "; start one agent on each machine, or show each its own GPUs (CUDA_VISIBLE_DEVICES); if "
-          "they "
-          "are of two jobs, give each job a --rdzv-id or a --rdzv-endpoint of its own");
+          "they are of two jobs, give each job a --rdzv-id or a --rdzv-endpoint of its own");
   if (!rules_.elastic()) {
     finish(1, why);
     return true;
