@@ -81,6 +81,7 @@ TEST_F(LineChannelTest, ALineThatIsTooLongEndsIt) {
 }
 
 TEST_F(LineChannelTest, AnotherLoopGoesOnWhereOneLeftOff) {
+  EventLoop last;  // outlives the channel, which it calls
   LineChannel channel(std::move(in_.reading), std::move(out_.writing), 100);
   write_all(in_.writing.get(), "one\ntwo\nthree\n");
   {
@@ -93,9 +94,8 @@ TEST_F(LineChannelTest, AnotherLoopGoesOnWhereOneLeftOff) {
   }
   EXPECT_EQ(lines_, std::vector<std::string>{"one"});
   in_.writing.reset();
-  EventLoop loop;
-  channel.attach(loop, handlers());
-  run_until_end(loop);
+  channel.attach(last, handlers());
+  run_until_end(last);
   EXPECT_EQ(lines_, (std::vector<std::string>{"one", "two", "three"}));
   EXPECT_EQ(why_, "");
 }
