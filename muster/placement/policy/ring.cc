@@ -184,6 +184,20 @@ class ExactRing {
   std::vector<int64_t> totals_ = {};
 };
 
+// Returns the quality of the links whose two devices are in one group.
+RingQuality quality_within(const Bandwidths& bandwidth,
+                           const std::vector<size_t>& ring,
+                           size_t group) {
+  RingQuality quality{.slowest = INT64_MAX, .total = 0};
+  for (size_t i = 1; i < ring.size(); ++i) {
+    const bool begins_group = i % group == 0;
+    const int64_t link = bandwidth[ring[i - 1]][ring[i]];
+    quality.slowest = std::min(quality.slowest, begins_group ? INT64_MAX : link);
+    quality.total += begins_group ? 0 : link;
+  }
+  return quality;
+}
+
 }  // namespace
 
 // Links have no direction, so half of the matrix is enough.
@@ -204,6 +218,18 @@ RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<size_t>&
     quality.total += link;
   }
   return quality;
+}
+
+std::vector<size_t> turned_to_groups(const Bandwidths& bandwidth,
+                                     std::vector<size_t> ring,
+                                     size_t group) {
+  std::vector<size_t> best = ring;
+  for (size_t turn = 1; turn < group; ++turn) {
+    std::ranges::rotate(ring, ring.begin() + 1);
+    if (quality_within(bandwidth, ring, group) > quality_within(bandwidth, best, group))
+      best = ring;
+  }
+  return best;
 }
 
 std::vector<size_t> best_ring(const Bandwidths& bandwidth, size_t count) {

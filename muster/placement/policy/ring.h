@@ -23,6 +23,12 @@ struct RingQuality {
 // The quality of a ring of at least two.
 RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<std::size_t>& ring);
 
+// The same ring, begun so that the links within each `group` devices from there on are as fast as
+// can be: first the slowest of them, then their sum. `group` divides the ring's size.
+std::vector<std::size_t> turned_to_groups(const Bandwidths& bandwidth,
+                                          std::vector<std::size_t> ring,
+                                          std::size_t group);
+
 // 0 where there are no links.
 int64_t fastest_link(const Bandwidths& bandwidth);
 

@@ -1,5 +1,6 @@
 // The k GPUs with the best links among them, and the ranks in their order around the ring: the
-// ring's slowest link as fast as it can be, then the sum of its links (ring.h). Without knowing the
+// ring's slowest link as fast as it can be, then the sum of its links (ring.h). Ranks of several
+// GPUs cut the ring where it is slowest. Without knowing the
 // links there is nothing to choose by, and that is an error: whoever asks for this policy would not
 // want to find out from a slow job.
 #include <algorithm>
@@ -90,7 +91,8 @@ std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_rank
   }
   check_links(input);
   const Bandwidths all = bandwidths(input);
-  const std::vector<size_t> ring = best_ring(all, count);
+  const std::vector<size_t> ring =
+      turned_to_groups(all, best_ring(all, count), input.request.gpus_per_rank);
   const std::string slowest = gigabytes(ring_quality(all, ring).slowest);
   return in_turn(gpus_in_order(input, ring), num_ranks, [&](size_t place) {
     const size_t here = ring[place];

@@ -63,6 +63,25 @@ TEST(Topology, SaysWhy) {
             "topology: next GPU 1 by PHB 12.608 GB/s, slowest of the ring 12.608 GB/s");
 }
 
+// Double links join GPUs 1 and 2, and 3 and 0: the ring in the order of the indices begins in the
+// middle of a pair.
+TEST(Topology, RanksOfSeveralGpusHaveTheFastLinksWithin) {
+  Host host = gpu_host(0, 4);
+  host.gpu_links.assign(4, std::vector<Link>(4, Link{.kind = LinkKind::sys}));
+  for (int i = 0; i < 4; ++i) {
+    const int next = (i + 1) % 4;
+    const Link link{.kind = LinkKind::nvlink, .count = 1 + i % 2};
+    host.gpu_links[i][next] = host.gpu_links[next][i] = link;
+  }
+  const Plan plan = topology_plan(host, {.gpus_per_rank = 2});
+  ASSERT_EQ(plan.ranks.size(), 2U);
+  for (const RankPlan& rank : plan.ranks) {
+    const int pair = rank.device.index.value + rank.more_devices[0].index.value;
+    EXPECT_EQ(pair, 3) << "rank " << rank.rank << " has GPU " << rank.device.index.value;
+    EXPECT_THAT(rank.reason, HasSubstr("by NV2"));
+  }
+}
+
 TEST(Topology, MoreRanksGoRoundAgain) {
   const Plan plan = topology_plan(workstation(), {.nproc_per_node = 6, .surplus = Surplus::share});
   EXPECT_EQ(plan.ranks[5].device, plan.ranks[0].device);
