@@ -35,9 +35,12 @@ bool JobGpus::find() {
   const auto hosts = mapped(hosts_, &JobHost::host);
   check_selection_hosts(request_.gpus, hosts);
   gpus_ = mapped(hosts_, [&](const JobHost& host) { return gpus_of(host); });
+  const bool any_usable = std::ranges::any_of(gpus_, has_usable);
+  for (size_t i = 0; i < gpus_.size(); ++i)
+    check_has_gpus(i, any_usable);
   if (std::ranges::any_of(gpus_, has_selected))
     return true;
-  if (std::ranges::any_of(gpus_, has_usable))
+  if (any_usable)
     fail_with_nothing_left();
   if (std::ranges::any_of(gpus_, has_sick))
     fail_with_sick_gpus();
@@ -51,12 +54,23 @@ HostGpus JobGpus::gpus_of(const JobHost& job_host) {
   if (!gpus.named)
     return gpus;
   note_left_out(host, gpus.usable);
-  if (!gpus.usable.gpus.empty()) {
+  if (!gpus.usable.gpus.empty())
     gpus.selected = select_gpus(request_.gpus, host, gpus.usable, request_.scores);
-  } else if (!flag_that_needs_gpus(request_).empty()) {
-    fail_without_gpu(host, gpus);
-  }
   return gpus;
+}
+
+// A flag that needs GPUs leaves out a host without any, as a plan without flags does. It is an
+// error where ranks are asked for on this very host, or where no other host has a GPU for the job.
+void JobGpus::check_has_gpus(size_t host_at, bool any_usable) const {
+  const JobHost& job_host = hosts_[host_at];
+  const HostGpus& gpus = gpus_[host_at];
+  const bool lacks = gpus.named && gpus.usable.gpus.empty();
+  if (!lacks || flag_that_needs_gpus(request_).empty())
+    return;
+  const bool is_asked_for =
+      job_host.nproc || request_.gpu_only || !part_for(request_.gpus, *job_host.host)->host.empty();
+  if (is_asked_for || !any_usable)
+    fail_without_gpu(*job_host.host, gpus);
 }
 
 // Tells of the GPUs that the mask hides, and of those that are broken.
@@ -104,15 +118,15 @@ void JobGpus::fail_without_gpu(const Host& host, const HostGpus& gpus) const {
                   "; --nproc-per-node cpu runs on CPU slots"));
 }
 
-// The devices that there are tell the user what the selection could have been. The first host that
-// --gpus means stands for all of them.
+// The devices that there are tell the user what the selection could have been. The first host
+// with GPUs that --gpus means stands for all of them.
 void JobGpus::fail_with_nothing_left() const {
-  const auto named = std::ranges::find_if(gpus_, &HostGpus::named);
+  const auto first = std::ranges::find_if(gpus_, has_usable);
   throw Error(ErrorCode::unavailable,
               printable(cat("--gpus ",
                             request_.gpus.text,
                             ": expected at least one GPU, got none that fits: ",
-                            describe(*hosts_[named - gpus_.begin()].host, named->usable),
+                            describe(*hosts_[first - gpus_.begin()].host, first->usable),
                             unknown_memory(),
                             "; `muster devices` shows them all")));
 }

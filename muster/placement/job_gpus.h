@@ -38,6 +38,7 @@ class JobGpus {
 
  private:
   HostGpus gpus_of(const JobHost& job_host);
+  void check_has_gpus(size_t host_at, bool any_usable) const;
   void note_left_out(const Host& host, const UsableGpus& usable);
   [[noreturn]] void fail_with_sick_gpus() const;
   [[noreturn]] void fail_without_gpu(const Host& host, const HostGpus& gpus) const;

@@ -44,6 +44,23 @@ TEST(Plan, TableAndJsonWithoutStartingAnything) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs"));
 }
 
+TEST(Plan, AHostWithoutGpusIsLeftOutAndTold) {
+  const ScratchFolder folder;
+  folder.write("fleet.toml",
+               "[[host]]\nname = \"login\"\ncores = 8\n"
+               "[[host]]\nname = \"a\"\ngpus = \"4xH100-80GB\"\nnvlink = \"all\"\n");
+  const std::vector<std::vector<std::string>> flags = {{"--policy", "topology"},
+                                                       {"--gpus", "model=H100"},
+                                                       {"--rank-memory", "40GiB"},
+                                                       {"--gpus-per-rank", "2"}};
+  for (std::vector<std::string> words : flags) {
+    words.insert(words.begin(), {"plan", "--inventory", "fleet.toml"});
+    const Ran ran = muster(words, folder);
+    EXPECT_EQ(ran.code, 0) << words.back() << ran.err;
+    EXPECT_THAT(ran.out + ran.err, HasSubstr("host login: no GPU (the fleet file gives it none)"));
+  }
+}
+
 // A pipe gives what it has once, and what is read a second time is empty.
 TEST(Plan, FilesOfFlagsMayBePipes) {
   const ScratchFolder folder;

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "muster/base/strings.h"
 #include "tests/placement/machines.h"
 #include "tests/placement/plans.h"
@@ -9,6 +11,7 @@
 namespace muster {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -133,6 +136,43 @@ TEST(Planner, GpusAskedForWhereThereAreNone) {
               HasSubstr("--map: expected a GPU"));
   EXPECT_THAT(error_of(machine({2, 0}), {.gpu_only = true}, ErrorCode::unavailable),
               HasSubstr("host n1"));
+}
+
+// Every flag that needs GPUs leaves out the host that a plan without flags does.
+TEST(Planner, AHostWithoutGpusIsLeftOutWhateverTheFlag) {
+  Inventory inventory = machine({2, 0});
+  inventory.hosts[0].gpus[0].model = inventory.hosts[0].gpus[1].model = "H100";
+  for (Gpu& gpu : inventory.hosts[0].gpus)
+    gpu.memory_total_bytes = gpu.memory_free_bytes = 80 * kGiB;
+  inventory.hosts[0].gpu_links.assign(2, std::vector<Link>(2, Link{.kind = LinkKind::pix}));
+  const Request requests[] = {{},
+                              {.policy = "topology"},
+                              {.policy = "spread"},
+                              {.gpus = "model=H100"},
+                              {.gpus = "free:2"},
+                              {.gpus = "0,1"},
+                              {.map = {0, 1}},
+                              {.rank_memory_bytes = {40 * kGiB}}};
+  for (const Request& request : requests) {
+    const Plan plan = muster::plan(inventory, request);
+    EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1")) << request.policy << request.gpus.text;
+    EXPECT_THAT(
+        plan.warnings,
+        Contains("host n1: no GPU (no driver): no rank there, since other hosts have GPUs"));
+  }
+  const std::string lacks = "host n1 has no usable GPU: no driver";
+  EXPECT_THAT(error_of(inventory, {.gpus = "n1:0;n0:0"}, ErrorCode::unavailable), HasSubstr(lacks))
+      << "a host that is named";
+  EXPECT_THAT(error_of(inventory,
+                       {.policy = "topology",
+                        .hosts = {{.name = "n0", .nproc = 2}, {.name = "n1", .nproc = 1}}},
+                       ErrorCode::unavailable),
+              HasSubstr(lacks))
+      << "ranks that are asked for";
+  std::ranges::reverse(inventory.hosts);
+  EXPECT_THAT(error_of(inventory, {.gpus = "model=A100"}, ErrorCode::unavailable),
+              HasSubstr("got none that fits: host n0 has GPUs 0, 1"))
+      << "what could have been selected";
 }
 
 TEST(Planner, NothingAskedFor) {
