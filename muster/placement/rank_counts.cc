@@ -26,11 +26,15 @@ std::string why_too_many(const Policy& policy, const PolicyInput& input, int ask
   return cat(": ", policy.why_too_many(input, asked));
 }
 
-std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) {
+std::string text_of_places(const Policy& policy, const PolicyInput& input) {
+  return plural(input.gpus.empty() ? 0 : policy.capacity(input), policy.places);
+}
+
+std::string gpus_there(const Policy& policy, const PolicyInput& input, bool by_size) {
   const int each = input.request.gpus_per_rank;
-  if (each > 1)
-    return cat(plural(input.gpus.size(), "GPU"), " for ranks of ", each);
-  return cat(plural(capacity, "GPU"), by_size ? " large enough" : "");
+  const std::string places = text_of_places(policy, input);
+  return each > 1 ? cat(places, " for ranks of ", each)
+                  : cat(places, by_size ? " large enough" : "");
 }
 
 [[noreturn]] void fail_with_excess(const Host& host, const Excess& excess) {
@@ -81,9 +85,8 @@ int rank_capacity(const Policy& policy, const PolicyInput& input) {
 std::string why_no_rank(const Policy& policy, const PolicyInput& input) {
   if (policy.why_too_many != nullptr)
     return policy.why_too_many(input, 1);
-  return cat(plural(input.gpus.size(), "GPU"),
-             ", fewer than --gpus-per-rank ",
-             input.request.gpus_per_rank);
+  return cat(
+      text_of_places(policy, input), ", fewer than --gpus-per-rank ", input.request.gpus_per_rank);
 }
 
 RankCounts rank_counts(const Policy& policy,
@@ -95,7 +98,7 @@ RankCounts rank_counts(const Policy& policy,
   if (asked <= capacity)
     return {.on_gpus = asked};
   const std::string why = why_too_many(policy, input, asked);
-  const std::string there = gpus_there(input, capacity, !why.empty());
+  const std::string there = gpus_there(policy, input, !why.empty());
   return divide_excess(
       input, {.asked = asked, .capacity = capacity, .why = why, .there = there}, notes);
 }

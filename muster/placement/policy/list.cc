@@ -116,10 +116,13 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
                     num_ranks,
                     " GPU ",
                     word_for(num_ranks, "index", "indices"),
-                    ", one for each rank of host ",
+                    ", one for each ",
+                    word_for(input.request.gpus_per_rank, "rank", "GPU of the ranks"),
+                    " of host ",
                     input.host.name,
                     ", got ",
-                    count));
+                    count,
+                    "; give as many of one as of the other"));
   }
   const std::string of =
       input.request.choose ? "what Request::choose gave" : cat("--map ", beginning_of_map(map));
@@ -136,7 +139,11 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy list_policy() {
-  return {"list", "local rank r on the r-th GPU of --map", list_capacity, choose_list};
+  return {.name = "list",
+          .summary = "local rank r on the r-th GPU of --map",
+          .capacity = list_capacity,
+          .choose = choose_list,
+          .places = "listed GPU"};
 }
 
 }  // namespace muster

@@ -40,6 +40,9 @@ struct Policy {
 
   // Why `num_ranks`, more than `capacity`, are too many, for error messages. Null: too few GPUs.
   std::string (*why_too_many)(const PolicyInput& input, int num_ranks) = nullptr;
+
+  // What `capacity` counts, for messages.
+  const char* places = "GPU";
 };
 
 std::span<const Policy> policies();

@@ -9,6 +9,7 @@
 #include "tests/placement/machines.h"
 
 namespace muster {
+#include "tests/placement/plans.h"
 namespace {
 
 using testing::AllOf;
@@ -82,8 +83,28 @@ TEST(List, LengthAndRange) {
             "--map: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 4 at place 2");
   EXPECT_THAT(policy_error([] { choices("list", {.map = {0, -1}}); }),
               HasSubstr("got -1 at place 2"));
-  EXPECT_EQ(policy_error([] { choices("list", {.map = {0, 1, 2}}, 2); }),
-            "--map: expected 2 GPU indices, one for each rank of host n0, got 3");
+  EXPECT_EQ(
+      policy_error([] { choices("list", {.map = {0, 1, 2}}, 2); }),
+      "--map: expected 2 GPU indices, one for each rank of host n0, got 3; give as many of one "
+      "as of the other");
+}
+
+TEST(List, MessagesCountWhatIsListed) {
+  const auto said = [](const Request& request) {
+    return error_of(machine({8}), request);
+  };
+  EXPECT_THAT(said({.nproc_per_node = 4, .map = {0, 1}}),
+              HasSubstr("at most 2 ranks on host n0 (2 listed GPUs), got 4; "));
+  EXPECT_THAT(said({.nproc_per_node = 2, .gpus_per_rank = 2, .map = {0, 1}}),
+              HasSubstr("at most 1 rank on host n0 (2 listed GPUs for ranks of 2), got 2; "));
+  EXPECT_THAT(said({.gpus_per_rank = 2, .map = {0, 1, 2}}),
+              HasSubstr("expected 2 GPU indices, one for each GPU of the ranks of host n0, got 3"));
+  EXPECT_THAT(error_of(machine({8}), {.gpus_per_rank = 4, .map = {0, 1}}, ErrorCode::unavailable),
+              HasSubstr("no rank there: 2 listed GPUs, fewer than --gpus-per-rank 4"));
+  const Plan fewer =
+      muster::plan(machine({8}), {.nproc_per_node = 3, .map = {0, 1}, .surplus = Surplus::drop});
+  EXPECT_THAT(fewer.notes,
+              ElementsAre("3 ranks asked for, 2 listed GPUs: 1 left out (--surplus drop)"));
 }
 
 TEST(List, ByAFunction) {
@@ -94,7 +115,8 @@ TEST(List, ByAFunction) {
   EXPECT_THAT(choices("list", request), ElementsAre(3, 1, 0, 2));
   EXPECT_THAT(choices("list", request, 1), ElementsAre(2));
   EXPECT_EQ(policy_error([&] { choices("list", request, 3); }),
-            "Request::choose: expected 3 GPU indices, one for each rank of host n0, got 1");
+            "Request::choose: expected 3 GPU indices, one for each rank of host n0, got 1; give as "
+            "many of one as of the other");
   EXPECT_THAT(
       policy_error([] {
         choices("list", {.choose = [](const Host&, int) { return std::vector<int>{9, 0, 1, 2}; }});
