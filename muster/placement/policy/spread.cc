@@ -1,5 +1,6 @@
 // Ranks as far apart as they can be: each next one on the NUMA node that has the fewest of them so
-// far, there on the PCIe switch that has the fewest, there on the GPU that others use least.
+// far, there on the PCIe switch that has the fewest, there on the GPU that others use least. The
+// further GPUs of a rank of several are as near to its earlier one as they can be.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -25,16 +26,27 @@ std::vector<size_t> spread_order(const PolicyInput& input) {
   const auto node_of = [&](size_t at) {
     return gpu_of(input.host, input.gpus[at]).numa_node;
   };
-  const auto key = [&](size_t at) {
-    return std::tuple(
-        on_node[node_of(at)], on_switch[switches[at]], load_of(input.host, input.gpus[at]), at);
+  const auto switch_of = [&](size_t at) {
+    return switches[at];
   };
   std::vector<size_t> order;
+  const auto differs_from_rank = [&](size_t at, const auto& place_of) {
+    const bool begins_rank = order.size() % input.request.gpus_per_rank == 0;
+    return !begins_rank && place_of(at) != place_of(order.back());
+  };
+  const auto key = [&](size_t at) {
+    return std::tuple(differs_from_rank(at, node_of),
+                      differs_from_rank(at, switch_of),
+                      on_node[node_of(at)],
+                      on_switch[switch_of(at)],
+                      load_of(input.host, input.gpus[at]),
+                      at);
+  };
   while (!left.empty()) {
     const auto best = std::ranges::min_element(left, {}, key);
     order.push_back(*best);
     ++on_node[node_of(*best)];
-    ++on_switch[switches[*best]];
+    ++on_switch[switch_of(*best)];
     left.erase(best);
   }
   return order;

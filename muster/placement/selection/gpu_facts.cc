@@ -83,7 +83,13 @@ GpuLoad load_of(const Host& host, const UsableGpu& device) {
 }
 
 std::string load_text(const GpuLoad& load) {
-  return cat(load.num_processes, load.num_processes == 1 ? " process" : " processes", " of others");
+  std::string text =
+      cat(load.num_processes, load.num_processes == 1 ? " process" : " processes", " of others");
+  if (load.utilization_percent > 0)
+    text += cat(", ", load.utilization_percent, "% busy");
+  if (load.used_memory_bytes > 0)
+    text += cat(", ", format_bytes(load.used_memory_bytes), " used");
+  return text;
 }
 
 bool is_little_memory(uint64_t used, uint64_t total) {

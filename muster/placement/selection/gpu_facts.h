@@ -52,7 +52,7 @@ struct GpuLoad {
   auto operator<=>(const GpuLoad&) const = default;
 };
 GpuLoad load_of(const Host& host, const UsableGpu& device);
-// "1 process of others".
+// All that loads are compared by, where it is not 0: "1 process of others, 35% busy, 3.0 GiB used".
 std::string load_text(const GpuLoad& load);
 
 // Whether so much used of a GPU's memory is no more than a driver or a desktop takes: 256 MiB, or

@@ -2,14 +2,16 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/planner.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "tests/placement/machines.h"
+#include "tests/placement/plans.h"
 
 namespace muster {
-#include "tests/placement/plans.h"
 namespace {
 
 using testing::AllOf;
@@ -271,6 +273,33 @@ TEST(Numa, WhereNoNodeIsNamedThereIsOne) {
 TEST(SpreadAndPack, CountsOfOneAreSingular) {
   EXPECT_EQ(load_text({.num_processes = 1}), "1 process of others");
   EXPECT_EQ(load_text({.num_processes = 2}), "2 processes of others");
+}
+
+TEST(SpreadAndPack, ReasonsTellAllThatDecides) {
+  EXPECT_EQ(load_text({.utilization_percent = 35, .used_memory_bytes = 3 * kGiB}),
+            "0 processes of others, 35% busy, 3.0 GiB used");
+  const Host host = host_with_free({50, 78, 80});
+  for (const char* policy : {"spread", "pack"}) {
+    const Plan plan =
+        muster::plan({.source = "test", .hosts = {host}}, {.nproc_per_node = 3, .policy = policy});
+    const auto first_used = std::ranges::find_if(
+        plan.ranks, [](const RankPlan& rank) { return rank.device.index.value == 0; });
+    EXPECT_EQ(first_used->reason,
+              cat(policy, ": NUMA node not known, 0 processes of others, 30.0 GiB used"));
+  }
+}
+
+TEST(Spread, ARanksGpusAreNearEachOther) {
+  Host host = gpu_host(0, 8);
+  for (size_t i = 0; i < 8; ++i)
+    host.gpus[i].numa_node = static_cast<int>(i / 4);
+  const Plan plan =
+      muster::plan({.source = "test", .hosts = {host}}, {.gpus_per_rank = 2, .policy = "spread"});
+  ASSERT_EQ(plan.ranks.size(), 4U);
+  for (const RankPlan& rank : plan.ranks) {
+    EXPECT_EQ(rank.device.index.value / 4, rank.more_devices[0].index.value / 4) << rank.rank;
+    EXPECT_EQ(rank.device.index.value / 4, rank.rank % 2) << "ranks are on other nodes in turn";
+  }
 }
 
 TEST(SpreadAndPack, WithoutNumaNodesTheyGoByLoad) {
