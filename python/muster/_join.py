@@ -23,7 +23,7 @@ class Settings(NamedTuple):
     """What init() can be asked for, as it is in effect."""
 
     backend: Mapping[str, str]  # by type of device
-    timeout: Optional[timedelta]  # None: the program has made the group itself, and knows, so none is compared
+    timeout: Optional[timedelta]  # None: the program has made the group itself, and nobody has told another
     surplus: str
     all_own_gpus: bool
 
@@ -57,12 +57,15 @@ def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus
     found, store = _find_device(store, facts, _surplus(surplus))
     device = _make_current(found, facts)
     all_own_gpus = bool(found["all_own_gpus"])
+    told = timeout is not None or facts["collective_timeout"] is not None
+    if made_before and told:
+        _set_limit(dist, limit)
     if not made_before:
         _make_group(_backend_name(backend, device, all_own_gpus), store, facts, limit, device)
     _tell_software(device, found)
     _loaders.show_waits()
     _loaders.guard_shares(unequal_shares())
-    settings = Settings(_by_device(dist.get_backend_config()), None if made_before else limit, _surplus(surplus), all_own_gpus)
+    settings = Settings(_by_device(dist.get_backend_config()), limit if told or not made_before else None, _surplus(surplus), all_own_gpus)
     joined = Joined(facts, device, rank_plan(found["assignment"]), not made_before, settings)
     if made_before:
         refuse_others(joined, backend, timeout, surplus)
@@ -75,7 +78,7 @@ def refuse_others(joined: Joined, backend: Optional[str], timeout: Union[None, f
     asked = _by_device(_backend_name(backend, joined.device, made.all_own_gpus)) if backend else {}
     has_backend = joined.device.type in asked and all(made.backend.get(device, name) == name for device, name in asked.items())
     for name, told, is_so, has in (("backend", backend, has_backend, ",".join(f"{device}:{one}" for device, one in made.backend.items())),
-                                   ("timeout", timeout, _limit(timeout, facts) == made.timeout or made.timeout is None, made.timeout),
+                                   ("timeout", timeout, _limit(timeout, facts) == made.timeout, made.timeout or "its own"),
                                    ("surplus", surplus, _surplus(surplus) == made.surplus, made.surplus)):
         if told is not None and not is_so:
             whose, instead = _HAS[joined.owns_group]
@@ -191,6 +194,12 @@ def _make_group(name: str, store: Any, facts: Mapping[str, Any], limit: timedelt
     if store is None:
         store = _meet.store_for(facts, _INIT_TIMEOUT)
     dist.init_process_group(name, store=store, rank=facts["rank"], world_size=facts["world_size"], timeout=limit, **bound)
+
+
+def _set_limit(dist: Any, limit: timedelta) -> None:
+    """What init() or the launcher tells holds for a group that the program has made, too. An older PyTorch warns of backends that
+    are not its own."""
+    getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(limit)
 
 
 def _tell_software(device: torch.device, told: Mapping[str, Any]) -> None:

@@ -41,7 +41,7 @@ def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta
 
     backend:  "nccl", "muster", "gloo", or "cpu:…,cuda:…". Without it, GPUs of their own get NCCL, and CPU tensors the backend
               "muster" where muster-torch is installed, else Gloo. MUSTER_BACKEND overrides it.
-    timeout:  of every collective, in seconds. MUSTER_COLLECTIVE_TIMEOUT overrides it.
+    timeout:  of every collective, in seconds, also where the program has made the group. MUSTER_COLLECTIVE_TIMEOUT overrides it.
     surplus:  what a rank without a visible GPU gets, where the launcher assigns none: "error", "cpu" or "share".
     """
     global _current

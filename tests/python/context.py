@@ -58,7 +58,7 @@ if sys.argv[1:] == ["ask others"]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     must_refuse("expected backend as the program's own group has it (cpu:gloo,cuda:gloo), got 'muster' (rank 0); give it to init_process_group", backend="muster")
     muster.init(backend="gloo", timeout=60)
-    muster.init(timeout=90)  # the program's own group keeps its own
+    must_refuse("expected timeout as the program's own group has it (0:01:00), got 90 (rank 0); give it to init_process_group", timeout=90)
     muster.init().close()
     dist.destroy_process_group()
     ctx = muster.init(timeout=90)
@@ -69,6 +69,23 @@ if sys.argv[1:] == ["ask others"]:
     must_refuse("expected surplus as its first call has set it (error), got 'share' (rank 0)", surplus="share")
     print("rank 0 of 1: ok")
     sys.exit(0)
+if sys.argv[1:2] == ["limits"]:  # of groups that the program has made; rank 1 does not come to the barriers
+    from datetime import timedelta
+    dist.init_process_group("muster", timeout=timedelta(hours=1))
+    store = dist.distributed_c10d._get_default_store()
+    if sys.argv[2:] == ["init"]:
+        muster.init(timeout=0.3)
+    groups = [dist.group.WORLD] if sys.argv[2:] == ["init"] else [dist.group.WORLD, dist.new_group()]
+    for group in groups if dist.get_rank() == 0 else []:
+        try:
+            dist.barrier(group=group)
+            sys.exit("no error")
+        except dist.DistBackendError as error:
+            assert "Timed out waiting 300ms" in str(error), error
+    for done in ("seen 0", "seen 1"):  # rank 0 has the store, so it goes last
+        store.set(done, "") if done.endswith(str(dist.get_rank())) else store.wait([done])
+    print(f"rank {dist.get_rank()} of 2: ok", flush=True)
+    os._exit(0)  # the barrier that failed has ended the group
 if sys.argv[1:] == ["stop slowly"]:  # rank 0 is still on its way out when the launcher ends it
     import atexit
 

@@ -65,6 +65,12 @@ class Context(ContextTest):
         self.assertEqual(codes, [0], said)
         self.assert_all_ok(1, said)
 
+    def test_a_limit_holds_for_the_programs_own_groups(self):
+        for how, more in ("init", {}), ("launcher", {"MUSTER_COLLECTIVE_TIMEOUT": "300ms"}):
+            codes, said = self.ranks([{**place, **more} for place in self.places(2)], "limits", how)
+            self.assertEqual(codes, [0, 0], said)
+            self.assert_all_ok(2, said)
+
     def test_two_worlds_of_one_are_said(self):
         codes, said = self.ranks(self.places(2), "worlds of one")
         self.assertEqual(codes, [0, 0], said)

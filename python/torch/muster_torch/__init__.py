@@ -53,22 +53,30 @@ def _warn_of_a_small_world(dist, size):
               "give init_process_group no rank and no world size, or those of RANK and WORLD_SIZE", file=sys.stderr)
 
 
+def _limit(dist, timeout):
+    """What the launcher tells comes before what the program gives its first group, and before PyTorch's limit of further ones."""
+    from muster.rank import facts
+    told = facts()["collective_timeout"]
+    is_own = dist.is_initialized() and timeout != dist.default_pg_timeout
+    return min(timeout if told is None or is_own else datetime.timedelta(seconds=told), _FOREVER)
+
+
 def make(store, rank, size, timeout):
     """A group's backend. Collective."""
     import torch.distributed as dist
     _warn_of_a_small_world(dist, size)
     from muster_torch._compiled import host_identity, make_hierarchical, make_shm, over_gloo
     asked = _backend_asked()
-    timeout = min(timeout, _FOREVER)
+    patience, timeout = min(timeout, _FOREVER), _limit(dist, timeout)
     # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
     store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
     keys = [f"host/{i}" for i in range(size)]
     store.set(keys[rank], f"{asked} {host_identity()}")
     try:
-        store.wait(keys, timeout)
+        store.wait(keys, patience)
     except dist.DistStoreError as error:
         missing = ", ".join(str(i) for i in range(size) if not store.check([keys[i]]))
-        raise RuntimeError(f"muster: expected {size} ranks within {timeout}, missing rank(s) {missing}") from error
+        raise RuntimeError(f"muster: expected {size} ranks within {patience}, missing rank(s) {missing}") from error
     told = [value.decode().split(" ", 1) for value in store.multi_get(keys)]
     for other, (theirs, _) in enumerate(told):
         if theirs != asked:
