@@ -1,5 +1,5 @@
-// Only the form of the file is checked here: what a score may be is a rule of the planner, for
-// scores from anywhere.
+// The form of the file is checked here. What a score may be is a rule of the planner, for scores
+// from anywhere, and is asked for here too, since errors name the file.
 #include "muster/launch/score_file.h"
 
 #include <nlohmann/json.hpp>
@@ -8,6 +8,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/device/strict_json.h"
+#include "muster/placement/selection/scores.h"
 
 namespace muster {
 
@@ -28,6 +29,7 @@ std::map<std::string, double> read_scores(const std::string& path) {
       refuse(cat(score.is_number() ? score.dump() : score.type_name(), " for ", printable(gpu)));
     scores[gpu] = score.get<double>();
   }
+  check_scores(scores, path);
   return scores;
 }
 

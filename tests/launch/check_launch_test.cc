@@ -187,6 +187,14 @@ TEST(ScoreFile, IsAnObjectOfNumbers) {
       EXPECT_THAT(error.what(), HasSubstr("; correct " + folder.path() + "/wrong.json"));
     }
   }
+  const std::string slow = folder.write("slow.json", R"({"0": 3, "GPU-8f3c": -1})");
+  try {
+    read_scores(slow);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(),
+              cat("--scores: expected a number above 0, got -1 for GPU-8f3c; correct ", slow));
+  }
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(Planner, Scores) {
   EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:0", "n0:1", "n0:2"));
   EXPECT_EQ(plan.ranks[0].reason, "fastest: score 110, 1 of 4");
   EXPECT_THAT(error_of(machine({1}), {.policy = "fastest", .scores = {{"0", 0}}}),
-              HasSubstr("above 0, got 0 (0)"));
+              HasSubstr("above 0, got 0 for 0; correct it"));
 }
 
 TEST(Planner, RankMemory) {

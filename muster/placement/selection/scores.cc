@@ -20,12 +20,14 @@ std::optional<double> find_score(const Scores& scores, const std::string& key) {
 
 }  // namespace
 
-void check_scores(const Scores& scores) {
+void check_scores(const Scores& scores, const std::string& from) {
   for (const auto& [key, score] : scores) {
     if (std::isfinite(score) && score > 0)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--scores: expected a number above 0, got ", score, " (", printable(key), ")"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        printable(cat(
+            "--scores: expected a number above 0, got ", score, " for ", key, "; correct ", from)));
   }
 }
 

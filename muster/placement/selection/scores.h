@@ -13,8 +13,8 @@ namespace muster {
 
 using Scores = std::map<std::string, double>;
 
-// Throws: invalid_argument when a score is not a finite number above 0.
-void check_scores(const Scores& scores);
+// Throws: invalid_argument when a score is not a finite number above 0; it tells to correct `from`.
+void check_scores(const Scores& scores, const std::string& from = "it");
 
 // By UUID, "host:index", index or model, the first of these that is listed. A MIG instance has its
 // own UUID and model ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), and no index.
