@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
+from muster import _environment as _environment  # before the program changes its folder
 from muster._version import __version__
 from muster.context import STOPPED, Context, init
 from muster.devices import Device, devices

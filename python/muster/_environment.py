@@ -1,12 +1,26 @@
-"""What of this process's environment has changed since its tasks' server was started, whose environment they inherit."""
+"""What of this process's environment has changed since its tasks' server was started, whose environment they inherit, and the
+folder in which the program has begun."""
 from __future__ import annotations
 
 import os
-from typing import Dict, Mapping
+import sys
+from typing import Dict, Mapping, Optional
 
 UNSET = "MUSTER_CALL_UNSET"  # names between "=", which no name has
 # The launcher sets these for each task.
 _LAUNCHERS = ("MUSTER_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE", "GPU_DEVICE_ORDINAL")
+
+
+def folder_of_now() -> Optional[str]:
+    """None: it was removed, or cannot be entered."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+# Of the import of this package, or of multiprocessing's, which remembers it too.
+FIRST_FOLDER = getattr(sys.modules.get("multiprocessing.process"), "ORIGINAL_DIR", None) or folder_of_now()
 
 
 def changes_since(earlier: Mapping[str, str]) -> Dict[str, str]:

@@ -13,6 +13,7 @@ import threading
 import types
 from typing import Any, Callable, Mapping, Optional, Sequence, Type
 
+from muster._environment import FIRST_FOLDER, folder_of_now
 from muster._python_path import working_folder
 from muster.errors import FailedPrecondition, InvalidArgument, text_of
 
@@ -132,28 +133,42 @@ def _why_not(function: Callable[..., Any], first: Optional[Exception]) -> str:
 
 
 def _preparation(needs_main: bool) -> dict[str, Any]:
-    """What multiprocessing's spawn tells a child of the place: sys.path, sys.argv, the folder, and the main module."""
+    """What multiprocessing's spawn tells a child of the place: sys.path, sys.argv, the folder, and the main module. Relative entries
+    of sys.path count from the program's first folder too."""
     vars(sys.modules["__main__"]).setdefault("__spec__", None)  # a debugger leaves it out, and multiprocessing asks for it
     data: dict[str, Any] = multiprocessing.spawn.get_preparation_data("muster")
     for key in ("authkey", "log_to_stderr", "log_level", "start_method", "name"):
         data.pop(key, None)
+    data["orig_dir"] = FIRST_FOLDER
+    if FIRST_FOLDER is not None:
+        data["sys_path"] = [path for entry in data["sys_path"] for path in dict.fromkeys((entry, os.path.join(FIRST_FOLDER, entry)))]
     if not needs_main or _main_file() is None:
         data.pop("init_main_from_name", None)
         data.pop("init_main_from_path", None)
     return data
 
 
+def _go_to(folder: Optional[str]) -> None:
+    if folder is not None and os.path.isdir(folder):
+        os.chdir(folder)
+
+
 def _prepare(data: dict[str, Any]) -> None:
+    """The main module is imported where it was at first, as it may go to another folder itself."""
     global _importing_main
-    folder = data.get("dir")
+    folder = data.pop("dir", None)
     if folder is not None and not os.path.isdir(folder):
         raise FailedPrecondition(f"muster: expected '{folder}' to be there, the working folder of the call, got none on {socket.gethostname()}; "
                                  "keep it until the function has begun, or change to another before the call")
+    here = folder or folder_of_now()
+    _go_to(folder)
+    _go_to(data["orig_dir"])
     _importing_main = True
     try:
         multiprocessing.spawn.prepare(data)
     finally:
         _importing_main = False
+    _go_to(here)
     sys.modules["__main__"] = sys.modules.get("__mp_main__", sys.modules["__main__"])
 
 

@@ -112,6 +112,29 @@ class Spawn(PackageCase):
             0
             """)
 
+    def test_a_program_may_have_changed_its_folder(self):
+        (self.folder / "parts").mkdir()
+        (self.folder / "parts/part.py").write_text("NUMBER = 42\n")
+        (self.folder / "there").mkdir()
+        self.must_print(script("""
+            sys.path.insert(0, "parts")
+            import part
+            os.chdir("there")
+            def train():
+                return os.path.basename(os.getcwd()), part.NUMBER
+            if __name__ == "__main__":
+                os.mkdir("further")
+                os.chdir("further")
+                print(muster.spawn(train, n=1, quiet=True))
+                for warm in False, True:
+                    with muster.Executor(cpu_slots=1, warm=warm) as pool:
+                        print(pool.submit(train).result())
+            """), """\
+            [('further', 42)]
+            ('further', 42)
+            ('further', 42)
+            """)
+
     def test_a_killed_rank_is_named(self):
         self.must_print(script("""
             import signal
