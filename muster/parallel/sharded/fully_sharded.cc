@@ -32,8 +32,9 @@ FullyShardedForward::FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit)
   first_node_ = at::sequence_number::peek();
 }
 
-// The depth goes down also when the forward throws.
+// Also when the forward throws.
 FullyShardedForward::~FullyShardedForward() {
+  unit_->runs = false;
   if (const auto set = unit_->owner.lock())
     --set->depth;
 }

@@ -59,6 +59,7 @@ void FullyShardedSet::begin_backward() {
     unit->clear_parts();
     unit->stand_ins->lift();
   }
+  guards_after_graph = guards_memory && depth > 0;
   guard_memory(true);
   ++graphs;
   adds = false;
@@ -129,7 +130,7 @@ void FullyShardedSet::end_graph() {
     unit->stand_ins->put();
     unit->guard_parts();
   }
-  guard_memory(false);
+  guard_memory(guards_after_graph);
 }
 
 // From a forward to the end of its backward, reading what has no memory is an error. At other times

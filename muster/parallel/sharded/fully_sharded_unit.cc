@@ -278,11 +278,12 @@ void FullyShardedUnit::gather() {
 }
 
 // A gather that was started ahead is ended first: its memory may still be written. `kept` holds the
-// parameters for a second backward over the graph.
+// parameters for a second backward over the graph, and `runs` for the rest of a forward that has
+// run a backward of its own (autograd::grad in MAML).
 void FullyShardedUnit::release() {
   if (gathering)
     gather();
-  if (kept)
+  if (kept || runs)
     return;
   here = false;
   if (flat.storage().nbytes() > 0)
@@ -312,6 +313,7 @@ void FullyShardedUnit::before_forward() {
     set->guard_memory(true);
   if (!parameters.empty())
     arrange_forward();
+  runs = true;
   ++set->depth;
 }
 
@@ -391,6 +393,7 @@ void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) 
 
 void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs,
                                      uint64_t first_node) {
+  runs = false;
   if (parameters.empty())
     return;
   check_outputs(outputs);

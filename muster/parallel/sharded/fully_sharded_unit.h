@@ -67,6 +67,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   bool makes_graph = false;               // the running backward makes one itself, for another
   bool adds = false;                      // it has added to a gradient
   bool guards_memory = false;             // that of parameters which are not gathered
+  bool guards_after_graph = false;        // a forward goes on after the running backward
   bool kept_are_done = false;             // the next forward frees what was kept for a backward
   ShardedTraffic traffic;
   SameSamplesWarning same_samples{"fully sharded"};
@@ -160,6 +161,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
 
   std::optional<Work> gathering;
   bool here = false;
+  bool runs = false;   // its forward, which reads the memory
   bool kept = false;   // the graph that a backward has made reads the memory
   bool outer = false;  // other wrapped modules run inside its forward
   size_t trained = 0;  // parameters, at construction

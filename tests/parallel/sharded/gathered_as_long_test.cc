@@ -180,6 +180,56 @@ TEST(GatheredAsLong, AsTheGradientOfAnInputIsAsked) {
   });
 }
 
+// Meta-learning: the inner step asks for gradients of parameters that the rest of the forward
+// reads.
+struct MetaLearnerImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto inner = torch::tanh(layer(x)).square().mean();
+    const auto slope = torch::autograd::grad({inner}, {layer->weight}, {}, true, true)[0];
+    return torch::tanh(torch::linear(x, layer->weight - rate * slope, layer->bias));
+  }
+  torch::nn::Linear layer{register_module("layer", torch::nn::Linear(8, 8))};
+  torch::Tensor rate = register_parameter("rate", torch::tensor(0.1F));
+};
+TORCH_MODULE(MetaLearner);
+
+void train_meta_learner(auto& model, std::vector<torch::Tensor> parameters, int rank, int ranks) {
+  SGD optimizer(std::move(parameters), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    for (const auto& task : rows(rank, ranks).split(2)) {
+      const auto of_task = model(task).square().mean();
+      loss = loss.defined() ? loss + of_task : of_task;
+    }
+    (loss * static_cast<double>(ranks)).backward();
+    optimizer.step();
+  }
+}
+
+TEST(GatheredAsLong, AsAForwardGoesOnAfterABackwardOfItsOwn) {
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  const MetaLearner initial;
+  const auto copy_of_initial = [&] {
+    return MetaLearner(std::dynamic_pointer_cast<MetaLearnerImpl>(initial->clone()));
+  };
+  auto plain = copy_of_initial();
+  train_meta_learner(plain, plain->parameters(), 0, 1);
+  for (const int ranks : {1, 2}) {
+    run_ranks(ranks, [&](ProcessGroup& group) {
+      at::set_num_threads(1);
+      auto net = copy_of_initial();
+      FullySharded sharded(group);
+      auto model = sharded.wrap(net);
+      train_meta_learner(model, sharded.parameters(), group.rank(), ranks);
+      EXPECT_EQ(net->layer->weight.storage().nbytes(), 0);
+      const auto whole = sharded.whole_parameters();
+      EXPECT_LE(farthest_apart(plain->parameters(), net->parameters()), 1e-6);
+    });
+  }
+}
+
 // One in front with parameters that are frozen is freed before the end of backward.
 TEST(GatheredAsLong, AndNoLongerWithFrozenParameters) {
   run_ranks(2, [](ProcessGroup& group) {
