@@ -251,5 +251,36 @@ TEST_P(Branches, ValuesOfOnesOwnComeBack) {
   });
 }
 
+// The folds of one program, or its two models, with the folder that Checkpoints has by itself.
+TEST(OneFolder, IsForOneTrainingOfAProgram) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    const CheckpointsOptions options{.folder = folder.path(), .every = 1, .keep_last = 1};
+    const auto refused = [](const auto& saves) {
+      try {
+        saves();
+      } catch (const Error& error) {
+        return error.message();
+      }
+      return std::string();
+    };
+    Marked first(group, options), beside(group, options);
+    first.save(1);
+    EXPECT_THAT(refused([&] { beside.save(2); }),
+                HasSubstr("another Checkpoints of this program has saved step 1"));
+    Marked later(group, options);
+    EXPECT_THAT(refused([&] { later.checkpoints.restore(); }),
+                HasSubstr("give each a folder of its own"));
+    first.save(3);
+    CheckpointsOptions resuming = options;
+    resuming.resume = true;
+    Marked resumed(group, resuming);
+    resumed.checkpoints.restore();
+    EXPECT_EQ(resumed.mark(), 3);
+    resumed.save(4);
+    EXPECT_THAT(refused([&] { first.save(5); }), HasSubstr("has saved step 4"));
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

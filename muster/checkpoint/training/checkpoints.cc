@@ -36,6 +36,13 @@ bool is_multiple(int64_t step, int64_t every) {
   return every > 0 && step > 0 && step % every == 0;
 }
 
+// Rank 0 saves, or makes the folders that all write into.
+void check_folder(Training& training, const std::string& begun_by) {
+  Peers(training.group()).on_rank0([&] {
+    training.saver().check(training.options().folder, begun_by);
+  });
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
@@ -213,6 +220,10 @@ bool Checkpoints::restore() {
   if (is_found || is_restarted)
     ResumedTraining::of_process().note(step_, options.attempt);
   note_resumed(is_found);
+  if (is_found)
+    training_->saver().note_restored();
+  if (says_that_it_saves)
+    check_folder(*training_, branch_->begun_by);
   const Beginning otherwise = is_restarted ? Beginning::again : Beginning::anew;
   training_->begin_parts(is_found ? Beginning::from_saved_one : otherwise,
                          /*has_begun_anew=*/begun_anew_at_ >= 0);
@@ -376,6 +387,7 @@ std::string Checkpoints::write(int64_t step) {
   warn_within_step(step);
   last_step_ = step;
   take_folder();
+  check_folder(*training_, branch_->begun_by);
   if (steps_between_kept() > 0)
     keep(step);  // so what is in memory is never older than what is on the disk
   const Span span("checkpoint", Category::checkpoint);
@@ -393,6 +405,8 @@ std::string Checkpoints::write(int64_t step) {
       .best = best_path(),
       .is_own = [mine](const Manifest& manifest) { return training_of(manifest) == mine; }};
   const std::string path = store().save(save, step);
+  if (group().rank() == 0)
+    training_->saver().note_saved(options.folder, mine, step);
   saved_at_ = std::chrono::steady_clock::now();
   return path;
 }

@@ -11,6 +11,7 @@
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
+#include "muster/checkpoint/training/folder_saver.h"
 #include "muster/checkpoint/training/part.h"
 #include "muster/checkpoint/training/trained_models.h"
 #include "muster/comm/process_group.h"
@@ -29,6 +30,7 @@ class Training {
   ProcessGroup& group() { return group_; }
   const CheckpointsOptions& options() const { return options_; }
   TrainedModels& models() { return models_; }
+  FolderSaver& saver() { return saver_; }
 
   // Throws: invalid_argument for a name that is taken or no name.
   void check_name(const std::string& name) const;
@@ -74,6 +76,7 @@ class Training {
   ProcessGroup group_;
   CheckpointsOptions options_;
   TrainedModels models_;
+  FolderSaver saver_;
   std::vector<std::unique_ptr<TrainingPart>> parts_;
 };
 
