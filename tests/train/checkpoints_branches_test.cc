@@ -282,5 +282,24 @@ TEST(OneFolder, IsForOneTrainingOfAProgram) {
   });
 }
 
+std::string said_at_saves_of(const std::function<double(int rank)>& mark) {
+  const test::TempFolder folder;
+  ::testing::internal::CaptureStderr();
+  run_ranks(3, [&](ProcessGroup& group) {
+    Marked trained(group, {.folder = folder.path()});
+    for (int64_t step = 1; step <= 2; ++step)
+      trained.save(step, mark(group.rank()));
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+// Experts of each rank's own, or ranks that train alone.
+TEST(OwnValues, OfParametersThatAreSavedOfRank0AloneAreSaidOnce) {
+  const auto said = said_at_saves_of([](int rank) { return rank < 2 ? 1 : 2; });
+  EXPECT_THAT(said, HasSubstr("got other values of 'weight' on rank 2: only rank 0's are saved"));
+  EXPECT_EQ(said.find("only rank 0's"), said.rfind("only rank 0's")) << said;
+  EXPECT_EQ(said_at_saves_of([](int rank) { return 1 + 1e-9 * rank; }), "");
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -65,9 +65,11 @@ class WholeStore : public TrainingStore {
 
  private:
   bool finds_sharded(const LoadOptions& load);
+  void warn_of_own_values(const torch::nn::Module& model);
   void check_kept(const TrainingState& mine, const CheckpointImage& image, const std::string& name);
 
   BackgroundSave writer_;
+  bool has_warned_of_own_values_ = false;
 };
 
 // Every rank writes its part, and keeps it and a neighbour's in memory.

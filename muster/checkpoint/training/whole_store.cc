@@ -9,10 +9,12 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
 #include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/training/other_values.h"
 #include "muster/checkpoint/training/stores.h"
 #include "muster/checkpoint/training/unlike_rank0.h"
 #include "muster/trace/span.h"
@@ -52,12 +54,33 @@ std::string way_of(const KeptWhere& where) {
 std::string WholeStore::save(const SaveOptions& options, int64_t step) {
   TrainingState state = training().whole_state();
   state.parts = training().saved_parts();
+  warn_of_own_values(state.model);
   if (!this->options().background)
     return save_checkpoint(options, state, training().position_after(step), group());
   Peers(group()).on_rank0([&] {
     writer_.start(options, image_of(state, training().position_after(step), group().size()));
   });
   return cat(options.directory, "/step-", step);
+}
+
+// Parameters may differ where a program means them to, and only rank 0's are in the checkpoint.
+void WholeStore::warn_of_own_values(const torch::nn::Module& model) {
+  if (has_warned_of_own_values_ || group().size() == 1)
+    return;
+  const auto others = other_values_than_rank0(group(), model);
+  if (!others)
+    return;
+  has_warned_of_own_values_ = true;
+  if (group().rank() != 0)
+    return;
+  log(LogLevel::warn,
+      cat("checkpoints: expected parameters that are the same on every rank, got other values of '",
+          others->parameter,
+          "' on rank ",
+          others->rank,
+          ": only rank 0's are saved, and a resume gives them to every rank; where each rank "
+          "trains "
+          "its own, add own_pieces(*net), or an object with its own parameters by add_per_rank"));
 }
 
 void WholeStore::finish() {
