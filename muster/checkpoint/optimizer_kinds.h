@@ -129,9 +129,11 @@ auto with_kind(Optimizer& optimizer, auto&& use) {
     return use(RmspropKind{});
   if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr)
     return use(AdagradKind{});
-  refuse_optimizer("SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS",
-                   c10::demangle(typeid(optimizer).name()),
-                   "save its state yourself, or use one of these");
+  refuse_optimizer(
+      "SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS",
+      c10::demangle(typeid(optimizer).name()),
+      "give it state() and load_state() with a SavedState, by which Checkpoints saves it as any "
+      "other part, or use one of these");
 }
 
 inline void read_option(const json& value, const std::string& name, double& to) {

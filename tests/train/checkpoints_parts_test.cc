@@ -285,5 +285,42 @@ TEST(CheckpointParts, AveragesAreNotSavedAsTheWeights) {
   });
 }
 
+struct OwnOptimizer : torch::optim::Optimizer {
+  explicit OwnOptimizer(std::vector<torch::Tensor> parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+  torch::Tensor step(LossClosure /*closure*/ = nullptr) override { return {}; }
+};
+
+struct OwnOptimizerWithState : OwnOptimizer {
+  using OwnOptimizer::OwnOptimizer;
+  SavedState state() const { return {.numbers = {{"steps", steps}}}; }
+  void load_state(const SavedState& state) { steps = state.number("own optimizer", "steps"); }
+  double steps = 0;
+};
+
+// Not hours later, at the first save.
+TEST(CheckpointParts, AnOptimizerOfTheProgramsOwnIsRefusedWhenItIsAddedUnlessItHasAState) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    torch::nn::Linear net(2, 1);
+    OwnOptimizer optimizer(net->parameters());
+    OwnOptimizerWithState with_state(net->parameters());
+    Checkpoints checkpoints(group, {.folder = folder.path(), .resume = true});
+    try {
+      checkpoints.add("optimizer", optimizer);
+      ADD_FAILURE() << "it cannot be saved";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("give it state() and load_state()"));
+    }
+    checkpoints.add("model", net).add("own", with_state);
+    with_state.steps = 7;
+    checkpoints.save(1);
+    with_state.steps = 0;
+    checkpoints.restore();
+    EXPECT_EQ(with_state.steps, 7);
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

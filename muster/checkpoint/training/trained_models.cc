@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 #include "muster/checkpoint/training/swapped_weights.h"
 
@@ -37,6 +38,7 @@ void TrainedModels::add(const std::string& name, torch::optim::Optimizer& optimi
   require_each_once(cat("checkpoints: '", name, "'"),
                     parameters_of(optimizer),
                     [this](const at::Tensor& parameter) { return name_of(parameter); });
+  options_of_groups(optimizer);  // throws for a kind that cannot be saved
   optimizers_.emplace_back(name, &optimizer);
 }
 
