@@ -293,12 +293,28 @@ void LoaderCore::go_on_after_steps() {
     sampler_->set_epoch(position_.epoch, position_.consumed, position_.dataset_size);
 }
 
+// Inside of join() ranks may have as many as they like.
+LoopStart LoaderCore::enter_epoch() {
+  const bool is_compared =
+      !options().undivided && c10::GradMode::is_enabled() && !UnevenInputs::allowed();
+  if (is_compared && number_ == 0)
+    number_ = OwnLoaders::number_stream();
+  return {.loop = is_compared ? ++loops_ : 0, .step = position_.step};
+}
+
 // A job that stops keeps its place, since it is to resume there. A sampler that was moved keeps its
 // own place too.
-void LoaderCore::leave_epoch(const EpochBatches& epoch) {
+void LoaderCore::leave_epoch(const EpochBatches& epoch, const LoopStart& start) {
   const bool is_elsewhere = !sampler_->started() || sampler_->epoch() != epoch.epoch;
   if (is_elsewhere || OwnLoaders::job_stops())
     return;
+  if (start.loop > 0)
+    OwnLoaders::check_end({.stream = number_,
+                           .places = start.loop,
+                           .epoch = epoch.epoch,
+                           .batches = position_.step - start.step,
+                           .ranks = epoch.ranks,
+                           .of_dataset = true});
   position_.epoch = epoch.epoch + 1;
   position_.consumed = 0;
 }

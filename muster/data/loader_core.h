@@ -72,6 +72,12 @@ struct LoaderShared {
   LoaderMemory memory;
 };
 
+// A loop over one epoch, as all ranks number it.
+struct LoopStart {
+  int64_t loop = 0;  // of the loader's in training; 0: nothing is compared
+  int64_t step = 0;  // of the loader, before the loop
+};
+
 class LoaderCore {
  public:
   // Throws: invalid_argument for accumulate, workers or ahead out of range, and if the sampler is
@@ -98,8 +104,10 @@ class LoaderCore {
   void go_on();
   // A loop over one epoch has ended, or was left: the next loop starts the next epoch, and so does
   // a resumed one. If the job stops (own_loaders.h), training stays where it is: it is to go on
-  // there.
-  void leave_epoch(const EpochBatches& epoch);
+  // there. Ranks that have taken other numbers of steps are told of it. Blocking: for the store.
+  void leave_epoch(const EpochBatches& epoch, const LoopStart& start);
+  // A loop over one epoch begins.
+  LoopStart enter_epoch();
   // The epoch that the next begin() starts.
   int64_t epoch() const;
   // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where
@@ -152,6 +160,8 @@ class LoaderCore {
   bool step_ended_ = true;
   bool is_compared_ = false;
   bool within_steps_ = false;  // the last loop was one over steps()
+  int64_t number_ = 0;         // among the job's loaders that are trained on; 0: it is none of them
+  int64_t loops_ = 0;          // over one epoch, in training
 };
 
 // A loop over one epoch while it lives. One that an exception ends has not left the epoch: what is
@@ -159,10 +169,10 @@ class LoaderCore {
 class LoopOverEpoch {
  public:
   LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
-      : core_(core), epoch_(std::move(epoch)) {}
+      : core_(core), epoch_(std::move(epoch)), start_(core.enter_epoch()) {}
   ~LoopOverEpoch() {
     if (std::uncaught_exceptions() == exceptions_)
-      core_.leave_epoch(*epoch_);
+      core_.leave_epoch(*epoch_, start_);
   }
   LoopOverEpoch(const LoopOverEpoch&) = delete;
   LoopOverEpoch& operator=(const LoopOverEpoch&) = delete;
@@ -170,6 +180,7 @@ class LoopOverEpoch {
  private:
   LoaderCore& core_;
   std::shared_ptr<const EpochBatches> epoch_;
+  const LoopStart start_;
   const int exceptions_ = std::uncaught_exceptions();
 };
 

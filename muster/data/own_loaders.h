@@ -9,20 +9,21 @@
 
 namespace muster {
 
-// What a rank has read of a stream when its training loop over an epoch ends.
+// What a rank has read of a stream, or of a data set, when its training loop over an epoch ends.
 struct StreamEnd {
   int64_t stream = 0;  // which of the job's, as they began
   int64_t places = 0;  // that the program has set in it: an epoch may be read again, in part
   int64_t epoch = 0;
-  int64_t batches = 0;
-  int64_t ranks = 1;  // that the stream is divided over
+  int64_t batches = 0;      // of a data set: steps
+  int64_t ranks = 1;        // that the stream is divided over
+  bool of_dataset = false;  // `places` are the loops over it
 };
 
 // The rules of this thread's job, while it lives.
 class OwnLoaders {
  public:
   // Calls `check` when a sampler or stream that the Context did not make begins its first epoch,
-  // and `check_end` at a stream's ends.
+  // and `check_end` at the ends of loops over an epoch.
   explicit OwnLoaders(std::function<void(const SamplerIdentity&)> check,
                       std::function<void(const StreamEnd&)> check_end = {});
   ~OwnLoaders();
@@ -31,7 +32,8 @@ class OwnLoaders {
 
   static void check(const SamplerIdentity& identity);
 
-  // The number of the next stream that is trained on, alike on all ranks; 0 without rules.
+  // The number of the next stream or loader that is trained on, alike on all ranks; 0 without
+  // rules.
   static int64_t number_stream();
   static void check_end(const StreamEnd& end);
 

@@ -31,6 +31,26 @@ std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
   return group.store()->compareSet(key, std::string(), cat(end.batches));
 }
 
+// A data set is divided evenly: its loaders differ, or a loop was left.
+std::string uneven_ends_warning(const StreamEnd& end, const std::string& first) {
+  const char* const next =
+      end.of_dataset ? "give all ranks one batch_size and accumulate (or shares of a global "
+                       "batch), and leave an "
+                       "epoch on all ranks together"
+                     : "loop over steps(), of which all ranks have as many, or train inside of "
+                       "DistributedDataParallel::join()";
+  return cat(end.of_dataset ? "data loader: expected as many steps on every rank, got "
+                            : "stream loader: expected as many batches on every rank, got ",
+             end.batches,
+             " here and ",
+             first,
+             " on another rank in epoch ",
+             end.epoch,
+             "; if this loop trains with averaged gradients, they are of different epochs now: ",
+             next,
+             "; leave it where ranks average nothing");
+}
+
 }  // namespace
 
 SamplerCheck check_of_samplers(ProcessGroup group) {
@@ -68,16 +88,7 @@ std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
       said = first != cat(end.batches);
       if (!said || group.store()->add("stream_end/said", 1) > 1)
         return;
-      log(LogLevel::warn,
-          cat("stream loader: expected as many batches on every rank, got ",
-              end.batches,
-              " here and ",
-              first,
-              " on another rank in epoch ",
-              end.epoch,
-              "; if this loop trains with averaged gradients, they are of different epochs now: "
-              "loop over steps(), of which all ranks have as many, or train inside of "
-              "DistributedDataParallel::join(); leave it where ranks average nothing"));
+      log(LogLevel::warn, uneven_ends_warning(end, first));
     } catch (const std::exception&) {
       said = true;  // whoever serves the store has gone
     }

@@ -199,6 +199,36 @@ void train_together(auto&& batches, ProcessGroup& group) {
   }
 }
 
+// Over two epochs, which is what would be told too late, at the end of the program.
+TEST(OwnLoaders, LoopsOfUnequalNumbersOfStepsAreSaid) {
+  const auto said = [](const std::function<DataLoaderOptions(int rank)>& options,
+                       int64_t left_after) {
+    return said_of_ends(2, [&](ProcessGroup& group) {
+      const TensorDataset data(torch::zeros({24, 1}), torch::zeros({24}));
+      DistributedSampler sampler(24, {.num_replicas = 2, .rank = group.rank()});
+      DataLoader loader(data, sampler, options(group.rank()));
+      for (int64_t epoch = 0; epoch < 2; ++epoch) {
+        loader.set_epoch(epoch);
+        for (const auto& batch : loader) {
+          (void)static_cast<double>(batch.weight);
+          if (group.rank() == 1 && loader.position().step == left_after)
+            break;
+        }
+      }
+    });
+  };
+  const auto alike = [](int) {
+    return DataLoaderOptions{.batch_size = 2};
+  };
+  EXPECT_EQ(said(alike, -1), "");
+  EXPECT_THAT(said(alike, 2), HasSubstr("data loader: expected as many steps on every rank, got "));
+  EXPECT_THAT(said([](int rank) { return DataLoaderOptions{.batch_size = 2 + 2 * rank}; }, -1),
+              HasSubstr("give all ranks one batch_size and accumulate"));
+  EXPECT_THAT(
+      said([](int rank) { return DataLoaderOptions{.batch_size = 2, .accumulate = 1 + rank}; }, -1),
+      HasSubstr("in epoch 0"));
+}
+
 // Of 23 numbers rank 0 reads 12 and rank 1 reads 11.
 TEST(OwnLoaders, StreamsOfUnequalNumbersOfBatchesAreSaid) {
   const auto loader_of = [](ProcessGroup& group, int64_t batch) {
