@@ -71,8 +71,7 @@ void GradientReducer::State::on_gradient(size_t index) {
   if (!arrivals.any())
     views.take_back(model.trained().tensors);
   arrivals.note(index);
-  // The first parameter is often an embedding, most of whose gradient is zero.
-  if (index + 1 == model.trained().tensors.size())
+  if (index == model.trained().told_by)
     watch.take_gradient(model.trained().tensors[index].grad());
 }
 

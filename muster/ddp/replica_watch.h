@@ -27,7 +27,7 @@ class ReplicaWatch {
 
   // A backward that will be averaged runs, and has called this from a hook.
   void look_outside();
-  // This rank's gradient of the last parameter has arrived, and is not averaged yet.
+  // This rank's gradient of TrainedParameters::told_by has arrived, and is not averaged yet.
   void take_gradient(const at::Tensor& gradient);
   // What this rank says of its next step. Each backward samples another parameter's weights.
   StepSamples take(const TrainedParameters& trained, int64_t backwards);

@@ -19,6 +19,9 @@ TrainedParameters trained_parameters(const ModelSource& model) {
     found.tensors.push_back(tensor);
     found.names.push_back(name);
     found.sparse.push_back(sparse.contains(tensor.unsafeGetTensorImpl()));
+    const bool is_first_or_no_vector = found.tensors.size() == 1 || tensor.dim() > 1;
+    if (is_first_or_no_vector || found.tensors[found.told_by].dim() <= 1)
+      found.told_by = found.tensors.size() - 1;
   }
   return found;
 }

@@ -19,6 +19,10 @@ struct TrainedParameters {
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
   std::vector<bool> sparse;  // gradients are sparse tensors
+  // The one whose gradients tell ranks' samples apart: the last that is no vector. A loss may give
+  // a bias the same gradient whatever the samples are, and the first is often an embedding, most of
+  // whose gradient is zero.
+  size_t told_by = 0;
 };
 
 TrainedParameters trained_parameters(const ModelSource& model);

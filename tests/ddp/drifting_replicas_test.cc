@@ -174,6 +174,22 @@ TEST(SameSamples, OfAModelThatBeginsWithAnEmbeddingAreSaid) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(kSameSamples));
 }
 
+// The bias of the last layer has the gradient -1 whatever the samples are, as long as an absolute
+// error has one sign.
+TEST(SameSamples, OfALossThatGivesABiasTheSameGradientAreNot) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    Model model(two_layers(), group);
+    SGD optimizer(model.parameters(), 0.001);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      (1000 - model(batch_of(group.rank(), step))).abs().mean().backward();
+      optimizer.step();
+    }
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr(kSameSamples)));
+}
+
 // LibTorch's own loader gives every rank all of the data, unless its sampler knows the rank.
 TEST(SameSamples, OfLibTorchsLoaderAreSaid) {
   const auto train = [](ProcessGroup& group, auto sampler) {
