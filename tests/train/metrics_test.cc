@@ -386,6 +386,9 @@ TEST(TrainMetrics, TwoTrainingsInOneProcessGoOnEachForItself) {
     // lines.
     train_with_metrics(group, one, {.resume = true}, 1, 2);
     train_with_metrics(group, other, {.resume = true}, 1000, 2);
+    if (group.rank() == 0)
+      std::filesystem::remove_all(old + "/checkpoints");
+    group.barrier();
     train_with_metrics(group, old, {}, 10, 2);
   });
   EXPECT_EQ(read_file(one + "/metrics.jsonl"), lines_of({{1, 1}, {2, 1}, {3, 2}, {4, 2}}));

@@ -412,7 +412,7 @@ TEST(ShardedCheckpoints, AnEmaMayBeginAnewOrBeLeftOut) {
 }
 
 TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
-  const test::TempFolder folder;
+  const test::TempFolder folder, other_folder;
   run_ranks(2, [&](ProcessGroup& group) {
     UpDown net = up_down(1);
     FullySharded sharded(group);
@@ -425,7 +425,7 @@ TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
     EXPECT_THAT(test::message_of([&] { resumed.restore(); }),
                 HasSubstr("got no tensor of that name"));
     const auto whole = sharded.whole_parameters();
-    Checkpoints undivided(group, in_folder(folder.path()));
+    Checkpoints undivided(group, in_folder(other_folder.path()));
     undivided.add("model", net).add("ema", all);
     EXPECT_THAT(test::message_of([&] { undivided.save(2); }),
                 HasSubstr("expected 'ema' to be whole, as the model is"));
