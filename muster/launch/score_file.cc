@@ -24,9 +24,8 @@ std::map<std::string, double> read_scores(const std::string& path) {
   if (!json.is_object())
     refuse(json.type_name());
   for (const auto& [gpu, score] : json.items()) {
-    const bool is_score = score.is_number() && score.get<double>() > 0;
-    if (!is_score)
-      refuse(cat(score.is_number() ? score.dump() : score.type_name(), " for ", printable(gpu)));
+    if (!score.is_number())
+      refuse(cat(score.type_name(), " for ", printable(gpu)));
     scores[gpu] = score.get<double>();
   }
   check_scores(scores, path);

@@ -175,9 +175,8 @@ TEST(ScoreFile, IsAnObjectOfNumbers) {
   const ScratchFolder folder;
   const auto scores = read_scores(folder.write("scores.json", R"({"0": 100, "A100": 90.5})"));
   EXPECT_EQ(scores, (std::map<std::string, double>{{"0", 100}, {"A100", 90.5}}));
-  for (const auto& [text, got] : {std::pair("[1]", "array"),
-                                  {R"({"0": "fast"})", "string for 0"},
-                                  {R"({"0": 9, "1": -2.5})", "-2.5 for 1"}}) {
+  for (const auto& [text, got] :
+       {std::pair("[1]", "array"), {R"({"0": "fast"})", "string for 0"}}) {
     try {
       read_scores(folder.write("wrong.json", text));
       ADD_FAILURE() << text;
