@@ -20,7 +20,6 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
-#include "muster/base/lookup.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -76,8 +75,10 @@ bool names_a_folder(const std::string& text) {
 // A job that runs in the folder is watched; otherwise the folder shows how one ended.
 TopTarget folder_target(const std::string& path, const std::vector<JobNote>& jobs) {
   TopTarget target{.run_dir = resolve_run_folder(path), .job = {}};
-  if (const JobNote* const job = element_with(jobs, target.run_dir, &JobNote::run_dir))
-    target.job = *job;
+  for (const JobNote& job : jobs) {  // the newest counts
+    if (job.run_dir == target.run_dir)
+      target.job = job;
+  }
   std::error_code error;
   for (const char* const name : {"plan.json", "run.json", "activity"}) {
     if (std::filesystem::exists(target.run_dir + "/" + name, error))

@@ -309,10 +309,10 @@ void Coordinator::pass_on(const Report& report) {
 // A scheduler tells every host, and each host tells it here. A host that tells it again means it.
 bool Coordinator::is_told_by_another(const Report& report) {
   ToldSignal& told = told_signals_[report.signal];
-  const bool is_recent = !told.by.empty() && told.round == round_ && now_ - told.at < kToldTogether;
+  const bool is_recent = !told.by.empty() && now_ - told.at < kToldTogether;
   if (is_recent && told.by.insert(report.from).second)
     return true;
-  told = {.round = round_, .at = now_, .by = {report.from}};
+  told = {.at = now_, .by = {report.from}};
   return false;
 }
 

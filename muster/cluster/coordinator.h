@@ -43,8 +43,10 @@ struct CoordinatorRules {
   // Rounds that one host may fail before it is set aside, where others are left.
   int max_host_failures = 3;
   std::string run_folder = {};
-  std::string launch = {};   // JobFacts::launch
-  bool shares_gpus = false;  // one GPU may be several hosts' (--no-lease)
+  std::string launch = {};  // JobFacts::launch
+  // One GPU may be several agents': with --no-lease, and with etcd, which does not tell at once
+  // that an agent has ended whose machine joins again.
+  bool shares_gpus = false;
   // By these hosts without node ranks are numbered (network_order.h).
   SwitchPaths switches = {};
   std::vector<int64_t> host_blocks = {};
@@ -104,7 +106,6 @@ class Coordinator {
     int signs = 0;  // of life, that the other has given since
   };
   struct ToldSignal {
-    int round = 0;
     Clock::time_point at = {};
     std::set<std::string> by = {};  // hosts
   };

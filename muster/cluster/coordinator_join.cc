@@ -63,7 +63,8 @@ std::optional<SharedGpu> shared_gpu(const Plan& plan) {
 
 }  // namespace
 
-// Ends a job that has no host to spare, or the part of the agent that came last. Nothing has begun.
+// Ends a job that has no host to spare, or the part of the newcomer; of two newcomers, that of
+// either. Nothing has begun.
 bool Coordinator::turn_away_second_agent(const Order& order) {
   const auto shared = rules_.shares_gpus ? std::nullopt : shared_gpu(order.plan);
   if (!shared)
@@ -72,15 +73,16 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
   std::string second = order.hosts.at(shared->second);
   if (members_.at(second).seniority > 0)
     std::swap(first, second);
-  const std::string why =
-      cat("agents ",
-          name_of(first),
-          " and ",
-          name_of(second),
-          " are on one machine: both have ",
-          printable(shared->uuid),
-          "; start one agent on each machine, or show each its own GPUs (CUDA_VISIBLE_DEVICES); if "
-          "they are of two jobs, give each job a --rdzv-id or a --rdzv-endpoint of its own");
+  const std::string why = cat(
+      "agents ",
+      name_of(first),
+      " and ",
+      name_of(second),
+      " are on one machine: both have ",
+      printable(shared->uuid),
+      "; start one agent on each machine, or show each its own GPUs (CUDA_VISIBLE_DEVICES); if "
+      "they are of two jobs, give each job a --rdzv-id or a --rdzv-endpoint of its own; if they "
+      "are to share it, pass --no-lease");
   if (!rules_.elastic()) {
     finish(1, why);
     return true;

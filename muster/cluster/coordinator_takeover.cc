@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <ranges>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/cluster/coordinator.h"
 
 namespace muster {
@@ -28,10 +30,15 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
   std::set<std::string> in_round;
   if (last_start != std::views::reverse(orders).end())
     in_round.insert(last_start->hosts.begin(), last_start->hosts.end());
-  // A signal that has been ordered has reached the ranks: reports of it tell nothing new.
-  std::set<int> ordered;
+  // A signal that has been ordered has reached the ranks: as many reports of a host tell nothing
+  // new.
+  std::map<int, int> ordered;
   for (const Order& order : orders)
-    ordered.insert(order.signal);
+    ++ordered[order.signal];
+  std::map<std::pair<std::string, int>, int> told;
+  const auto is_new = [&](const Report& report) {
+    return ++told[{report.from, report.signal}] > find_or(ordered, report.signal, 0);
+  };
   std::vector<Report> later;
   for (const Report& report : reports) {
     const bool is_gone = is_one_of(report.kind, Report::Kind::leave, Report::Kind::lost);
@@ -39,7 +46,7 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
       members_[report.from] = {.facts = *report.facts};
     } else if (is_gone && !in_round.contains(report.from)) {
       members_.erase(report.from);
-    } else if (report.kind != Report::Kind::signal || !ordered.contains(report.signal)) {
+    } else if (report.kind != Report::Kind::signal || is_new(report)) {
       later.push_back(report);
     }
   }

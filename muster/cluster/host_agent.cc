@@ -98,7 +98,8 @@ void tell_of_merged_jobs(const LaunchOptions& options,
       framed(" (which ", rendezvous.holder, " of this machine serves already)");
   if (how.empty() && served.empty())
     return;
-  log(how.empty() ? LogLevel::info : LogLevel::warn,
+  // Arguments may well be a host's own, such as its folder.
+  log(first.ends_with(" " + ours.program) ? LogLevel::info : LogLevel::warn,
       cat("this host joins the job at ",
           cluster.endpoint,
           served,

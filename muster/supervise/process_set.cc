@@ -27,7 +27,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAtLeftoversLate{100};  // when it has taken a while already
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
-constexpr milliseconds kLookForHandlersEvery{200};
+// How often processes are looked at that do not catch a request yet; less and less often.
+constexpr milliseconds kFirstLook{200};
+constexpr milliseconds kLookAtLeastEvery{5'000};
+// Programs block signals for a moment around each start of a thread or a process.
+constexpr int kBlocksForGood = 4;  // looks in a row
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
 constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun, or must have
@@ -203,9 +207,10 @@ void ProcessSet::tell_all(int signal) {
   if (signal == SIGKILL) {
     end_all_now();
   } else if (is_request) {
-    owed_[signal] = {};
-    tell_owed();
-    if (owed_.contains(signal))
+    requests_[signal] = {};
+    look_every_ = kFirstLook;
+    tell_requests();
+    if (requests_.contains(signal))
       log(LogLevel::info,
           cat(signal_name(signal), " is kept for each process until it runs and catches it"));
   } else if (signal == SIGTSTP || signal == SIGCONT) {
@@ -240,30 +245,40 @@ void ProcessSet::tell(Member& member, int signal, bool to_end) {
   ::kill(to_group ? -member.child.pid : member.child.pid, signal);
 }
 
-// A process that does not catch it yet would end of it, so it is looked at again later. One that
-// blocks it may do so for a moment, before it catches it. One whose end is under way is no place
-// for a request.
-void ProcessSet::tell_owed() {
-  next_look_ = Clock::now() + kLookForHandlersEvery;
-  if (is_ending())
-    return;
+// A process that neither catches a request nor blocks it, for a thread that takes it (sigwait),
+// would end of it. While the main thread itself is in sigwait, the kernel shows neither.
+bool ProcessSet::takes(pid_t pid, int signal, Request& request) const {
+  int& looks = request.blocked[pid];
+  looks = blocks_signal(pid, signal) ? looks + 1 : 0;
+  return looks >= kBlocksForGood || catches_signal(pid, signal);
+}
+
+// Those that do not take a request yet are looked at again later. A process whose end is under way
+// is no place for one, and none that is spawned in its place is asked.
+void ProcessSet::tell_requests() {
+  next_look_ = Clock::now() + look_every_;
+  look_every_ = std::min(2 * look_every_, kLookAtLeastEvery);
   const std::vector<Member*> members = running();
-  for (auto& [signal, owed] : owed_) {
+  if (!is_waiting_ || is_ending() || members.empty())
+    return;
+  const auto pid_of = [](const Member* member) {
+    return member->child.pid;
+  };
+  for (auto& [signal, request] : requests_) {
+    const std::set<pid_t> pids = mapped_to<std::set<pid_t>>(members, pid_of);
+    const std::set<pid_t> before = request.left.value_or(pids);
+    request.left.emplace();
     for (Member* const member : members) {
       const pid_t pid = member->child.pid;
-      const bool blocks = blocks_signal(pid, signal) && !owed.blocks.insert(pid).second;
-      if (owed.told.contains(pid) || !(blocks || catches_signal(pid, signal)))
+      if (!before.contains(pid))
         continue;
-      owed.told.insert(pid);
-      tell(*member, signal, false);
+      if (takes(pid, signal, request))
+        tell(*member, signal, false);
+      else
+        request.left->insert(pid);
     }
   }
-  std::erase_if(owed_, [&](const auto& entry) {
-    const auto has_got_it = [&](const Member* member) {
-      return entry.second.told.contains(member->child.pid);
-    };
-    return !members.empty() && std::ranges::all_of(members, has_got_it);
-  });
+  std::erase_if(requests_, [](const auto& entry) { return entry.second.left->empty(); });
 }
 
 void ProcessSet::signal_groups(int signal) const {
@@ -422,16 +437,17 @@ void ProcessSet::stop_at_time_limit(Clock::time_point now) {
 
 WaitResult ProcessSet::wait_all(const WaitRules& rules) {
   rules_ = rules;
+  is_waiting_ = true;
   if (phase_ == Phase::running && result_.stopped_by != 0)
     stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
   while (goes_on()) {
-    const auto next_look = owed_.empty() ? next_reap : next_look_;
+    const auto next_look = requests_.empty() ? next_reap : next_look_;
     loop_.run_once(std::min(
         {deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap, next_look}));
     const auto now = Clock::now();
-    if (now >= next_look_)
-      tell_owed();
+    if (!requests_.empty() && now >= next_look_)
+      tell_requests();
     stop_at_time_limit(now);
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout())
       break;
@@ -460,7 +476,8 @@ WaitResult ProcessSet::finish() {
     ::waitpid(member->child.pid, nullptr, member->exit ? 0 : WNOHANG);
   }
   members_.clear();
-  std::erase_if(owed_, [](const auto& entry) { return !entry.second.told.empty(); });
+  std::erase_if(requests_, [](const auto& entry) { return entry.second.left.has_value(); });
+  is_waiting_ = false;
   phase_ = Phase::running;
   deadline_.reset();
   made_good_ = 0;

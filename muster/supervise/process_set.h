@@ -127,15 +127,20 @@ class ProcessSet {
   void end_all_now();
 
   // Sends the signal to the children as if this process had got it to pass it on; SIGKILL ends all
-  // now. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each gets them once it
-  // catches them. While none runs, or all are being ended, they are for those that are spawned
-  // next.
+  // now. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each that runs gets them
+  // once it catches them. While none runs, or all are being ended, they are for those that wait_all
+  // finds next.
   void tell_all(int signal);
 
   // Sends SIGKILL to everything now. Blocking: as wait_all's last step.
   WaitResult kill_all();
 
  private:
+  struct Request {
+    // Those that have not got it yet. Nothing: those that run when wait_all looks next.
+    std::optional<std::set<pid_t>> left = {};
+    std::map<pid_t, int> blocked = {};  // in how many looks in a row
+  };
   enum class Phase { running, stopping, killing };
   struct Member {
     int id;
@@ -162,7 +167,8 @@ class ProcessSet {
   static void tell(Member& member, int signal, bool to_end);
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
-  void tell_owed();
+  void tell_requests();
+  bool takes(pid_t pid, int signal, Request& request) const;
   void put_cause_first();
   End evidence(const ChildExit& exit) const;
   bool make_good();
@@ -192,12 +198,10 @@ class ProcessSet {
   WaitResult result_;
   Phase phase_ = Phase::running;
   bool has_passed_kill_on_ = false;
-  struct Owed {
-    std::set<pid_t> told = {};
-    std::set<pid_t> blocks = {};  // it, as was seen once
-  };
-  std::map<int, Owed> owed_;  // kept signals
+  std::map<int, Request> requests_;  // by signal
+  bool is_waiting_ = false;          // in wait_all
   Clock::time_point next_look_ = {};
+  std::chrono::milliseconds look_every_{0};
   std::optional<Clock::time_point> deadline_;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow

@@ -58,8 +58,6 @@ def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus
     device = _make_current(found, facts)
     all_own_gpus = bool(found["all_own_gpus"])
     told = timeout is not None or facts["collective_timeout"] is not None
-    if made_before and told:
-        _set_limit(dist, limit)
     if not made_before:
         _make_group(_backend_name(backend, device, all_own_gpus), store, facts, limit, device)
     _tell_software(device, found)
@@ -69,6 +67,8 @@ def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus
     joined = Joined(facts, device, rank_plan(found["assignment"]), not made_before, settings)
     if made_before:
         refuse_others(joined, backend, timeout, surplus)
+        if told:
+            _set_limit(dist, limit)
     return joined
 
 
@@ -199,7 +199,8 @@ def _make_group(name: str, store: Any, facts: Mapping[str, Any], limit: timedelt
 def _set_limit(dist: Any, limit: timedelta) -> None:
     """What init() or the launcher tells holds for a group that the program has made, too. An older PyTorch warns of backends that
     are not its own."""
-    getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(limit)
+    set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else dist.distributed_c10d._set_pg_timeout
+    set_timeout(limit)
 
 
 def _tell_software(device: torch.device, told: Mapping[str, Any]) -> None:

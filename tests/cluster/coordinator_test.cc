@@ -238,6 +238,11 @@ TEST(Coordinator, OneThatTakesOverTellsNoSignalAgain) {
     EXPECT_THAT(second.coordinator().take_over(
                     {join_of("a"), signal}, log, Clock::now(), std::chrono::seconds(0)),
                 SizeIs(was_told ? 0 : 1));
+    World third(fixed(1));
+    EXPECT_THAT(third.coordinator().take_over(
+                    {join_of("a"), signal, signal}, log, Clock::now(), std::chrono::seconds(0)),
+                Not(IsEmpty()))
+        << "the second one is new";
   }
 }
 

@@ -363,6 +363,54 @@ TEST(ProcessSet, AUserSignalWaitsForAProcessThatCatchesIt) {
     EXPECT_EQ(exit.exit_code, exit.id == 0 ? 6 : 7);
 }
 
+// Programs block all signals for a moment around each start of a thread or a process.
+TEST(ProcessSet, AUserSignalDoesNotEndAProcessThatBlocksItNowAndThen) {
+  ProcessSet set;
+  set.spawn(0,
+            shell("exec python3 -S -c 'import signal, time\n"
+                  "usr1 = {signal.SIGUSR1}\n"
+                  "end = time.monotonic() + 2.5\n"
+                  "while time.monotonic() < end:\n"
+                  "    signal.pthread_sigmask(signal.SIG_BLOCK, usr1); time.sleep(0.05)\n"
+                  "    signal.pthread_sigmask(signal.SIG_UNBLOCK, usr1); time.sleep(0.05)'"));
+  set.tell_all(SIGUSR1);
+  const WaitResult result = set.wait_all({});
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_EQ(result.exits[0].signal, 0);
+}
+
+TEST(ProcessSet, AUserSignalReachesAThreadThatTakesSignalsInTurn) {
+  ProcessSet set;
+  set.spawn(0,
+            shell("exec python3 -S -c 'import os, signal, threading\n"
+                  "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
+                  "take = lambda: signal.sigwait({signal.SIGUSR1}) and os._exit(8)\n"
+                  "threading.Thread(target=take).start()\n"
+                  "threading.Event().wait()'"));
+  set.tell_all(SIGUSR1);
+  const WaitResult result = set.wait_all({});
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_EQ(result.exits[0].exit_code, 8);
+}
+
+// Who comes later was not asked: a save that ends the rank would end the new one hours later.
+TEST(ProcessSet, AUserSignalIsNotForAProcessThatIsSpawnedLater) {
+  ProcessSet set;
+  set.spawn(0, shell("kill -USR1 $PPID; sleep 0.3; exit 3"));
+  bool has_spawned = false;
+  const WaitResult result = set.wait_all({
+      .is_made_good =
+          [&](const std::vector<ChildExit>& /*failures*/) {
+            set.spawn(1, shell("trap 'exit 6' USR1; sleep 1 & wait; exit 0"));
+            return has_spawned = true;
+          },
+      .awaits_others = [&] { return !has_spawned; },
+  });
+  const auto later = std::ranges::find(result.exits, 1, &ChildExit::id);
+  ASSERT_NE(later, result.exits.end());
+  EXPECT_EQ(later->exit_code, 0);
+}
+
 TEST(ProcessSet, SecondInterruptKillsAtOnce) {
   ProcessSet set;
   set.spawn(0, shell("trap 'kill -INT $PPID' INT; kill -INT $PPID; while :; do sleep 0.01; done"));

@@ -56,7 +56,7 @@ def _warn_of_a_small_world(dist, size):
 def _limit(dist, timeout):
     """What the launcher tells comes before what the program gives its first group, and before PyTorch's limit of further ones."""
     from muster.rank import facts
-    told = facts()["collective_timeout"]
+    told = facts()["collective_timeout"] if "MUSTER_COLLECTIVE_TIMEOUT" in os.environ else None
     is_own = dist.is_initialized() and timeout != dist.default_pg_timeout
     return min(timeout if told is None or is_own else datetime.timedelta(seconds=told), _FOREVER)
 
