@@ -282,6 +282,40 @@ TEST(OneFolder, IsForOneTrainingOfAProgram) {
   });
 }
 
+// Two models of one loop: the second is refused before either trains.
+TEST(OneFolder, IsRefusedToTheSecondTrainingBeforeItsFirstStep) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    const CheckpointsOptions options{.folder = folder.path(), .every = 500};
+    {
+      Marked gone(group, options);
+      gone.checkpoints.restore();
+    }
+    Marked first(group, options), second(group, options);
+    first.checkpoints.restore();
+    EXPECT_THAT(test::message_of([&] { second.checkpoints.restore(); }),
+                HasSubstr("another Checkpoints of this program has begun to train"));
+  });
+}
+
+// A program that saves its last model by a Checkpoints of its own has trained until then.
+TEST(OneFolder, OfAModelThatIsSavedAtTheEndIsWarnedOfOnce) {
+  const test::TempFolder folder;
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    Marked trained(group, {.folder = folder.path(), .every = 1});
+    trained.checkpoints.restore();
+    trained.save(1);
+    Marked last(group, {.folder = folder.path()});
+    last.save(2);
+    last.save(3);
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr(folder.path() + "', where another Checkpoints of this program"));
+  EXPECT_THAT(said, HasSubstr("has saved step 1, which this one did not restore"));
+  EXPECT_EQ(said.find("has saved step"), said.rfind("has saved step")) << said;
+}
+
 std::string said_at_saves_of(const std::function<double(int rank)>& mark) {
   const test::TempFolder folder;
   ::testing::internal::CaptureStderr();

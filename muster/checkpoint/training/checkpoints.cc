@@ -36,10 +36,22 @@ bool is_multiple(int64_t step, int64_t every) {
   return every > 0 && step > 0 && step % every == 0;
 }
 
-// Rank 0 saves, or makes the folders that all write into.
-void check_folder(Training& training, const std::string& begun_by) {
+// Rank 0 writes, or makes the folder that all write into.
+std::shared_ptr<const FolderLock> locked_folder(Training& training) {
+  const CheckpointsOptions& options = training.options();
+  std::shared_ptr<const FolderLock> lock;
   Peers(training.group()).on_rank0([&] {
-    training.saver().check(training.options().folder, begun_by);
+    lock = lock_for_saving(options.folder, {.launch = options.launch, .attempt = options.attempt});
+  });
+  return lock;
+}
+
+// `begins`: it trains from here on, without a checkpoint.
+void check_folder(Training& training, const std::string& begun_by, bool begins = false) {
+  Peers(training.group()).on_rank0([&] {
+    training.saver().check(begun_by);
+    if (begins)
+      training.saver().note_begun(begun_by);
   });
 }
 
@@ -106,16 +118,13 @@ void Checkpoints::delegate(DelegatingOptimizer optimizer) {
   training_->models().delegate(std::move(optimizer));
 }
 
-// Rank 0 writes, or makes the folder that all write into.
+// A program that did not restore trains from here on.
 void Checkpoints::take_folder() {
   if (has_folder_)
     return;
-  const CheckpointsOptions& options = training_->options();
-  Peers(group()).on_rank0([&] {
-    folder_lock_ =
-        lock_for_saving(options.folder, {.launch = options.launch, .attempt = options.attempt});
-  });
+  folder_lock_ = locked_folder(*training_);
   has_folder_ = true;
+  check_folder(*training_, branch_->begun_by, /*begins=*/true);
 }
 
 // A job that loads from the folder of another that still trains may be meant to.
@@ -210,9 +219,10 @@ bool Checkpoints::restore() {
   const Span span("restore", Category::checkpoint);
   training_->check_named_parts();
   const CheckpointsOptions& options = training_->options();
-  const bool says_that_it_saves = options.every > 0 || options.every_time.count() > 0;
-  if (says_that_it_saves)
-    take_folder();
+  const bool says_that_it_saves = training_->saver().says_that_it_saves();
+  if (says_that_it_saves && !has_folder_)
+    folder_lock_ = locked_folder(*training_);
+  has_folder_ |= says_that_it_saves;
   warn_of_other_saver();
   const bool is_restarted = options.attempt > 0;
   const bool is_asked = options.resume || !options.resume_from.empty() || is_restarted;
@@ -223,7 +233,7 @@ bool Checkpoints::restore() {
   if (is_found)
     training_->saver().note_restored();
   if (says_that_it_saves)
-    check_folder(*training_, branch_->begun_by);
+    check_folder(*training_, branch_->begun_by, !is_found);
   const Beginning otherwise = is_restarted ? Beginning::again : Beginning::anew;
   training_->begin_parts(is_found ? Beginning::from_saved_one : otherwise,
                          /*has_begun_anew=*/begun_anew_at_ >= 0);
@@ -406,7 +416,7 @@ std::string Checkpoints::write(int64_t step) {
       .is_own = [mine](const Manifest& manifest) { return training_of(manifest) == mine; }};
   const std::string path = store().save(save, step);
   if (group().rank() == 0)
-    training_->saver().note_saved(options.folder, mine, step);
+    training_->saver().note_saved(mine, step);
   saved_at_ = std::chrono::steady_clock::now();
   return path;
 }

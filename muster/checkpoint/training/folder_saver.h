@@ -8,21 +8,35 @@
 
 namespace muster {
 
+struct CheckpointsOptions;
+
 class FolderSaver {
  public:
-  FolderSaver();
+  explicit FolderSaver(const CheckpointsOptions& options);
+  ~FolderSaver();
+  FolderSaver(const FolderSaver&) = delete;
+  FolderSaver& operator=(const FolderSaver&) = delete;
 
+  // Whether the options say that it saves (every, every_time).
+  bool says_that_it_saves() const { return says_that_it_saves_; }
   // This training goes on from what is saved until now.
   void note_restored();
-  // Throws: failed_precondition where another one of this process has saved a checkpoint of
-  // `training` (lineage.h) there since, and it is there still.
-  void check(const std::string& folder, const std::string& training) const;
+  // It begins without a checkpoint, before it trains. Throws: failed_precondition where another one
+  // has begun `training` (lineage.h) so and lives; if it says that it saves.
+  void note_begun(const std::string& training);
+  // Where another one of this process has saved a checkpoint of `training` since, and it is there
+  // still: throws failed_precondition if both say that they save, and warns once if not, as of a
+  // program that saves its last model by another Checkpoints.
+  void check(const std::string& training);
   // This one has saved it.
-  void note_saved(const std::string& folder, const std::string& training, int64_t step) const;
+  void note_saved(const std::string& training, int64_t step) const;
 
  private:
+  std::string folder_;
+  bool says_that_it_saves_;
   int64_t number_;
   int64_t restored_at_ = 0;  // by the clock of saves; 0: never
+  bool has_warned_ = false;
 };
 
 }  // namespace muster

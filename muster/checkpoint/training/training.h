@@ -76,7 +76,7 @@ class Training {
   ProcessGroup group_;
   CheckpointsOptions options_;
   TrainedModels models_;
-  FolderSaver saver_;
+  FolderSaver saver_{options_};
   std::vector<std::unique_ptr<TrainingPart>> parts_;
 };
 
