@@ -1,14 +1,17 @@
 // A module that is replaced takes other parameters along, which no list made before has. A model is
-// asked for its own. Of a list, only this is certain: what nobody else holds any more, no model
-// has.
+// asked for its own. Of a list, what nobody else holds no model has; but a program may have given
+// it so, as a temporary over memory of its own, so that this is only told.
 #include "muster/parallel/averaging/given_parameters.h"
 
 #include <torch/nn/module.h>
 
 #include <cstddef>
 #include <map>
+#include <mutex>
+#include <set>
+#include <string>
 
-#include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -18,6 +21,15 @@ namespace {
 // Whether others could see a change of the tensor: they have it, or another one in its memory.
 bool is_held_elsewhere(const at::Tensor& tensor, size_t kept) {
   return tensor.use_count() > kept || tensor.storage().use_count() > 1;
+}
+
+// Whether this is the first time that the owner warns in this process.
+bool is_news(const std::string& owner) {
+  static std::mutex mutex;
+  static auto& told =
+      *new std::set<std::string>;  // never destroyed: a program may end in any order
+  const std::lock_guard lock(mutex);
+  return told.insert(owner).second;
 }
 
 }  // namespace
@@ -35,15 +47,17 @@ void require_present(const char* owner,
   for (const at::Tensor& tensor : kept)
     ++counts[tensor.unsafeGetTensorImpl()];
   for (const at::Tensor& tensor : kept) {
-    if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]))
+    if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]) || !is_news(owner))
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                cat(owner,
-                    ": expected parameters that a model has, got one of shape [",
-                    join(tensor.sizes(), ", "),
-                    "] that only the ",
-                    owner,
-                    " has any more; make it anew on all ranks after a module was replaced"));
+    log(LogLevel::warn,
+        cat(owner,
+            ": expected parameters that a model has, got one of shape [",
+            join(tensor.sizes(), ", "),
+            "] that only the ",
+            owner,
+            " has; if a module was replaced, make the ",
+            owner,
+            " anew on all ranks"));
   }
 }
 

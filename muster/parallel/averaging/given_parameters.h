@@ -23,8 +23,8 @@ struct GivenParameters {
 };
 
 // `owner` has made `kept` of what it was given, and has no other references to these tensors.
-// Throws: failed_precondition if the model has other parameters now; of a list, for a parameter
-// that nobody but `owner` has any more.
+// Of a list, a parameter that nobody but `owner` has is warned of once. Throws: failed_precondition
+// if the model has other parameters now.
 void require_present(const char* owner,
                      const std::shared_ptr<const TensorsOfModel>& model,
                      const std::vector<at::Tensor>& kept);
