@@ -294,11 +294,11 @@ void LoaderCore::go_on_after_steps() {
 }
 
 // Inside of join() ranks may have as many as they like.
-LoopStart LoaderCore::enter_epoch() {
+LoopStart LoaderCore::enter_epoch(const EpochBatches& epoch) {
   const bool is_compared =
       !options().undivided && c10::GradMode::is_enabled() && !UnevenInputs::allowed();
   if (is_compared && number_ == 0)
-    number_ = OwnLoaders::number_stream();
+    number_ = OwnLoaders::number_stream(epoch.ranks);
   return {.loop = is_compared ? ++loops_ : 0, .step = position_.step};
 }
 

@@ -107,7 +107,7 @@ class LoaderCore {
   // there. Ranks that have taken other numbers of steps are told of it. Blocking: for the store.
   void leave_epoch(const EpochBatches& epoch, const LoopStart& start);
   // A loop over one epoch begins.
-  LoopStart enter_epoch();
+  LoopStart enter_epoch(const EpochBatches& epoch);
   // The epoch that the next begin() starts.
   int64_t epoch() const;
   // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where
@@ -169,7 +169,7 @@ class LoaderCore {
 class LoopOverEpoch {
  public:
   LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
-      : core_(core), epoch_(std::move(epoch)), start_(core.enter_epoch()) {}
+      : core_(core), epoch_(std::move(epoch)), start_(core.enter_epoch(*epoch_)) {}
   ~LoopOverEpoch() {
     if (std::uncaught_exceptions() == exceptions_)
       core_.leave_epoch(*epoch_, start_);

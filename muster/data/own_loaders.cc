@@ -22,8 +22,8 @@ void OwnLoaders::check(const SamplerIdentity& identity) {
     here()->check_(identity);
 }
 
-int64_t OwnLoaders::number_stream() {
-  return here() == nullptr ? 0 : ++here()->streams_;
+int64_t OwnLoaders::number_stream(int64_t ranks) {
+  return here() == nullptr ? 0 : ++here()->streams_[ranks];
 }
 
 void OwnLoaders::check_end(const StreamEnd& end) {

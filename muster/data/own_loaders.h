@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 
 #include "muster/data/sampler_identity.h"
 
@@ -32,9 +33,9 @@ class OwnLoaders {
 
   static void check(const SamplerIdentity& identity);
 
-  // The number of the next stream or loader that is trained on, alike on all ranks; 0 without
-  // rules.
-  static int64_t number_stream();
+  // The number of the next stream or loader that is trained on, among those divided over so many
+  // ranks: alike on all ranks, whatever loaders of their own some have. 0 without rules.
+  static int64_t number_stream(int64_t ranks);
   static void check_end(const StreamEnd& end);
 
   // The job has been asked to stop: a loop over an epoch that is left now is gone on with after a
@@ -47,7 +48,7 @@ class OwnLoaders {
 
   std::function<void(const SamplerIdentity&)> check_;
   std::function<void(const StreamEnd&)> check_end_;
-  int64_t streams_ = 0;
+  std::map<int64_t, int64_t> streams_;  // by the ranks that they are divided over
   bool stops_ = false;
   OwnLoaders* before_;
 };

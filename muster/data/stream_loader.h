@@ -90,7 +90,7 @@ class StreamLoader {
       if (!is_trained_on())
         return;
       if (number == 0)
-        number = OwnLoaders::number_stream();
+        number = OwnLoaders::number_stream(shared->options.ranks);
       if (!std::exchange(is_compared, true))
         OwnLoaders::check(stream_identity(shared->options));
     }

@@ -229,6 +229,26 @@ TEST(OwnLoaders, LoopsOfUnequalNumbersOfStepsAreSaid) {
       HasSubstr("in epoch 0"));
 }
 
+// A rank that reads data of its own numbers the loaders of all ranks as the others do.
+TEST(OwnLoaders, ALoaderOfOneRankAloneIsNotCounted) {
+  EXPECT_EQ(said_of_ends(2,
+                         [](ProcessGroup& group) {
+                           const auto train = [&](int64_t batch_size, int ranks) {
+                             const TensorDataset data(torch::zeros({24, 1}), torch::zeros({24}));
+                             const int rank = ranks == 1 ? 0 : group.rank();
+                             DistributedSampler sampler(24, {.num_replicas = ranks, .rank = rank});
+                             DataLoader loader(data, sampler, {.batch_size = batch_size});
+                             for (const auto& batch : loader)
+                               (void)static_cast<double>(batch.weight);
+                           };
+                           if (group.rank() == 1)
+                             train(2, 1);
+                           train(2, 2);
+                           train(4, 2);
+                         }),
+            "");
+}
+
 // Of 23 numbers rank 0 reads 12 and rank 1 reads 11.
 TEST(OwnLoaders, StreamsOfUnequalNumbersOfBatchesAreSaid) {
   const auto loader_of = [](ProcessGroup& group, int64_t batch) {
