@@ -335,5 +335,21 @@ TEST(OwnValues, OfParametersThatAreSavedOfRank0AloneAreSaidOnce) {
   EXPECT_EQ(said_at_saves_of([](int rank) { return 1 + 1e-9 * rank; }), "");
 }
 
+// A rank that has other parameters decides as the others do, at the second save too.
+TEST(OwnValues, AreFoundAlikeByARankWithFewerParameters) {
+  const test::TempFolder folder;
+  run_ranks(3, [&](ProcessGroup& group) {
+    const bool has_none = group.rank() == 2;
+    auto net = std::make_shared<torch::nn::Module>();
+    if (!has_none)
+      net->register_parameter("weight", torch::full({2}, 1.0 + group.rank()));
+    Checkpoints checkpoints(group, {.folder = folder.path()});
+    checkpoints.add("model", net);
+    checkpoints.save(1);
+    checkpoints.save(2);
+    group.barrier();
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

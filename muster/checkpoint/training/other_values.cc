@@ -1,7 +1,6 @@
 // Each rank sends a sample of each parameter, some bytes, to all.
 #include "muster/checkpoint/training/other_values.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -29,12 +28,14 @@ std::optional<OtherValues> other_values_than_rank0(ProcessGroup& group,
   const auto by_rank = group.all_gather_bytes(
       {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(ValueSample)},
       "samples of parameters");
+  // Only what all ranks have got decides: a rank whose own model differs must find the same.
   const auto first = samples_in(by_rank[0]);
   for (int rank = 1; rank < group.size(); ++rank) {
     const auto theirs = samples_in(by_rank[static_cast<size_t>(rank)]);
-    for (size_t i = 0; i < std::min({mine.size(), first.size(), theirs.size()}); ++i)
+    for (size_t i = 0; theirs.size() == first.size() && i < first.size(); ++i)
       if (first[i].differs_from(theirs[i]))
-        return OtherValues{.parameter = named[i].key(), .rank = group.job_rank(rank)};
+        return OtherValues{.parameter = i < named.size() ? named[i].key() : std::string(),
+                           .rank = group.job_rank(rank)};
   }
   return std::nullopt;
 }

@@ -17,7 +17,8 @@ struct OtherValues {
 };
 
 // The first parameter of which a rank has other values than rank 0, by a sample of each; roundings
-// are not others. The same on all ranks. Collective: yes. Blocking: for the GPU.
+// are not others. Ranks with another number of parameters are passed over. Whether there is one is
+// the same on all ranks; its name is rank 0's there. Collective: yes. Blocking: for the GPU.
 std::optional<OtherValues> other_values_than_rank0(ProcessGroup& group,
                                                    const torch::nn::Module& model);
 
