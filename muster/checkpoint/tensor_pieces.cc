@@ -107,20 +107,23 @@ TensorsOfModel::TensorsOfModel(const torch::nn::Module& model)
       parameters_(model.named_parameters().pairs()),
       buffers_(model.named_buffers().pairs()) {}
 
-bool TensorsOfModel::require_same(const char* owner, const char* made) const {
+void TensorsOfModel::require_same(const char* owner, const char* made) const {
+  require_same_parameters(owner, made);
   const auto model = model_.lock();
-  if (!model)
-    return true;
-  const SameTensors same = compare_with_model(*model, parameters_, buffers_);
-  if (!same.parameters)
-    require_each_same(parameters_, model->named_parameters(), owner, made);
-  if (!same.buffers)
+  if (model && !compare_with_model(*model, parameters_, buffers_).buffers)
     require_each_same(buffers_, model->named_buffers(), owner, made);
-  return same.parameters;
+}
+
+bool TensorsOfModel::require_same_parameters(const char* owner, const char* made) const {
+  const auto model = model_.lock();
+  if (!model || compare_with_model(*model, parameters_, buffers_).parameters)
+    return true;
+  require_each_same(parameters_, model->named_parameters(), owner, made);
+  return false;
 }
 
 void TensorsOfModel::require_no_others(const char* owner, const char* made) const {
-  if (require_same(owner, made))
+  if (require_same_parameters(owner, made))
     return;
   if (const auto other = first_other(model_.lock()->named_parameters().keys(), parameters_))
     throw Error(ErrorCode::failed_precondition,

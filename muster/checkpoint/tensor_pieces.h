@@ -26,11 +26,13 @@ class TensorsOfModel {
   explicit TensorsOfModel(const torch::nn::Module& model);
 
   // `owner` begins the error, and `made` says what replacing must come before, as "the pieces are".
-  // Nothing is known of a model that is gone, or was never shared. Returns whether the model has no
-  // other parameters besides. Throws: failed_precondition if the model has another tensor, or none,
-  // in a place of before.
-  bool require_same(const char* owner, const char* made) const;
-  // Throws: the same too if the model has more parameters than before.
+  // Nothing is known of a model that is gone, or was never shared. Throws: failed_precondition if
+  // the model has another tensor, or none, in a place of before.
+  void require_same(const char* owner, const char* made) const;
+  // The same of parameters alone: a forward may replace a buffer. Returns whether the model has no
+  // others besides.
+  bool require_same_parameters(const char* owner, const char* made) const;
+  // Throws: as require_same_parameters, and if the model has more parameters than before.
   void require_no_others(const char* owner, const char* made) const;
   // The first call that finds more buffers than before warns.
   void warn_of_other_buffers(const char* owner, const char* made) const;

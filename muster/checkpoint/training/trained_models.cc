@@ -119,14 +119,16 @@ constexpr const char* kPiecesAre = "the pieces are";
 
 // Pieces that were added go on to be those of before, and an older head would be saved.
 void refuse_replaced(const TensorPieces& pieces) {
-  for (const auto& model : models_of(pieces))
+  for (const auto& model : models_of(pieces)) {
+    model->require_same("checkpoints", kPiecesAre);
     model->require_no_others("checkpoints", kPiecesAre);
+  }
 }
 
 // An optimizer may have fewer parameters than its model.
 void refuse_replaced_parameters(const TensorPieces& parameters) {
   for (const auto& model : models_of(parameters))
-    model->require_same("checkpoints", kPiecesAre);
+    model->require_same_parameters("checkpoints", kPiecesAre);
 }
 
 }  // namespace

@@ -126,6 +126,20 @@ TEST(GivenParameters, AParameterOfAListThatNobodyElseHasIsSaidOnce) {
   }
 }
 
+// Buffers are not averaged, so a program may replace them.
+TEST(GivenParameters, ABufferThatIsReplacedIsNobodysConcern) {
+  for (const auto& [name, way] : ways_to_average()) {
+    run_ranks(2, [&, &name = name, &way = way](ProcessGroup& group) {
+      BodyAndHead net;
+      const auto options = torch::nn::BatchNorm1dOptions(2).affine(false);
+      net->register_module("norm", torch::nn::BatchNorm1d(options));
+      const Call average = way(*net, group);
+      net->replace_module("norm", torch::nn::BatchNorm1d(options));
+      EXPECT_NO_THROW(average()) << name;
+    });
+  }
+}
+
 // A view is a tensor of its own, in memory that others see. A tied weight is twice in the list.
 TEST(GivenParameters, ViewsAndTiedWeightsAreTaken) {
   run_ranks(2, [](ProcessGroup& group) {
