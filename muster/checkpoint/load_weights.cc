@@ -32,12 +32,19 @@ namespace {
 
 using ModelTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Returns the head of a safetensors file that would have all tensors of the source, for the other
-// ranks.
+// The tensors that are read; where `reads` is false, the others.
+TensorEntries entries_to_read(const WeightSource& source, bool reads = true) {
+  TensorEntries entries = source.tensors();
+  std::erase_if(entries, [&](const auto& item) { return source.is_readable(item.first) != reads; });
+  return entries;
+}
+
+// Returns the head of a safetensors file that would have all tensors that are read of the source,
+// for the other ranks.
 std::string head_of(const WeightSource& source) {
   SafetensorsHeader header;
   uint64_t at = 0;
-  for (const auto& [name, kind] : source.tensors()) {
+  for (const auto& [name, kind] : entries_to_read(source)) {
     TensorEntry entry = kind;
     entry.begin = at;
     at += tensor_bytes(entry);
@@ -50,7 +57,7 @@ std::string head_of(const WeightSource& source) {
 // The size of the data after that head.
 uint64_t end_of(const WeightSource& source) {
   uint64_t bytes = 0;
-  for (const auto& [name, kind] : source.tensors())
+  for (const auto& [name, kind] : entries_to_read(source))
     bytes += tensor_bytes(kind);
   return bytes;
 }
@@ -222,15 +229,25 @@ void check_names_meet(const LoadedWeights& result, const std::string& path, bool
                    "rename the tensors with .name or .names");
 }
 
-// Refuses what the model needs and the file has in a form that is not read.
+// Refuses what the model needs and the file has only in a form that is not read. What it does not
+// need is passed over, as all that is no tensor.
 void require_readable(const WeightSource& source,
                       const FoundWeights& found,
-                      const ModelTensors& tensors) {
+                      const MadeWeights& made,
+                      const ModelTensors& tensors,
+                      const LoadWeightsOptions& options,
+                      const std::string& path) {
+  std::set<std::string> needed;
   for (const auto& [name, tensor] : tensors)
-    if (const auto weight = found.find(name); weight != found.end())
-      for (const std::string& part : weight->second.parts)
-        if (source.tensors().contains(part))
-          source.require_readable(part);
+    if (const auto weight = found.find(name);
+        weight == found.end() || !weight->second.missing.empty())
+      needed.insert(name);
+  for (const std::string& name : made.made)
+    needed.erase(name);
+  for (const auto& [name, kind] : entries_to_read(source, /*reads=*/false))
+    for (const auto& [in_model, weight] : find_weights({{name, kind}}, options, path))
+      if (needed.contains(in_model))
+        source.read(name);  // throws
 }
 
 // Finds for each tensor of the model the one of the file, and what is left on either side.
@@ -395,7 +412,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
   peers.together([&] {
     found = find_weights(entries, options, place);
     if (source)
-      require_readable(*source, found, tensors);
+      require_readable(*source, found, made, tensors, options, place);
     result = compare_with(tensors, found, made, entries, place, options.partial);
   });
   const WeightReader reader = [&](const std::string& name) {

@@ -274,15 +274,12 @@ class TorchFile : public WeightSource {
 
   const TensorEntries& tensors() const override { return entries_; }
 
-  void require_readable(const std::string& name) const override {
+  bool is_readable(const std::string& name) const override { return pickled_.at(name).got.empty(); }
+
+  at::Tensor read(const std::string& name) const override {
     const PickledTensor& tensor = pickled_.at(name);
     if (!tensor.got.empty())
       refuse_torch_file(path_, cat("plain numbers as '", name, "'"), tensor.got, tensor.next);
-  }
-
-  at::Tensor read(const std::string& name) const override {
-    require_readable(name);
-    const PickledTensor& tensor = pickled_.at(name);
     const StorageBytes& storage = storage_of(tensor, name);
     const uint64_t needed = *needed_elements(tensor);
     if (needed > storage.size / c10::elementSize(tensor.type))

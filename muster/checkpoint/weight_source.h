@@ -16,10 +16,10 @@ class WeightSource {
   virtual ~WeightSource() = default;
   // The kinds of the tensors, without their places.
   virtual const TensorEntries& tensors() const = 0;
-  // Throws: invalid_argument for a tensor of a kind that is not read, as a sparse one.
-  virtual void require_readable(const std::string& /*name*/) const {}
+  // Whether it is of a kind that is read; a sparse one is not.
+  virtual bool is_readable(const std::string& /*name*/) const { return true; }
   // Reads a tensor into contiguous memory of its own on the CPU. Throws: io; invalid_argument if
-  // the file is damaged, and as require_readable. Its name must be one of tensors().
+  // the file is damaged, and for a tensor that is not readable. Its name must be one of tensors().
   virtual at::Tensor read(const std::string& name) const = 0;
 };
 

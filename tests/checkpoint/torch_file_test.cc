@@ -133,6 +133,19 @@ TEST_F(TorchFile, WhatIsNoPlainTensorIsRefusedByName) {
     EXPECT_EQ(entry.shape, shape) << name;
 }
 
+// They are no tensors of the file for whoever does not need them.
+TEST_F(TorchFile, WhatIsNoPlainTensorIsInNobodysWay) {
+  torch::nn::Module net;
+  net.register_buffer("plain", torch::zeros({3, 3}));
+  EXPECT_TRUE(load_weights(net, file("others.pth")).unexpected.empty());
+  net.register_buffer("sparse", torch::zeros({3, 3}));
+  const auto make = [](const std::string& name, const WeightReader& read) {
+    return name == "sparse" ? read("plain") : at::Tensor();
+  };
+  EXPECT_THAT(load_weights(net, file("others.pth"), {.make = make}).loaded,
+              ::testing::UnorderedElementsAre("plain", "sparse"));
+}
+
 // LibTorch itself compares no checksum.
 TEST_F(TorchFile, AChangedByteIsRefusedByTheTensorsName) {
   std::string bytes = test::get_file(file("state_dict.pth"));
