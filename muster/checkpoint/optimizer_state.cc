@@ -33,6 +33,9 @@ using torch::optim::Optimizer;
 
 using PiecesOfGroup = std::vector<const TensorPiece*>;
 
+// In a rank's description of a group: the parameters of which each rank has its own.
+constexpr const char* kOwnParams = "own";
+
 // Returns the optimizer's parameters, group by group, with their names.
 std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Optimizer& optimizer) {
   std::unordered_map<void*, const TensorPiece*> known;
@@ -256,6 +259,9 @@ OptimizerPieces pieces_of_kind(const TensorPieces& parameters, Optimizer& optimi
     json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
     Kind::options(options,
                   [&](const char* name, const auto& value) { saved["options"][name] = value; });
+    const auto own = filtered(pieces[g], [](const TensorPiece* piece) { return piece->is_own; });
+    if (!own.empty())
+      saved[kOwnParams] = names_of(own);
     groups.push_back(std::move(saved));
     for (const TensorPiece* parameter : pieces[g]) {
       const auto found = optimizer.state().find(parameter->tensor.unsafeGetTensorImpl());
@@ -353,26 +359,31 @@ class MergedDescription {
                        cat(one["kind"].dump(), " of ", one["groups"].size()),
                        "make them alike");
     }
-    for (size_t g = 0; g < merged_["groups"].size(); ++g)
+    for (size_t g = 0; g < merged_["groups"].size(); ++g) {
+      const json own = one["groups"][g].value(kOwnParams, json::array());
       for (const json& name : one["groups"][g]["params"])
-        add(name, g);
+        add(name, g, std::find(own.begin(), own.end(), name) != own.end());
+    }
   }
   std::string text() const { return merged_.dump(); }
 
  private:
   void begin_with(const json& first) {
     merged_ = first;
-    for (json& group : merged_["groups"])
+    for (json& group : merged_["groups"]) {
       group["params"] = json::array();
+      group.erase(kOwnParams);
+    }
   }
 
   // Parts of one parameter in two groups have two rates, and their state would be loaded as that of
-  // one of them.
-  void add(const std::string& name, size_t group) {
+  // one of them. A rank that has the parameter whole, with a state of its own, may group it by
+  // itself.
+  void add(const std::string& name, size_t group, bool is_own) {
     const auto [known, is_new] = group_of_.try_emplace(name, group);
     if (is_new)
       merged_["groups"][group]["params"].push_back(name);
-    if (known->second != group)
+    if (known->second != group && !is_own)
       refuse_optimizer(cat("'", name, "' in one parameter group on all ranks"),
                        cat("it in groups ", known->second, " and ", group),
                        "divide groups of whole parameters, as sharded.parameters(groups) does");

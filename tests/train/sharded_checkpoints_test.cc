@@ -639,6 +639,26 @@ TEST(ShardedCheckpoints, PartsOfAParameterInTwoGroupsAreRefused) {
     EXPECT_THAT(message_of(failure), HasSubstr("in one parameter group on all ranks, got it in"));
 }
 
+// Ranks that train alone have whole parameters, each with rates of its own.
+TEST(ShardedCheckpoints, ARankGroupsItsOwnParametersByItself) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(3);
+    const auto parameters = net->parameters();
+    const size_t first = group.rank() == 0 ? 1 : 2;
+    Adam optimizer(std::vector<at::Tensor>(parameters.begin(), parameters.begin() + first), 0.5);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+        std::vector<at::Tensor>(parameters.begin() + first, parameters.end())));
+    net->parameters()[1].mutable_grad() = torch::full_like(parameters[1], group.rank());
+    optimizer.step();
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", own_pieces(*net)).add("optimizer", optimizer).save(1);
+    optimizer.state().clear();
+    EXPECT_TRUE(checkpoints.restore());
+    EXPECT_EQ(optimizer.state().size(), 1U);
+  });
+}
+
 // As of a layer that was unfrozen after the first step.
 TEST(ShardedCheckpoints, AGroupThatCameLaterIsMadeBeforeTheRestore) {
   const test::TempFolder folder;
