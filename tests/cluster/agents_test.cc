@@ -562,11 +562,11 @@ TEST_F(Agents, AnotherCommandAtTheEndpointIsTold) {
     return b->finish().err;
   };
   EXPECT_THAT(second({}),
-              AllOf(HasSubstr("this host joins the job at " + endpoint()),
+              AllOf(HasSubstr("warning: this host joins the job at " + endpoint()),
                     HasSubstr(" with 'sleep', and its first host with 'sh'"),
                     HasSubstr("give each a --rdzv-id")));
   EXPECT_THAT(second({}, shell(first + " # again")),
-              AllOf(HasSubstr("warning: this host joins the job"),
+              AllOf(HasSubstr("info: this host joins the job"),
                     HasSubstr("with other arguments than its first host")));
   EXPECT_THAT(second({}, shell(first)),
               AllOf(HasSubstr("info: this host joins the job"),
