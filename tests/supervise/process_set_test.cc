@@ -363,34 +363,32 @@ TEST(ProcessSet, AUserSignalWaitsForAProcessThatCatchesIt) {
     EXPECT_EQ(exit.exit_code, exit.id == 0 ? 6 : 7);
 }
 
+// Runs a Python program, which is sent SIGUSR1, and returns how it ended.
+ChildExit end_of_program_told(const std::string& program) {
+  ProcessSet set;
+  set.spawn(0, shell(cat("exec python3 -S -c '", program, "'")));
+  set.tell_all(SIGUSR1);
+  return set.wait_all({}).exits.at(0);
+}
+
 // Programs block all signals for a moment around each start of a thread or a process.
 TEST(ProcessSet, AUserSignalDoesNotEndAProcessThatBlocksItNowAndThen) {
-  ProcessSet set;
-  set.spawn(0,
-            shell("exec python3 -S -c 'import signal, time\n"
-                  "usr1 = {signal.SIGUSR1}\n"
-                  "end = time.monotonic() + 2.5\n"
-                  "while time.monotonic() < end:\n"
-                  "    signal.pthread_sigmask(signal.SIG_BLOCK, usr1); time.sleep(0.05)\n"
-                  "    signal.pthread_sigmask(signal.SIG_UNBLOCK, usr1); time.sleep(0.05)'"));
-  set.tell_all(SIGUSR1);
-  const WaitResult result = set.wait_all({});
-  ASSERT_EQ(result.exits.size(), 1U);
-  EXPECT_EQ(result.exits[0].signal, 0);
+  const ChildExit exit = end_of_program_told(R"(
+import signal, time
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1}); time.sleep(0.05)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1}); time.sleep(0.05))");
+  EXPECT_EQ(exit.signal, 0);
 }
 
 TEST(ProcessSet, AUserSignalReachesAThreadThatTakesSignalsInTurn) {
-  ProcessSet set;
-  set.spawn(0,
-            shell("exec python3 -S -c 'import os, signal, threading\n"
-                  "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
-                  "take = lambda: signal.sigwait({signal.SIGUSR1}) and os._exit(8)\n"
-                  "threading.Thread(target=take).start()\n"
-                  "threading.Event().wait()'"));
-  set.tell_all(SIGUSR1);
-  const WaitResult result = set.wait_all({});
-  ASSERT_EQ(result.exits.size(), 1U);
-  EXPECT_EQ(result.exits[0].exit_code, 8);
+  const ChildExit exit = end_of_program_told(R"(
+import os, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+threading.Thread(target=lambda: signal.sigwait({signal.SIGUSR1}) and os._exit(8)).start()
+threading.Event().wait())");
+  EXPECT_EQ(exit.exit_code, 8);
 }
 
 // Who comes later was not asked: a save that ends the rank would end the new one hours later.
