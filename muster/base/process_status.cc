@@ -2,10 +2,16 @@
 // between them. The command may hold anything, so that the last bracket counts.
 #include "muster/base/process_status.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -44,8 +50,8 @@ uint64_t process_start_ticks(pid_t pid) {
 namespace {
 
 // `set`: the start of a line like "SigCgt:	0000000000010000", which has a bit for each signal.
-bool has_signal(pid_t pid, std::string_view set, int signal) {
-  const std::string text = try_read_file(cat("/proc/", pid, "/status")).value_or("");
+bool has_signal(const std::string& file, std::string_view set, int signal) {
+  const std::string text = try_read_file(file).value_or("");
   const size_t at = text.find(set);
   if (at == std::string::npos)
     return false;
@@ -53,14 +59,38 @@ bool has_signal(pid_t pid, std::string_view set, int signal) {
   return (bits >> (signal - 1) & 1) != 0;
 }
 
+// The paths in a folder of /proc; none when the process is gone, or another user's.
+std::vector<std::string> paths_of(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code gone;
+  for (std::filesystem::directory_iterator it(folder, gone), end; !gone && it != end;
+       it.increment(gone))
+    paths.push_back(it->path().string());
+  return paths;
+}
+
 }  // namespace
 
 bool catches_signal(pid_t pid, int signal) {
-  return has_signal(pid, "\nSigCgt:", signal);
+  return has_signal(cat("/proc/", pid, "/status"), "\nSigCgt:", signal);
 }
 
-bool blocks_signal(pid_t pid, int signal) {
-  return has_signal(pid, "\nSigBlk:", signal);
+// The kernel unblocks what a thread waits for while it waits.
+bool awaits_signal(pid_t pid, int signal) {
+  const auto blocks = [&](const std::string& thread) {
+    return has_signal(thread + "/status", "\nSigBlk:", signal);
+  };
+  const auto waits = [](const std::string& thread) {
+    return try_read_file(thread + "/wchan").value_or("").find("sigtimedwait") != std::string::npos;
+  };
+  const std::vector<std::string> threads = paths_of(cat("/proc/", pid, "/task"));
+  const auto others = std::ranges::count_if(threads, blocks);
+  const auto unblocked = filtered(threads, std::not_fn(blocks));
+  if (others > 0 && !unblocked.empty() && std::ranges::all_of(unblocked, waits))
+    return true;
+  return std::ranges::any_of(paths_of(cat("/proc/", pid, "/fdinfo")), [&](const std::string& fd) {
+    return has_signal(fd, "\nsigmask:", signal);
+  });
 }
 
 }  // namespace muster

@@ -29,9 +29,12 @@ ProcessStatus process_status(pid_t pid);
 
 uint64_t process_start_ticks(pid_t pid);
 
-// Whether it has a handler of the signal, or blocks it, as around the start of a thread and for
-// good where it takes signals in turn.
+// Whether it has a handler of the signal.
 bool catches_signal(pid_t pid, int signal);
-bool blocks_signal(pid_t pid, int signal);
+
+// Whether it takes the signal without a handler: all its threads block it but one that waits for it
+// (sigwait), or it has a descriptor for it (signalfd). That all of one block it says nothing: the
+// start of a process does so for a moment. A process whose only thread waits is not recognised.
+bool awaits_signal(pid_t pid, int signal);
 
 }  // namespace muster

@@ -30,8 +30,6 @@ constexpr milliseconds kReapEvery{2'000};
 // How often processes are looked at that do not catch a request yet; less and less often.
 constexpr milliseconds kFirstLook{200};
 constexpr milliseconds kLookAtLeastEvery{5'000};
-// Programs block signals for a moment around each start of a thread or a process.
-constexpr int kBlocksForGood = 4;  // looks in a row
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
 constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun, or must have
@@ -245,16 +243,8 @@ void ProcessSet::tell(Member& member, int signal, bool to_end) {
   ::kill(to_group ? -member.child.pid : member.child.pid, signal);
 }
 
-// A process that neither catches a request nor blocks it, for a thread that takes it (sigwait),
-// would end of it. While the main thread itself is in sigwait, the kernel shows neither.
-bool ProcessSet::takes(pid_t pid, int signal, Request& request) const {
-  int& looks = request.blocked[pid];
-  looks = blocks_signal(pid, signal) ? looks + 1 : 0;
-  return looks >= kBlocksForGood || catches_signal(pid, signal);
-}
-
-// Those that do not take a request yet are looked at again later. A process whose end is under way
-// is no place for one, and none that is spawned in its place is asked.
+// A process that does not take a request would end of it: it is looked at again later. A process
+// whose end is under way is no place for one, and none that is spawned in its place is asked.
 void ProcessSet::tell_requests() {
   next_look_ = Clock::now() + look_every_;
   look_every_ = std::min(2 * look_every_, kLookAtLeastEvery);
@@ -272,7 +262,7 @@ void ProcessSet::tell_requests() {
       const pid_t pid = member->child.pid;
       if (!before.contains(pid))
         continue;
-      if (takes(pid, signal, request))
+      if (catches_signal(pid, signal) || awaits_signal(pid, signal))
         tell(*member, signal, false);
       else
         request.left->insert(pid);

@@ -139,7 +139,6 @@ class ProcessSet {
   struct Request {
     // Those that have not got it yet. Nothing: those that run when wait_all looks next.
     std::optional<std::set<pid_t>> left = {};
-    std::map<pid_t, int> blocked = {};  // in how many looks in a row
   };
   enum class Phase { running, stopping, killing };
   struct Member {
@@ -168,7 +167,6 @@ class ProcessSet {
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
   void tell_requests();
-  bool takes(pid_t pid, int signal, Request& request) const;
   void put_cause_first();
   End evidence(const ChildExit& exit) const;
   bool make_good();
