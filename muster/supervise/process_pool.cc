@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
+#include "muster/base/process_status.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/leftovers.h"
 
@@ -140,12 +141,23 @@ void ProcessPool::pass_on(int signal) {
     ::raise(SIGSTOP);
 }
 
+// The terminal's job control reaches only us: the children have process groups of their own. A
+// process that does not take a request (SIGUSR1, SIGUSR2) would end of it.
 void ProcessPool::signal_children(int signal) {
-  // The terminal's job control reaches only us: the children have process groups of their own.
-  const bool to_groups = signal == SIGTSTP || signal == SIGCONT;
+  const bool to_groups = is_one_of(signal, SIGTSTP, SIGCONT);
+  const bool is_request = is_one_of(signal, SIGUSR1, SIGUSR2);
   for (const auto& [id, member] : members_) {
-    if (!member->has_ended)
-      ::kill(to_groups ? -member->child.pid : member->child.pid, signal);
+    const pid_t pid = member->child.pid;
+    if (member->has_ended)
+      continue;
+    if (is_request && !catches_signal(pid, signal) && !awaits_signal(pid, signal))
+      log(LogLevel::info,
+          cat(signal_name(signal),
+              " is not passed on to process ",
+              pid,
+              ", which does not catch it"));
+    else
+      ::kill(to_groups ? -pid : pid, signal);
   }
 }
 

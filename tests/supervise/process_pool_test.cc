@@ -297,5 +297,28 @@ TEST(ProcessPool, StopSignalsAreItsOwnersAffair) {
   EXPECT_FALSE(pool.take_signal());
 }
 
+// A request ends no process that does not know of it.
+TEST(ProcessPool, AUserSignalIsForProcessesThatCatchIt) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  const std::string up = folder.path() + "/up";
+  pool.spawn(0,
+             "catches",
+             pool_shell("catches",
+                        cat("trap 'exit 6' USR1; touch ", up, "; while :; do sleep 0.01; done")));
+  pool.spawn(
+      1,
+      "other",
+      pool_shell("other",
+                 cat("until [ -e ", up, " ]; do sleep 0.01; done; kill -USR1 $PPID; sleep 0.3")));
+  std::map<int, PoolExit> ends;
+  while (ends.size() < 2) {
+    const PoolExit end = wait_for_one(pool);
+    ends.insert_or_assign(end.exit.id, end);
+  }
+  EXPECT_EQ(ends.at(0).exit.exit_code, 6);
+  EXPECT_EQ(ends.at(1).exit.exit_code, 0);
+}
+
 }  // namespace
 }  // namespace muster
