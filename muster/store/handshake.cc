@@ -7,11 +7,11 @@
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
-#include <openssl/rand.h>
 
 #include <array>
 
 #include "muster/base/error.h"
+#include "muster/base/random_bytes.h"
 #include "muster/store/bytes.h"
 
 namespace muster {
@@ -41,10 +41,7 @@ OSSL_PARAM octets(const char* name, std::string_view value) {
 
 // A nonce is used for one connection, so that old proofs prove nothing.
 std::string make_nonce() {
-  std::string nonce(kNonceBytes, '\0');
-  if (RAND_bytes(unsigned_bytes(nonce), kNonceBytes) != 1)
-    throw Error(ErrorCode::internal, "store handshake: the system gave no random bytes");
-  return nonce;
+  return random_bytes(kNonceBytes);
 }
 
 // The address is in it, so that a proof for one server is none for another.
