@@ -3,7 +3,8 @@
 // operation then has all its data in the slots. A larger one goes through the stages in rounds. A
 // stage has two halves, and a round uses one of them: while a rank still reads one round's half,
 // the others may already fill the next one's. The step between two rounds keeps anybody from
-// filling a half that is still being read.
+// filling a half that is still being read. Where all have their data in shared memory, whoever
+// wants it reads it there, and one step says in the end that all have done so.
 #include "muster/shm/collectives.h"
 
 #include <algorithm>
@@ -186,8 +187,8 @@ void Collectives::begin(const Request& request) {
     give_sizes(request, call);
   } else if (is_small(request)) {
     give_small(request);
-  } else if (request.kind == Kind::all_reduce) {
-    call.offset = offset_in_arena(request.out[0]);
+  } else {
+    call.offset = offset_in_arena(data_of_all(request));
   }
   team_.arrive();
 }
@@ -216,11 +217,27 @@ void Collectives::give_small(const Request& request) {
     copy_bytes(mine + peer * part, request.in[peer].data, part);
 }
 
+// What this rank gives all others, in one piece: nothing where it is in several, or goes to one.
+Part Collectives::data_of_all(const Request& request) {
+  if (request.kind == Kind::all_reduce)
+    return request.out[0];
+  if (request.kind == Kind::all_gather)
+    return request.in[0];
+  if (request.kind != Kind::reduce_scatter)
+    return {};
+  const Part& first = request.in[0];
+  for (size_t rank = 0; rank < request.in.size(); ++rank) {
+    if (request.in[rank].data != first.data + rank * first.bytes)
+      return {};
+  }
+  return {.data = first.data, .bytes = first.bytes * request.in.size()};
+}
+
 // The part's place in the shared memory; kElsewhere where it is not in this rank's arena.
 uint64_t Collectives::offset_in_arena(const Part& part) const {
   const std::byte* const arena = team_.at(team_.layout().arena(team_.rank()));
   const std::byte* const end = arena + team_.layout().arena_bytes;
-  if (part.data < arena || part.data + part.bytes > end)
+  if (part.bytes == 0 || part.data < arena || part.data + part.bytes > end)
     return kElsewhere;
   return part.data - team_.at(0);
 }
@@ -234,6 +251,10 @@ void Collectives::finish(const Request& request, const Deadline& deadline) {
     return;
   if (is_small(request))
     return finish_small(request);
+  if (request.kind == Kind::all_gather && all_in_shared_memory())
+    return all_gather_in_place(request, deadline);
+  if (request.kind == Kind::reduce_scatter && all_in_shared_memory())
+    return reduce_scatter_in_place(request, deadline);
   if (request.kind == Kind::reduce_scatter)
     return reduce_scatter_staged(request, deadline);
   if (!reduces(request.kind))
@@ -334,6 +355,27 @@ void Collectives::reduce_small(const Request& request, size_t part) {
   reduce_for(request.type, request.op)(request.out[0].data, sources, team_.size(), request.count);
 }
 
+std::byte* Collectives::data_of(int rank) const {
+  return team_.at(team_.call(rank, sequence_).offset);
+}
+
+// The step in the end keeps a rank's data as they are until all have them.
+void Collectives::all_gather_in_place(const Request& request, const Deadline& deadline) {
+  copy_own_part(request);
+  team_.for_others([&](int rank) {
+    copy_bytes(request.out[rank].data, data_of(rank), request.out[rank].bytes);
+  });
+  step(deadline);
+}
+
+void Collectives::reduce_scatter_in_place(const Request& request, const Deadline& deadline) {
+  const void* sources[kMaxRanks];
+  for (int rank = 0; rank < team_.size(); ++rank)
+    sources[rank] = data_of(rank) + team_.rank() * request.part_bytes();
+  reduce_for(request.type, request.op)(request.out[0].data, sources, team_.size(), request.count);
+  step(deadline);
+}
+
 // Every rank reduces its share of all, and writes the result where all have theirs. Shares begin on
 // cache lines, so that no two ranks write to one.
 void Collectives::all_reduce_in_place(const Request& request, const Deadline& deadline) {
@@ -345,9 +387,6 @@ void Collectives::all_reduce_in_place(const Request& request, const Deadline& de
   const size_t first = std::min(me * each, request.count);
   const size_t last = me + 1 == ranks ? request.count : std::min(first + each, request.count);
   const Reduce reduce = reduce_for(request.type, request.op);
-  const auto data_of = [&](int rank) {
-    return team_.at(team_.call(rank, sequence_).offset);
-  };
   const void* sources[kMaxRanks];
   for (size_t at = first; at < last; at += kBlockBytes / element) {
     const size_t count = std::min(kBlockBytes / element, last - at);

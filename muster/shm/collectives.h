@@ -1,7 +1,7 @@
 // The collectives of a team, over plain memory. A small one takes one step: every rank puts its
 // data into its slot, arrives, and takes the others' from theirs. A larger one goes in rounds
-// through the ranks' stages, which fit the caches. An all_reduce of memory that all ranks can see
-// needs no copies.
+// through the ranks' stages, which fit the caches. An all_reduce, all_gather or reduce_scatter of
+// memory that all ranks can see needs neither rounds nor stages.
 //
 // An operation has two halves, so that one thread can start it and another wait for it: begin()
 // never blocks.
@@ -77,11 +77,15 @@ class Collectives {
   void check_same_sizes() const;
   void give_sizes(const Request& request, Call& call);
   void give_small(const Request& request);
+  static Part data_of_all(const Request& request);
   uint64_t offset_in_arena(const Part& part) const;
   bool all_in_shared_memory() const;
+  std::byte* data_of(int rank) const;  // where all have theirs in shared memory
 
   void finish_small(const Request& request);
   void reduce_small(const Request& request, size_t part);
+  void all_gather_in_place(const Request& request, const Deadline& deadline);
+  void reduce_scatter_in_place(const Request& request, const Deadline& deadline);
   void all_reduce_in_place(const Request& request, const Deadline& deadline);
   void reduce_staged(const Request& request, const Deadline& deadline);
   void reduce_scatter_staged(const Request& request, const Deadline& deadline);

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <random>
+#include <span>
 
 #include "muster/base/strings.h"
 #include "tests/shm/ranks.h"
@@ -200,6 +202,49 @@ TEST_P(Sizes, AllReduceInPlace) {
       const float middle = static_cast<float>(team.size() - 1) / 2;
       for (uint64_t i = 0; i < count; ++i)
         ASSERT_EQ(data[i], static_cast<float>(i % 1000) + middle) << i;
+    }
+  });
+}
+
+// A rank that changes its data after the operation changes nobody's result.
+TEST_P(Sizes, AllGatherAndReduceScatterInPlace) {
+  run_ranks(GetParam(), [](Team& team) {
+    Collectives collectives(team);
+    const uint64_t n = team.size();
+    for (const uint64_t count : {uint64_t{1025}, uint64_t{100'003}}) {
+      const size_t offset = team.layout().arena(team.rank());
+      team.memory()->reserve(offset, n * count * sizeof(int64_t));
+      const std::span<int64_t> shared(reinterpret_cast<int64_t*>(team.at(offset)), n * count);
+      const auto part_at = [&](uint64_t part) {
+        return Part{.data = team.at(offset) + part * count * sizeof(int64_t),
+                    .bytes = count * sizeof(int64_t)};
+      };
+      std::ranges::copy(values(team.rank(), count), shared.begin());
+      std::vector<std::vector<int64_t>> all(n, std::vector<int64_t>(count));
+      Request gather{
+          .kind = Kind::all_gather, .type = Type::i64, .count = count, .in = {part_at(0)}};
+      for (auto& part : all)
+        gather.out.push_back(part_of(part));
+      run(collectives, gather);
+      std::ranges::fill(shared, -1);
+      for (int rank = 0; rank < team.size(); ++rank)
+        ASSERT_EQ(all[rank], values(rank, count)) << count;
+
+      std::vector<int64_t> sum(count), expected(count);
+      Request scatter{
+          .kind = Kind::reduce_scatter, .type = Type::i64, .count = count, .out = {part_of(sum)}};
+      for (uint64_t to = 0; to < n; ++to) {
+        std::ranges::copy(values(team.rank(), count, to), shared.begin() + to * count);
+        scatter.in.push_back(part_at(to));
+      }
+      run(collectives, scatter);
+      std::ranges::fill(shared, -1);
+      for (int rank = 0; rank < team.size(); ++rank) {
+        const auto theirs = values(rank, count, team.rank());
+        for (uint64_t i = 0; i < count; ++i)
+          expected[i] += theirs[i];
+      }
+      ASSERT_EQ(sum, expected) << count;
     }
   });
 }

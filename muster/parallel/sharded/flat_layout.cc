@@ -207,9 +207,10 @@ void require_same_place(const std::string& owner,
 
 // The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits
 // on all ranks.
-at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters) {
+void flatten_parameters(const FlatLayout& layout,
+                        const at::Tensor& flat,
+                        std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
-  at::Tensor flat = at::empty({layout.length()}, parameters[0].options().requires_grad(false));
   int64_t used = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor place = layout.place(flat, i);
@@ -218,7 +219,6 @@ at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>&
     used += layout.counts[i];
   }
   flat.narrow(0, used, layout.length() - used).zero_();
-  return flat;
 }
 
 }  // namespace muster

@@ -63,7 +63,9 @@ void require_same_place(const std::string& owner,
                         const at::Tensor& place,
                         const ProcessGroup& group);
 
-// Moves the parameters into a new flat buffer, and returns it; they become views of it.
-at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters);
+// Moves the parameters into `flat`, which has the layout's length; they become views of it.
+void flatten_parameters(const FlatLayout& layout,
+                        const at::Tensor& flat,
+                        std::vector<at::Tensor>& parameters);
 
 }  // namespace muster

@@ -19,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
+#include "muster/comm/shared_tensor.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/sharded/graph_exits.h"
@@ -185,12 +186,13 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
   was_trained =
       mapped(parameters, [&](const at::Tensor& parameter) { return parameter.requires_grad(); });
   trained = std::ranges::count(was_trained, true);
-  whole = flatten_parameters(layout, parameters);
+  whole = at::empty({layout.length()}, parameters[0].options().requires_grad(false));
+  flatten_parameters(layout, whole, parameters);
   flat = at::empty({layout.length()},
                    whole.options().dtype(options.compute_dtype.value_or(whole.scalar_type())));
   places = mapped_indices(parameters.size(), [&](size_t i) { return layout.place(flat, i); });
   release_memory();
-  part = at::empty({layout.part}, whole.options());
+  part = empty_shared(group, layout.part, whole.options());
   pieces = layout.pieces(group.rank());
   tensors = mapped(pieces, [&](const FlatPiece& piece) {
     return part.narrow(0, piece.at, piece.length).detach().requires_grad_();
@@ -199,6 +201,7 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
       std::make_unique<ScatteredGradients>(parameters,
                                            layout,
                                            group,
+                                           set_->buffers,
                                            options.replicate_group,
                                            options.reduce_dtype.value_or(whole.scalar_type()));
   stand_ins = std::make_unique<GradientStandIns>(

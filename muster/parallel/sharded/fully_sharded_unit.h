@@ -17,6 +17,7 @@
 #include "muster/parallel/outside_watch.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/gradient_buffers.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
@@ -48,6 +49,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
 
   ProcessGroup group;
   FullyShardedOptions options;
+  std::shared_ptr<GradientBuffers> buffers = std::make_shared<GradientBuffers>(group);
   std::vector<std::shared_ptr<FullyShardedUnit>> units;
   std::vector<std::shared_ptr<FullyShardedUnit>>
       without_parameters;  // outermost modules that only call others

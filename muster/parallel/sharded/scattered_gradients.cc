@@ -23,11 +23,13 @@ namespace muster {
 ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
                                        FlatLayout layout,
                                        ProcessGroup group,
+                                       std::shared_ptr<GradientBuffers> buffers,
                                        std::optional<ProcessGroup> replicas,
                                        at::ScalarType dtype)
     : parameters_(std::move(parameters)),
       layout_(std::move(layout)),
       group_(std::move(group)),
+      buffers_(std::move(buffers)),
       replicas_(std::move(replicas)),
       dtype_(dtype),
       factor_(1.0 / (group_.size() * (replicas_ ? replicas_->size() : 1))),
@@ -36,6 +38,11 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
       sampled_(group_) {
   wanted_ = std::ranges::count_if(
       parameters_, [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+}
+
+at::Tensor ScatteredGradients::new_flat() {
+  return buffers_->take(layout_.length(),
+                        parameters_[0].options().dtype(dtype_).requires_grad(false));
 }
 
 // Moves the gradient into the buffer. The first one makes the buffer.
@@ -56,8 +63,7 @@ void ScatteredGradients::take(size_t parameter) {
   }
   const at::NoGradGuard no_grad;
   if (!flat_.defined()) {
-    flat_ = at::empty({layout_.length()},
-                      parameters_[parameter].options().dtype(dtype_).requires_grad(false));
+    flat_ = new_flat();
     const int64_t used = layout_.offsets.back() + layout_.counts.back();
     flat_.narrow(0, used, layout_.length() - used).zero_();
   }
@@ -126,8 +132,7 @@ void ScatteredGradients::start() {
     if (!has_[i] && parameters_[i].requires_grad() && (parameters_[i].grad().defined() || keeps(i)))
       take(i);
   if (!flat_.defined())
-    flat_ =
-        at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_).requires_grad(false));
+    flat_ = new_flat().zero_();
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (!has_[i])
       layout_.place(flat_, i).zero_();

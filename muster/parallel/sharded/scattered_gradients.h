@@ -6,11 +6,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "muster/ddp/same_samples.h"
 #include "muster/parallel/sharded/flat_layout.h"
+#include "muster/parallel/sharded/gradient_buffers.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 
 namespace muster {
@@ -21,6 +23,7 @@ class ScatteredGradients {
   ScatteredGradients(std::vector<at::Tensor> parameters,
                      FlatLayout layout,
                      ProcessGroup group,
+                     std::shared_ptr<GradientBuffers> buffers,
                      std::optional<ProcessGroup> replicas,
                      at::ScalarType dtype);
 
@@ -52,9 +55,12 @@ class ScatteredGradients {
   int64_t bytes() const;  // of one buffer
 
  private:
+  at::Tensor new_flat();
+
   std::vector<at::Tensor> parameters_;
   FlatLayout layout_;
   ProcessGroup group_;
+  std::shared_ptr<GradientBuffers> buffers_;
   std::optional<ProcessGroup> replicas_;
   at::ScalarType dtype_;
   double factor_;

@@ -18,6 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/shared_tensor.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -27,6 +28,7 @@
 #include "muster/parallel/sharded/averaged_gradients.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/flat_pieces.h"
+#include "muster/parallel/sharded/gradient_buffers.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
@@ -163,6 +165,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
 
   ProcessGroup group;
   ShardedOptimizerOptions options;
+  std::shared_ptr<GradientBuffers> buffers = std::make_shared<GradientBuffers>(group);
   std::vector<std::vector<at::Tensor>> given;  // the groups' tensors at construction
   std::vector<ShardBucket> buckets;
   std::unique_ptr<torch::optim::Optimizer> inner;
@@ -197,7 +200,9 @@ void ShardsState::make_buckets(const Groups& groups) {
   buckets = shard_buckets(groups, options.bucket_mb);
   for (ShardBucket& bucket : buckets) {
     bucket.layout = FlatLayout(bucket.parameters, group.size());
-    bucket.flat = flatten_parameters(bucket.layout, bucket.parameters);
+    bucket.flat = empty_shared(
+        group, bucket.layout.length(), bucket.parameters[0].options().requires_grad(false));
+    flatten_parameters(bucket.layout, bucket.flat, bucket.parameters);
     bucket.pieces = bucket.layout.pieces(group.rank());
     const at::Tensor mine =
         bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
@@ -211,6 +216,7 @@ void ShardsState::make_buckets(const Groups& groups) {
     bucket.gradients = std::make_unique<ScatteredGradients>(bucket.parameters,
                                                             bucket.layout,
                                                             group,
+                                                            buffers,
                                                             options.replicate_group,
                                                             bucket.flat.scalar_type());
   }

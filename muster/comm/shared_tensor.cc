@@ -1,0 +1,22 @@
+// c10d asks a backend for such memory by a device's index; the CPU's is -1.
+#include "muster/comm/shared_tensor.h"
+
+#include <ATen/ops/empty.h>
+
+namespace muster {
+
+bool has_shared_memory(const ProcessGroup& group, const at::TensorOptions& options) {
+  const bool is_plain =
+      options.device().is_cpu() && !c10::isComplexType(c10::typeMetaToScalarType(options.dtype()));
+  return is_plain && group.c10d()->getBackend(c10::kCPU)->supportsTensorAlloc(-1);
+}
+
+at::Tensor empty_shared(const ProcessGroup& group,
+                        int64_t length,
+                        const at::TensorOptions& options) {
+  if (!has_shared_memory(group, options))
+    return at::empty({length}, options);
+  return group.c10d()->getBackend(c10::kCPU)->allocateTensor(length, options);
+}
+
+}  // namespace muster
