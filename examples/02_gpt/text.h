@@ -5,7 +5,7 @@
 #include <muster/base/error.h>
 #include <muster/base/hex.h>
 #include <muster/base/strings.h>
-#include <muster/checkpoint/training/saved_state.h>
+#include <muster/checkpoint/saved_state.h>
 #include <muster/data/gzip.h>
 #include <torch/torch.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <muster/base/error.h>
-#include <muster/checkpoint/training/saved_state.h>
+#include <muster/checkpoint/saved_state.h>
 #include <torch/torch.h>
 
 #include <vector>

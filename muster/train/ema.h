@@ -27,8 +27,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
-#include "muster/checkpoint/training/saved_state.h"
 
 namespace muster {
 

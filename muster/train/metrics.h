@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/training/resumed_training.h"
-#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/metrics_writer.h"
 #include "muster/train/step_times.h"

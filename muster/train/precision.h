@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/autocast.h"
 

@@ -15,7 +15,7 @@
 #include <functional>
 #include <vector>
 
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/share_search.h"
 

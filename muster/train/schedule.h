@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 
 namespace muster {
 

@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 
 namespace muster {
 

@@ -23,8 +23,7 @@ class LocalSteps : public Way {
   }
 
   void begin(const muster::TrainStepOptions& options, int64_t steps_done) override {
-    local_.load_state(
-        muster::NamedState{.numbers = {{"steps", static_cast<double>(steps_done)}}, .tensors = {}});
+    local_.load_state({.numbers = {{"steps", muster::as_number(steps_done)}}});
     muster::TrainStepOptions step = options;
     step.clip_norm = clip_;
     step.unreduced = true;                  // local_ averages

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
-#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "muster/checkpoint/files/manifest.h"
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/data/loader_options.h"
 
 namespace muster {

@@ -2,7 +2,7 @@
 // have.
 #pragma once
 
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {

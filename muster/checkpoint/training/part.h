@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/checkpoint/training/data_positions.h"
 #include "muster/checkpoint/training/learning_rates.h"
 #include "muster/checkpoint/training/rank_states.h"
 #include "muster/checkpoint/training/resumed_training.h"
-#include "muster/checkpoint/training/saved_state.h"
 #include "muster/checkpoint/training/stream_positions.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/loader_options.h"

@@ -7,7 +7,7 @@
 
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/optimizer_state.h"
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 
 namespace muster {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "muster/checkpoint/files/manifest.h"
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/stream_position.h"
 

@@ -55,6 +55,22 @@ MeanMoves mean_moves(ProcessGroup& group,
   return {.moves = std::move(moves), .trained = std::move(shares)};
 }
 
+// A state may be one of another model.
+at::Tensor own_copy(const SavedState& state, const std::string& name, const at::Tensor& like) {
+  const at::Tensor& saved = state.tensor("DiLoCo", name);
+  if (saved.sizes() != like.sizes()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("DiLoCo: expected a saved state with the tensor '",
+                    name,
+                    "' of shape [",
+                    join(like.sizes(), ", "),
+                    "], got shape [",
+                    join(saved.sizes(), ", "),
+                    "]; load the state of the same model"));
+  }
+  return saved.to(like.options()).clone();
+}
+
 }  // namespace
 
 // All ranks of the group construct it together, since it compares options and values. The first
@@ -146,10 +162,9 @@ void DiLoCo::step_outside() {
 
 // The tensors share memory with this object, so the caller saves or copies them before the next
 // step.
-NamedState DiLoCo::state() const {
-  NamedState saved{.numbers = {{"steps", static_cast<double>(steps_)},
-                               {"has_momentum", momentum_.empty() ? 0.0 : 1.0}},
-                   .tensors = {}};
+SavedState DiLoCo::state() const {
+  SavedState saved{
+      .numbers = {{"steps", as_number(steps_)}, {"has_momentum", momentum_.empty() ? 0.0 : 1.0}}};
   for (size_t i = 0; i < common_.size(); ++i)
     saved.tensors[cat("common.", i)] = common_[i];
   for (size_t i = 0; i < momentum_.size(); ++i)
@@ -158,17 +173,15 @@ NamedState DiLoCo::state() const {
 }
 
 // Everything is read before anything is replaced, so a state that does not fit changes nothing.
-void DiLoCo::load(const NamedState& state) {
-  const auto steps = static_cast<int64_t>(state.number("DiLoCo", "steps"));
+void DiLoCo::load_state(const SavedState& state) {
+  const int64_t steps = state.whole_number("DiLoCo", "steps");
   const bool has_momentum = state.number("DiLoCo", "has_momentum") != 0;
   std::vector<at::Tensor> common;
   std::vector<at::Tensor> momentum;
   for (size_t i = 0; i < common_.size(); ++i) {
-    common.push_back(
-        state.tensor("DiLoCo", cat("common.", i), common_[i]).to(common_[i].options()).clone());
+    common.push_back(own_copy(state, cat("common.", i), common_[i]));
     if (has_momentum)
-      momentum.push_back(
-          state.tensor("DiLoCo", cat("momentum.", i), common_[i]).to(common_[i].options()).clone());
+      momentum.push_back(own_copy(state, cat("momentum.", i), common_[i]));
   }
   common_ = std::move(common);
   momentum_ = std::move(momentum);

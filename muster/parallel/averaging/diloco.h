@@ -16,9 +16,9 @@
 #include <memory>
 #include <vector>
 
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
-#include "muster/parallel/averaging/named_state.h"
 #include "muster/parallel/parameter_memory.h"
 
 namespace muster {
@@ -56,12 +56,9 @@ class DiLoCo {
   // The common model, the momentum and the number of steps, the same on every rank. The ranks' own
   // models differ until the next outer step: save own_pieces (checkpoint/tensor_pieces.h), or save
   // when step() returns true.
-  NamedState state() const;
+  SavedState state() const;
   // Throws: invalid_argument for a state of another model; then nothing is changed.
-  template <class State>
-  void load_state(const State& state) {
-    load(NamedState::from(state));
-  }
+  void load_state(const SavedState& state);
   // Checkpoints calls it on all ranks when the model is restored. Where the training had no DiLoCo,
   // or this one begins anew, the restored model is the common one. Collective and throws: as
   // take_present().
@@ -72,7 +69,6 @@ class DiLoCo {
   }
 
  private:
-  void load(const NamedState& state);
   void warn_of_other_memory();
   void step_outside();
   const std::vector<at::Tensor>& present_parameters() const;

@@ -18,9 +18,9 @@
 #include <optional>
 #include <vector>
 
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
-#include "muster/parallel/averaging/named_state.h"
 
 namespace muster {
 
@@ -44,12 +44,9 @@ class GossipAverage {
   int64_t steps() const { return steps_; }
 
   // The number of steps, which decides who meets whom.
-  NamedState state() const {
-    return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}};
-  }
-  template <class State>
-  void load_state(const State& state) {
-    steps_ = static_cast<int64_t>(NamedState::from(state).number("GossipAverage", "steps"));
+  SavedState state() const { return {.numbers = {{"steps", as_number(steps_)}}}; }
+  void load_state(const SavedState& state) {
+    steps_ = state.whole_number("GossipAverage", "steps");
   }
 
  private:

@@ -24,9 +24,9 @@
 #include <optional>
 #include <vector>
 
+#include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
-#include "muster/parallel/averaging/named_state.h"
 
 namespace muster {
 
@@ -57,13 +57,8 @@ class LocalSGD {
 
   // The number of steps. Parameters differ between ranks until the next average: save own_pieces,
   // or save when step() returns true.
-  NamedState state() const {
-    return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}};
-  }
-  template <class State>
-  void load_state(const State& state) {
-    steps_ = static_cast<int64_t>(NamedState::from(state).number("LocalSGD", "steps"));
-  }
+  SavedState state() const { return {.numbers = {{"steps", as_number(steps_)}}}; }
+  void load_state(const SavedState& state) { steps_ = state.whole_number("LocalSGD", "steps"); }
 
  private:
   void average_in(ProcessGroup& group);

@@ -1,5 +1,5 @@
 // A state may come from a file, so whatever a part asks for may be missing.
-#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/saved_state.h"
 
 #include <cmath>
 
