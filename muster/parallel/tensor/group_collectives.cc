@@ -18,8 +18,6 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kPartKey = "part_of_ranks";  // in files of torch::save
-
 // Autograd saves values of its own kinds; this holds a function as one.
 struct KeptMap : torch::CustomClassHolder {
   explicit KeptMap(TensorMap kept) : map(std::move(kept)) {}
@@ -106,58 +104,6 @@ OwnRows own_rows(int64_t total, const ProcessGroup& group) {
   const int64_t more = total % group.size();
   const int64_t rank = group.rank();
   return {.begin = rank * least + std::min(rank, more), .length = least + (rank < more ? 1 : 0)};
-}
-
-// It looks at the shape alone, so it costs a step nothing.
-void require_part(const LayerPart& part, const at::Tensor& mine, const ProcessGroup& group) {
-  if (part.dim < mine.dim() && mine.size(part.dim) == part.length)
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(part.layer,
-                  ": expected this rank's part of '",
-                  part.name,
-                  "', ",
-                  part.length,
-                  " along dimension ",
-                  part.dim,
-                  ", got [",
-                  join(mine.sizes(), ", "),
-                  "] (rank ",
-                  group.job_rank(),
-                  "); load an undivided model's file before the layers are divided"));
-}
-
-// A buffer's entry, which Module::load of a plain layer leaves alone.
-void save_part(torch::serialize::OutputArchive& archive, const ProcessGroup& group) {
-  const at::Tensor which = at::empty({2}, at::kLong);
-  which[0] = group.rank();
-  which[1] = group.size();
-  archive.write(kPartKey, which, /*is_buffer=*/true);
-}
-
-// Parts of one shape would pass for each other.
-void require_saved_part(const char* layer,
-                        torch::serialize::InputArchive& archive,
-                        const ProcessGroup& group) {
-  at::Tensor which;
-  if (!archive.try_read(kPartKey, which, /*is_buffer=*/true))
-    return;
-  const auto rank = which[0].item<int64_t>(), ranks = which[1].item<int64_t>();
-  if (rank == group.rank() && ranks == group.size())
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(layer,
-                  ": expected a file of part ",
-                  group.rank(),
-                  " of ",
-                  group.size(),
-                  ", got one of part ",
-                  rank,
-                  " of ",
-                  ranks,
-                  " (rank ",
-                  group.job_rank(),
-                  "); load on each rank what it has saved, or use Checkpoints, which divide anew"));
 }
 
 // Padded to the longest, and cut after.

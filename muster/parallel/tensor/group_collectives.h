@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/serialize/archive.h>
 
 #include <cstdint>
 #include <functional>
@@ -36,24 +35,6 @@ struct OwnRows {
   int64_t length = 0;
 };
 OwnRows own_rows(int64_t total, const ProcessGroup& group);
-// A layer's parameter, which has `length` along `dim` as long as it is this rank's part.
-// torch::load gives it the shape that the file has. Throws: invalid_argument, naming `layer` and
-// `name`, for another length.
-struct LayerPart {
-  const char* layer;
-  const char* name;
-  int64_t dim;
-  int64_t length;
-};
-void require_part(const LayerPart& part, const at::Tensor& mine, const ProcessGroup& group);
-// Writes beside a layer's parameters which rank's part they are. torch::load of a file without
-// that, as of earlier versions, is none the wiser.
-void save_part(torch::serialize::OutputArchive& archive, const ProcessGroup& group);
-// Throws: invalid_argument, naming `layer`, for a file of another rank's part, or of another number
-// of ranks.
-void require_saved_part(const char* layer,
-                        torch::serialize::InputArchive& archive,
-                        const ProcessGroup& group);
 // The ranges of all ranks, joined.
 at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group);
 

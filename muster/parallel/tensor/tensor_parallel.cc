@@ -5,11 +5,13 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <torch/serialize/archive.h>
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
@@ -19,6 +21,8 @@
 namespace muster {
 
 namespace {
+
+constexpr const char* kPartKey = "part_of_ranks";  // in files of torch::save
 
 // Returns this rank's part of each of `stacks`, with storage of its own. Stacks are layers that
 // were joined into one, such as queries, keys and values.
@@ -96,11 +100,71 @@ std::vector<Term> layer_terms(const torch::nn::Linear& layer,
 
 }  // namespace
 
+// Other ranks' files have the same names and shapes, so the file says whose part it has. The entry
+// is a buffer's, which Module::load of a plain layer leaves alone.
+void DividedLayer::save(torch::serialize::OutputArchive& archive) const {
+  Module::save(archive);
+  const at::Tensor which = at::empty({2}, at::kLong);
+  which[0] = group_.rank();
+  which[1] = group_.size();
+  archive.write(kPartKey, which, /*is_buffer=*/true);
+}
+
+// Parts of one shape would pass for each other. A file that does not say whose part it has, as of
+// earlier versions, is loaded. The parameters stay as they are where it throws.
+void DividedLayer::load(torch::serialize::InputArchive& archive) {
+  at::Tensor which;
+  if (archive.try_read(kPartKey, which, /*is_buffer=*/true)) {
+    const auto rank = which[0].item<int64_t>(), ranks = which[1].item<int64_t>();
+    if (rank != group_.rank() || ranks != group_.size()) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat(call_,
+              ": expected a file of part ",
+              group_.rank(),
+              " of ",
+              group_.size(),
+              ", got one of part ",
+              rank,
+              " of ",
+              ranks,
+              " (rank ",
+              group_.job_rank(),
+              "); load on each rank what it has saved, or use Checkpoints, which divide anew"));
+    }
+  }
+  Module::load(archive);
+}
+
+// It looks at the shape alone, so it costs a step nothing.
+void DividedLayer::require_part(const char* name,
+                                const at::Tensor& mine,
+                                int64_t dim,
+                                int64_t length) const {
+  if (dim < mine.dim() && mine.size(dim) == length)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(call_,
+                  ": expected this rank's part of '",
+                  name,
+                  "', ",
+                  length,
+                  " along dimension ",
+                  dim,
+                  ", got [",
+                  join(mine.sizes(), ", "),
+                  "] (rank ",
+                  group_.job_rank(),
+                  "); load an undivided model's file before the layers are divided"));
+}
+
 // All ranks construct it together, from the same whole layer.
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whole,
                                                    ProcessGroup group,
                                                    ColumnOptions options)
-    : group_(std::move(group)), options_(options), outputs_(whole->weight.size(0)) {
+    : DividedLayer("column_parallel", std::move(group)),
+      options_(options),
+      outputs_(whole->weight.size(0)) {
   const int64_t stacks = options_.stacks;
   std::vector<Term> terms = layer_terms(whole, options_.sequence_dim);
   terms.push_back({.name = "stacks", .value = cat(stacks, options_.uneven ? ", uneven" : "")});
@@ -120,25 +184,9 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
 // A whole layer's outputs would pass for this rank's.
 void ColumnParallelLinearImpl::require_own_parts() const {
   const int64_t length = options_.stacks * own_rows(outputs_ / options_.stacks, group_).length;
-  const auto require = [&](const char* name, const at::Tensor& mine) {
-    require_part(
-        {.layer = "column_parallel", .name = name, .dim = 0, .length = length}, mine, group_);
-  };
-  require("weight", weight);
+  require_part("weight", weight, 0, length);
   if (bias.defined())
-    require("bias", bias);
-}
-
-// Other ranks' files have the same names and shapes.
-void ColumnParallelLinearImpl::save(torch::serialize::OutputArchive& archive) const {
-  Module::save(archive);
-  save_part(archive, group_);
-}
-
-// The parameters stay as they are where it throws.
-void ColumnParallelLinearImpl::load(torch::serialize::InputArchive& archive) {
-  require_saved_part("column_parallel", archive, group_);
-  Module::load(archive);
+    require_part("bias", bias, 0, length);
 }
 
 // All ranks call it together where the tokens are sharded, since it gathers them.
@@ -190,7 +238,9 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
 RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
                                              ProcessGroup group,
                                              RowOptions options)
-    : group_(std::move(group)), options_(options), inputs_(whole->weight.size(1)) {
+    : DividedLayer("row_parallel", std::move(group)),
+      options_(options),
+      inputs_(whole->weight.size(1)) {
   const std::string tied = wrong_tie("row_parallel", *whole, whole->weight, group_);
   const std::string uneven = wrong_division("row_parallel", "inputs", inputs_, group_);
   require_agreement(group_,
@@ -210,21 +260,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
 
 // Whole weights on each rank would be summed as parts.
 void RowParallelLinearImpl::require_own_part() const {
-  require_part(
-      {.layer = "row_parallel", .name = "weight", .dim = 1, .length = inputs_ / group_.size()},
-      weight,
-      group_);
-}
-
-// The bias is whole, and in every rank's file.
-void RowParallelLinearImpl::save(torch::serialize::OutputArchive& archive) const {
-  Module::save(archive);
-  save_part(archive, group_);
-}
-
-void RowParallelLinearImpl::load(torch::serialize::InputArchive& archive) {
-  require_saved_part("row_parallel", archive, group_);
-  Module::load(archive);
+  require_part("weight", weight, 1, inputs_ / group_.size());
 }
 
 // The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of

@@ -21,6 +21,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/checkpoint/tensor_pieces.h"
@@ -32,16 +33,29 @@ namespace muster {
 
 using WholeParameters = std::map<std::string, at::Tensor>;  // by the undivided layer's names
 
-// What a layer with divided parameters reports, for norms and checkpoints.
-class DividedLayer {
+// A layer with divided parameters, and what it reports for norms and checkpoints.
+class DividedLayer : public torch::nn::Module {
  public:
-  virtual ~DividedLayer() = default;
   // The parameters of which each rank has its own part.
   virtual std::vector<at::Tensor> divided() const = 0;
   // The undivided layer's parameters, on every rank. Collective: yes.
   virtual WholeParameters gather_parameters() const = 0;
   // The elements of the undivided layer's parameters that this rank has, by its names.
   virtual TensorPieces pieces() const = 0;
+  // torch::save and torch::load, which refuses another rank's part.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ protected:
+  // `call`: the function that makes such a layer.
+  DividedLayer(const char* call, ProcessGroup group) : call_(call), group_(std::move(group)) {}
+
+  // torch::load gives a parameter the shape that the file has. Throws: invalid_argument for another
+  // length along `dim` than that of this rank's part.
+  void require_part(const char* name, const at::Tensor& mine, int64_t dim, int64_t length) const;
+
+  const char* call_;
+  mutable ProcessGroup group_;
 };
 
 struct ColumnOptions {
@@ -58,7 +72,7 @@ struct RowOptions {
 };
 
 // A linear layer whose outputs are divided. Weight [own outputs, inputs], bias [own outputs].
-class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
+class ColumnParallelLinearImpl : public DividedLayer {
  public:
   // Collective: yes. Throws: as column_parallel.
   ColumnParallelLinearImpl(const torch::nn::Linear& whole,
@@ -75,16 +89,12 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   std::vector<at::Tensor> divided() const override { return parameters(); }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
-  // torch::save and torch::load, which refuses another rank's part.
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
 
   at::Tensor weight, bias;
 
  private:
   void require_own_parts() const;
 
-  mutable ProcessGroup group_;
   ColumnOptions options_;
   int64_t outputs_;
   SameInput same_input_;
@@ -92,7 +102,7 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 TORCH_MODULE(ColumnParallelLinear);
 
 // A linear layer whose inputs are divided. Weight [outputs, own inputs], whole bias [outputs].
-class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
+class RowParallelLinearImpl : public DividedLayer {
  public:
   // Collective: yes. Throws: as row_parallel.
   RowParallelLinearImpl(const torch::nn::Linear& whole,
@@ -106,16 +116,12 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   std::vector<at::Tensor> divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
-  // torch::save and torch::load, which refuses another rank's part.
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
 
   at::Tensor weight, bias;
 
  private:
   void require_own_part() const;
 
-  mutable ProcessGroup group_;
   RowOptions options_;
   int64_t inputs_;
 };

@@ -169,7 +169,9 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
 ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
                                              ProcessGroup group,
                                              EmbeddingOptions options)
-    : group_(std::move(group)), options_(options), vocabulary_(whole->weight.size(0)) {
+    : DividedLayer("parallel_embedding", std::move(group)),
+      options_(options),
+      vocabulary_(whole->weight.size(0)) {
   std::vector<Term> terms = terms_of("parameter", {whole->weight});
   terms.push_back({.name = "sequence_dim",
                    .value = options_.sequence_dim ? cat(*options_.sequence_dim) : "none"});
@@ -191,23 +193,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
 
 // In a whole weight this rank's indices would be those of other tokens.
 void ParallelEmbeddingImpl::require_own_part() const {
-  require_part({.layer = "parallel_embedding",
-                .name = "weight",
-                .dim = 0,
-                .length = own_rows(vocabulary_, group_).length},
-               weight,
-               group_);
-}
-
-// With the rows of another rank, this one would look up other tokens.
-void ParallelEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
-  Module::save(archive);
-  save_part(archive, group_);
-}
-
-void ParallelEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
-  require_saved_part("parallel_embedding", archive, group_);
-  Module::load(archive);
+  require_part("weight", weight, 0, own_rows(vocabulary_, group_).length);
 }
 
 // All ranks call it together, with the same tokens.

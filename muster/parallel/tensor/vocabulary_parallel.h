@@ -28,7 +28,7 @@ struct EmbeddingOptions {
 
 // Weight [own tokens, width]. A padding index is kept. Unlike torch::nn::Embedding it has no
 // max_norm and no sparse gradients.
-class ParallelEmbeddingImpl : public torch::nn::Module, public DividedLayer {
+class ParallelEmbeddingImpl : public DividedLayer {
  public:
   // Collective: yes. Throws: as parallel_embedding.
   ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
@@ -45,16 +45,12 @@ class ParallelEmbeddingImpl : public torch::nn::Module, public DividedLayer {
   std::vector<at::Tensor> divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
-  // torch::save and torch::load, which refuses another rank's part.
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
 
   at::Tensor weight;
 
  private:
   void require_own_part() const;
 
-  mutable ProcessGroup group_;
   EmbeddingOptions options_;
   int64_t vocabulary_;
   SameInput same_input_;
