@@ -31,20 +31,12 @@ std::string worker_text(const WorkerPlace& place) {
   return place.worker < 0 ? "" : cat(" (worker ", place.worker, ")");
 }
 
-// Returns the value, or refuses it by the name of the option.
-int64_t checked(const char* what, int64_t value, int64_t least) {
-  if (value >= least)
-    return value;
-  throw Error(ErrorCode::invalid_argument,
-              cat("data loader: expected ",
-                  what,
-                  " of at least ",
-                  least,
-                  ", got ",
-                  value,
-                  "; pass ",
-                  least,
-                  " or more"));
+void check_not_negative(const char* what, int64_t value) {
+  if (value < 0) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("data loader: expected ", what, " of at least 0, got ", value, "; pass 0 or more"));
+  }
 }
 
 }  // namespace
@@ -98,8 +90,8 @@ LoaderCore::LoaderCore(int64_t dataset_size,
                     options.accumulate,
                     "; pass 1 or more"));
   }
-  checked("workers", workers, 0);
-  checked("batches ahead", options.ahead, 0);
+  check_not_negative("workers", workers);
+  check_not_negative("batches ahead", options.ahead);
   if (options.timeout && (workers == 0 || options.timeout->count() <= 0)) {
     throw Error(
         ErrorCode::invalid_argument,

@@ -16,7 +16,6 @@
 #include <c10/core/GradMode.h>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <iterator>
@@ -91,20 +90,15 @@ class DataLoader {
   };
 
  public:
-  class Iterator {
+  class Iterator : public BatchIterator<Batch> {
    public:
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-
-    const Batch& operator*() const { return *batch_; }
-    const Batch* operator->() const { return &*batch_; }
     Iterator& operator++();
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return !batch_; }
     int64_t epoch() const { return epoch_->epoch; }  // of the batch
 
    private:
     friend class DataLoader;
+    using BatchIterator<Batch>::batch_;
     struct Coming {  // a batch that is on its way to the device
       Batch batch;
       DeviceCopy::Started copy;
@@ -146,7 +140,6 @@ class DataLoader {
     int64_t number_ = 0;       // of the next batch
     int64_t staged_ = 0;       // of the next to be staged
     std::deque<Coming> coming_;
-    std::optional<Batch> batch_;
     bool stands_in_ = false;  // it does
     std::unique_ptr<Prefetch> prefetch_;
   };

@@ -5,9 +5,11 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,18 +60,35 @@ class BadSamples {
 };
 
 // What a running epoch and its workers need from the loader; they may outlive it.
-struct LoaderShared {
-  explicit LoaderShared(const DataLoaderOptions& asked)
+template <class Options>
+struct SharedWithWorkers {
+  explicit SharedWithWorkers(const Options& asked)
       : options(asked),
         copy(asked.device, asked.pin_memory),
         memory(num_workers(asked.workers, asked.device), asked.ahead, copy.pins()) {
     options.workers = num_workers(asked.workers, asked.device);
   }
 
-  DataLoaderOptions options;  // with a number of workers
+  Options options;  // with a number of workers
   DeviceCopy copy;
   BadSamples bad;
   LoaderMemory memory;
+};
+using LoaderShared = SharedWithWorkers<DataLoaderOptions>;
+
+// What the iterators of all loaders have: the batch that was handed out last, or none at the end.
+template <class Batch>
+class BatchIterator {
+ public:
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+
+  const Batch& operator*() const { return *batch_; }
+  const Batch* operator->() const { return &*batch_; }
+  bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+ protected:
+  std::optional<Batch> batch_;
 };
 
 // A loop over one epoch, as all ranks number it.

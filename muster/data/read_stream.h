@@ -22,19 +22,7 @@ namespace muster {
 
 namespace streaming {
 
-struct Shared {
-  explicit Shared(const StreamLoaderOptions& asked)
-      : options(asked),
-        copy(asked.device, asked.pin_memory),
-        memory(num_workers(asked.workers, asked.device), asked.ahead, copy.pins()) {
-    options.workers = num_workers(asked.workers, asked.device);
-  }
-
-  StreamLoaderOptions options;  // with a number of workers
-  DeviceCopy copy;
-  BadSamples bad;
-  LoaderMemory memory;
-};
+using Shared = SharedWithWorkers<StreamLoaderOptions>;
 
 // What a worker keeps between its batches.
 template <class E>

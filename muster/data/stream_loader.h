@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <chrono>
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <iterator>
@@ -122,16 +121,10 @@ class StreamLoader {
   };
 
  public:
-  class Iterator {
+  class Iterator : public BatchIterator<Batch> {
    public:
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-
-    const Batch& operator*() const { return *batch_; }
-    const Batch* operator->() const { return &*batch_; }
     Iterator& operator++();
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return !batch_; }
     int64_t epoch() const { return now_.epoch; }  // of the batch
     // Whether the epoch has no further batch; then the loader is at the beginning of the next, and
     // this is at its end. For ZipLoaders. Blocking: until the next batch is read.
@@ -139,6 +132,7 @@ class StreamLoader {
 
    private:
     friend class StreamLoader;
+    using BatchIterator<Batch>::batch_;
     struct Coming {
       Batch batch;
       DeviceCopy::Started copy;
@@ -166,7 +160,6 @@ class StreamLoader {
     int64_t ended_ = 0;     // turns in a row without data
     int64_t in_step_ = 0;   // batches of the step handed out
     std::deque<Coming> coming_;
-    std::optional<Batch> batch_;
     std::unique_ptr<Prefetch> prefetch_;
   };
 
