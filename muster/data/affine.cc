@@ -160,11 +160,10 @@ at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineO
     kinds.push_back(quarters.value_or(kOther));
     matrices.push_back(inverse_of({.angle = -turn, .center = center_of(images, options.center)}));
   }
-  return by_kind(
-      images, kinds, [&](int64_t kind, const at::Tensor& part, const std::vector<int64_t>& which) {
-        return kind == kOther ? affine(part, chosen(matrices, which), options)
-                              : at::rot90(part, kind, {2, 3});
-      });
+  return by_kind(images, kinds, [&](int64_t kind, const at::Tensor& part, const auto& which) {
+    return kind == kOther ? affine(part, chosen(matrices, which), options)
+                          : at::rot90(part, kind, {2, 3});
+  });
 }
 
 }  // namespace kernel
@@ -188,12 +187,6 @@ void check_shear(const char* what, std::pair<double, double> degrees) {
   check_range(what, "shear", degrees, -kMostShear, kMostShear);
 }
 
-void check_rotation(const at::Tensor& images, const RandomRotationOptions& options) {
-  check_images("random_rotation", images);
-  check_range("random_rotation", "number of degrees", options.degrees);
-  check_fill("random_rotation", images, options.fill);
-}
-
 void check_affine(const at::Tensor& images, const RandomAffineOptions& options) {
   const char* const what = "random_affine";
   check_images(what, images);
@@ -209,7 +202,7 @@ void check_affine(const at::Tensor& images, const RandomAffineOptions& options) 
 at::Tensor rotate_all(const at::Tensor& images,
                       const Numbers& angles,
                       const AffineOptions& options) {
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
     return kernel::rotate(part, chosen(angles, which), options);
   });
 }
@@ -217,7 +210,7 @@ at::Tensor rotate_all(const at::Tensor& images,
 at::Tensor affine_all(const at::Tensor& images,
                       const std::vector<kernel::Matrix>& matrices,
                       const AffineOptions& options) {
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
     return kernel::affine(part, chosen(matrices, which), options);
   });
 }
@@ -278,39 +271,25 @@ at::Tensor rotate(const at::Tensor& images, double angle, const AffineOptions& o
 }
 
 at::Tensor random_rotation(const at::Tensor& images,
-                           Generator& rng,
+                           RandomSource rng,
                            const RandomRotationOptions& options) {
-  check_rotation(images, options);
-  const double angle = rng.uniform(options.degrees.first, options.degrees.second);
-  return rotate_all(images, Numbers(images_of(images), angle), affine_options(options));
-}
-
-at::Tensor random_rotation(const at::Tensor& images,
-                           Generators& rngs,
-                           const RandomRotationOptions& options) {
-  check_rotation(images, options);
-  check_generators("random_rotation", images, rngs);
-  Numbers angles = mapped_indices(rngs.size(), [&](int64_t i) {
-    return rngs[i].uniform(options.degrees.first, options.degrees.second);
+  const char* const what = "random_rotation";
+  check_images(what, images);
+  check_range(what, "number of degrees", options.degrees);
+  check_fill(what, images, options.fill);
+  const auto angles = drawn_for_each(what, images, rng, [&](Generator& of_image) {
+    return of_image.uniform(options.degrees.first, options.degrees.second);
   });
   return rotate_all(images, angles, affine_options(options));
 }
 
 at::Tensor random_affine(const at::Tensor& images,
-                         Generator& rng,
+                         RandomSource rng,
                          const RandomAffineOptions& options) {
   check_affine(images, options);
-  const auto matrix = drawn_matrix(images, rng, options);
-  return affine_all(images, std::vector(images_of(images), matrix), affine_options(options));
-}
-
-at::Tensor random_affine(const at::Tensor& images,
-                         Generators& rngs,
-                         const RandomAffineOptions& options) {
-  check_affine(images, options);
-  check_generators("random_affine", images, rngs);
-  std::vector<kernel::Matrix> matrices = mapped_indices(
-      rngs.size(), [&](int64_t i) { return drawn_matrix(images, rngs[i], options); });
+  const auto matrices = drawn_for_each("random_affine", images, rng, [&](Generator& of_image) {
+    return drawn_matrix(images, of_image, options);
+  });
   return affine_all(images, matrices, affine_options(options));
 }
 

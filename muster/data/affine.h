@@ -48,10 +48,7 @@ struct RandomRotationOptions {
 // With one generator a batch's images all turn alike; with one for each image, each as it would
 // alone. Source: torchvision.transforms.v2.RandomRotation.
 at::Tensor random_rotation(const at::Tensor& images,
-                           Generator& rng,
-                           const RandomRotationOptions& options);
-at::Tensor random_rotation(const at::Tensor& images,
-                           Generators& rngs,
+                           RandomSource rng,
                            const RandomRotationOptions& options);
 
 struct RandomAffineOptions {
@@ -66,10 +63,7 @@ struct RandomAffineOptions {
 };
 // Source: torchvision.transforms.v2.RandomAffine.
 at::Tensor random_affine(const at::Tensor& images,
-                         Generator& rng,
-                         const RandomAffineOptions& options);
-at::Tensor random_affine(const at::Tensor& images,
-                         Generators& rngs,
+                         RandomSource rng,
                          const RandomAffineOptions& options);
 
 }  // namespace muster::transform

@@ -80,24 +80,9 @@ struct Augmentation {
                       const AffineOptions& options) = nullptr;
 };
 
-double shear_size(const Space& space, int64_t bins, int64_t which) {
-  return evenly_spaced(0, space.shear, bins, which);
-}
-
-double factor_size(const Space& space, int64_t bins, int64_t which) {
-  return evenly_spaced(0, space.factor, bins, which);
-}
-
-double x_size(const Space& space, int64_t bins, int64_t which) {
-  return evenly_spaced(0, space.translate_x, bins, which);
-}
-
-double y_size(const Space& space, int64_t bins, int64_t which) {
-  return evenly_spaced(0, space.translate_y, bins, which);
-}
-
-double turn_size(const Space& space, int64_t bins, int64_t which) {
-  return evenly_spaced(0, space.degrees, bins, which);
+template <double Space::* reach>
+double size_within(const Space& space, int64_t bins, int64_t which) {
+  return evenly_spaced(0, space.*reach, bins, which);
 }
 
 double bits_left(const Space& space, int64_t bins, int64_t which) {
@@ -166,15 +151,15 @@ at::Tensor solarized(const at::Tensor& images,
 // By the numbers of change::Kind.
 const std::array<Augmentation, 15> kAugmentations{{
     {nullptr, false, without_magnitude<unchanged>},
-    {shear_size, true, shear_x},
-    {shear_size, true, shear_y},
-    {x_size, true, move_x},
-    {y_size, true, move_y},
-    {turn_size, true, kernel::rotate},
-    {factor_size, true, by_factors<kernel::brightness>},
-    {factor_size, true, by_factors<kernel::saturation>},
-    {factor_size, true, by_factors<kernel::contrast>},
-    {factor_size, true, by_factors<kernel::sharpness>},
+    {size_within<&Space::shear>, true, shear_x},
+    {size_within<&Space::shear>, true, shear_y},
+    {size_within<&Space::translate_x>, true, move_x},
+    {size_within<&Space::translate_y>, true, move_y},
+    {size_within<&Space::degrees>, true, kernel::rotate},
+    {size_within<&Space::factor>, true, by_factors<kernel::brightness>},
+    {size_within<&Space::factor>, true, by_factors<kernel::saturation>},
+    {size_within<&Space::factor>, true, by_factors<kernel::contrast>},
+    {size_within<&Space::factor>, true, by_factors<kernel::sharpness>},
     {bits_left, false, posterized},
     {threshold_size, false, solarized},
     {nullptr, false, without_magnitude<kernel::autocontrast>},
@@ -219,17 +204,18 @@ std::array<Drawn, 2> drawn_pair(const SubPolicies& policy, const Space& space, G
 // A change for each image, of the first turn, of the second, and so on.
 using Turns = std::vector<std::vector<Drawn>>;
 
-at::Tensor augment_all(const at::Tensor& images, const Turns& turns, const AffineOptions& options) {
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& of_part) {
+template <class Options>
+at::Tensor augment_all(const at::Tensor& images, const Turns& turns, const Options& options) {
+  const AffineOptions of_moves{.interpolation = options.interpolation, .fill = options.fill};
+  return in_parts(images, [&](const at::Tensor& part, const auto& of_part) {
     at::Tensor now = part;
     for (const auto& of_all : turns) {
       const auto drawn = chosen(of_all, of_part);
-      Kinds kinds = mapped(drawn, [&](const Drawn& of_image) { return of_image.change; });
-      now = by_kind(
-          now, kinds, [&](int64_t kind, const at::Tensor& some, const std::vector<int64_t>& which) {
-            Numbers magnitudes = mapped(which, [&](const int64_t i) { return drawn[i].magnitude; });
-            return kAugmentations.at(kind).apply(some, magnitudes, options);
-          });
+      const Kinds kinds = mapped(drawn, &Drawn::change);
+      now = by_kind(now, kinds, [&](int64_t kind, const at::Tensor& some, const auto& which) {
+        const Numbers magnitudes = mapped(chosen(drawn, which), &Drawn::magnitude);
+        return kAugmentations.at(kind).apply(some, magnitudes, of_moves);
+      });
     }
     return now;
   });
@@ -253,98 +239,50 @@ void check_rand_augment(const at::Tensor& images, const RandAugmentOptions& opti
                      cat(options.magnitude));
 }
 
-void check_trivial_augment(const at::Tensor& images, const TrivialAugmentOptions& options) {
-  const char* const what = "trivial_augment_wide";
-  check_colors(what, images);
-  check_bins(what, options.num_magnitude_bins);
-  check_fill(what, images, options.fill);
-}
+}  // namespace
 
-void check_auto_augment(const at::Tensor& images, const AutoAugmentOptions& options) {
+at::Tensor auto_augment(const at::Tensor& images,
+                        RandomSource rng,
+                        const AutoAugmentOptions& options) {
   check_colors("auto_augment", images);
   check_fill("auto_augment", images, options.fill);
-}
-
-// A pair for each image, as two turns.
-at::Tensor augment_by_pairs(const at::Tensor& images,
-                            const std::vector<std::array<Drawn, 2>>& pairs,
-                            const AutoAugmentOptions& options) {
+  const SubPolicies& policy = sub_policies(options.policy);
+  const Space space = rand_augment_space(images);
+  const auto pairs = drawn_for_each("auto_augment", images, rng, [&](Generator& of_image) {
+    return drawn_pair(policy, space, of_image);
+  });
   Turns turns(2);
   for (const auto& [first, second] : pairs) {
     turns[0].push_back(first);
     turns[1].push_back(second);
   }
-  return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
-}
-
-}  // namespace
-
-at::Tensor auto_augment(const at::Tensor& images,
-                        Generator& rng,
-                        const AutoAugmentOptions& options) {
-  check_auto_augment(images, options);
-  const auto pair = drawn_pair(sub_policies(options.policy), rand_augment_space(images), rng);
-  return augment_by_pairs(images, std::vector(images_of(images), pair), options);
-}
-
-at::Tensor auto_augment(const at::Tensor& images,
-                        Generators& rngs,
-                        const AutoAugmentOptions& options) {
-  check_auto_augment(images, options);
-  check_generators("auto_augment", images, rngs);
-  const SubPolicies& policy = sub_policies(options.policy);
-  const Space space = rand_augment_space(images);
-  std::vector<std::array<Drawn, 2>> pairs =
-      mapped_indices(rngs.size(), [&](int64_t i) { return drawn_pair(policy, space, rngs[i]); });
-  return augment_by_pairs(images, pairs, options);
+  return augment_all(images, turns, options);
 }
 
 at::Tensor rand_augment(const at::Tensor& images,
-                        Generator& rng,
+                        RandomSource rng,
                         const RandAugmentOptions& options) {
   check_rand_augment(images, options);
-  const Space space = rand_augment_space(images);
-  Turns turns;
-  for (int turn = 0; turn < options.num_ops; ++turn)
-    turns.emplace_back(images_of(images),
-                       drawn_change(space, options.num_magnitude_bins, options.magnitude, rng));
-  return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
-}
-
-at::Tensor rand_augment(const at::Tensor& images,
-                        Generators& rngs,
-                        const RandAugmentOptions& options) {
-  check_rand_augment(images, options);
-  check_generators("rand_augment", images, rngs);
   const Space space = rand_augment_space(images);
   Turns turns(options.num_ops);
-  for (auto& drawn : turns)
-    drawn = mapped_indices(rngs.size(), [&](int64_t i) {
-      return drawn_change(space, options.num_magnitude_bins, options.magnitude, rngs[i]);
+  for (auto& turn : turns)
+    turn = drawn_for_each("rand_augment", images, rng, [&](Generator& of_image) {
+      return drawn_change(space, options.num_magnitude_bins, options.magnitude, of_image);
     });
-  return augment_all(images, turns, {.interpolation = options.interpolation, .fill = options.fill});
+  return augment_all(images, turns, options);
 }
 
 at::Tensor trivial_augment_wide(const at::Tensor& images,
-                                Generator& rng,
+                                RandomSource rng,
                                 const TrivialAugmentOptions& options) {
-  check_trivial_augment(images, options);
-  const Drawn drawn = drawn_change(kWide, options.num_magnitude_bins, -1, rng);
-  return augment_all(images,
-                     {std::vector<Drawn>(images_of(images), drawn)},
-                     {.interpolation = options.interpolation, .fill = options.fill});
-}
-
-at::Tensor trivial_augment_wide(const at::Tensor& images,
-                                Generators& rngs,
-                                const TrivialAugmentOptions& options) {
-  check_trivial_augment(images, options);
-  check_generators("trivial_augment_wide", images, rngs);
-  std::vector<Drawn> drawn = mapped_indices(rngs.size(), [&](int64_t i) {
-    return drawn_change(kWide, options.num_magnitude_bins, -1, rngs[i]);
+  const char* const what = "trivial_augment_wide";
+  check_colors(what, images);
+  check_bins(what, options.num_magnitude_bins);
+  check_fill(what, images, options.fill);
+  const auto drawn = drawn_for_each(what, images, rng, [&](Generator& of_image) {
+    return drawn_change(kWide, options.num_magnitude_bins, -1, of_image);
   });
-  return augment_all(
-      images, {drawn}, {.interpolation = options.interpolation, .fill = options.fill});
+  return augment_all(images, {drawn}, options);
 }
 
 }  // namespace muster::transform

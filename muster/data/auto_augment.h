@@ -28,10 +28,7 @@ struct AutoAugmentOptions {
 // One of a policy's 25 pairs of changes. Each change of it has a magnitude, and a probability with
 // which it is made. Source: torchvision.transforms.v2.AutoAugment.
 at::Tensor auto_augment(const at::Tensor& images,
-                        Generator& rng,
-                        const AutoAugmentOptions& options = {});
-at::Tensor auto_augment(const at::Tensor& images,
-                        Generators& rngs,
+                        RandomSource rng,
                         const AutoAugmentOptions& options = {});
 
 struct RandAugmentOptions {
@@ -43,10 +40,7 @@ struct RandAugmentOptions {
 };
 // Source: torchvision.transforms.v2.RandAugment.
 at::Tensor rand_augment(const at::Tensor& images,
-                        Generator& rng,
-                        const RandAugmentOptions& options = {});
-at::Tensor rand_augment(const at::Tensor& images,
-                        Generators& rngs,
+                        RandomSource rng,
                         const RandAugmentOptions& options = {});
 
 struct TrivialAugmentOptions {
@@ -56,10 +50,7 @@ struct TrivialAugmentOptions {
 };
 // One change, of a random magnitude. Source: torchvision.transforms.v2.TrivialAugmentWide.
 at::Tensor trivial_augment_wide(const at::Tensor& images,
-                                Generator& rng,
-                                const TrivialAugmentOptions& options = {});
-at::Tensor trivial_augment_wide(const at::Tensor& images,
-                                Generators& rngs,
+                                RandomSource rng,
                                 const TrivialAugmentOptions& options = {});
 
 }  // namespace muster::transform

@@ -119,18 +119,11 @@ void check_sigma(const char* what, double sigma, double least = std::numeric_lim
   check_within(what, "sigma", sigma, least, std::numeric_limits<float>::max());
 }
 
-void check_blur(const at::Tensor& images, const GaussianBlurOptions& options) {
-  const char* const what = "random_gaussian_blur";
-  check_kernel(what, images, options.kernel);
-  check_sigma(what, options.sigma.first);
-  check_sigma(what, options.sigma.second, /*least=*/options.sigma.first);
-}
-
 at::Tensor blur_all(const at::Tensor& images,
                     std::pair<int64_t, int64_t> kernel_size,
                     const Numbers& sigmas_x,
                     const Numbers& sigmas_y) {
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
     return kernel::gaussian_blur(part,
                                  kernel_size.first,
                                  kernel_size.second,
@@ -152,20 +145,14 @@ at::Tensor gaussian_blur(const at::Tensor& images,
 }
 
 at::Tensor random_gaussian_blur(const at::Tensor& images,
-                                Generator& rng,
+                                RandomSource rng,
                                 const GaussianBlurOptions& options) {
-  check_blur(images, options);
-  const double sigma = rng.uniform(options.sigma.first, options.sigma.second);
-  return gaussian_blur(images, options.kernel, {sigma, sigma});
-}
-
-at::Tensor random_gaussian_blur(const at::Tensor& images,
-                                Generators& rngs,
-                                const GaussianBlurOptions& options) {
-  check_blur(images, options);
-  check_generators("random_gaussian_blur", images, rngs);
-  Numbers sigmas = mapped_indices(rngs.size(), [&](int64_t i) {
-    return rngs[i].uniform(options.sigma.first, options.sigma.second);
+  const char* const what = "random_gaussian_blur";
+  check_kernel(what, images, options.kernel);
+  check_sigma(what, options.sigma.first);
+  check_sigma(what, options.sigma.second, /*least=*/options.sigma.first);
+  const auto sigmas = drawn_for_each(what, images, rng, [&](Generator& of_image) {
+    return of_image.uniform(options.sigma.first, options.sigma.second);
   });
   return blur_all(images, options.kernel, sigmas, sigmas);
 }

@@ -29,10 +29,7 @@ struct GaussianBlurOptions {
 // With one generator a batch's images are all blurred alike; with one for each image, each as it
 // would be alone. Source: torchvision.transforms.v2.GaussianBlur.
 at::Tensor random_gaussian_blur(const at::Tensor& images,
-                                Generator& rng,
-                                const GaussianBlurOptions& options = {});
-at::Tensor random_gaussian_blur(const at::Tensor& images,
-                                Generators& rngs,
+                                RandomSource rng,
                                 const GaussianBlurOptions& options = {});
 
 }  // namespace muster::transform

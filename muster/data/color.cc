@@ -21,7 +21,7 @@ namespace {
 // The same number for every image.
 template <class Kernel>
 at::Tensor with_number(const at::Tensor& images, double number, const Kernel& kernel) {
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
+  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
     return kernel(part, Numbers(which.size(), number));
   });
 }
@@ -82,21 +82,12 @@ at::Tensor jittered(const at::Tensor& images,
       const int64_t change = of_image.order[turn];
       kinds.push_back(ranges[change] ? change : -1);
     }
-    now = by_kind(
-        now, kinds, [&](int64_t kind, const at::Tensor& part, const std::vector<int64_t>& which) {
-          Numbers numbers = mapped(which, [&](const int64_t i) { return drawn[i].numbers[kind]; });
-          return kChangeKernels.at(kind)(part, numbers);
-        });
+    now = by_kind(now, kinds, [&](int64_t kind, const at::Tensor& part, const auto& which) {
+      Numbers numbers = mapped(which, [&](const int64_t i) { return drawn[i].numbers[kind]; });
+      return kChangeKernels.at(kind)(part, numbers);
+    });
   }
   return now;
-}
-
-at::Tensor jitter_all(const at::Tensor& images,
-                      const std::vector<Jitter>& drawn,
-                      const JitterRanges& ranges) {
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
-    return jittered(part, chosen(drawn, which), ranges);
-  });
 }
 
 }  // namespace
@@ -186,22 +177,16 @@ std::optional<std::pair<double, double>> JitterRange::range(const char* name,
 }
 
 at::Tensor color_jitter(const at::Tensor& images,
-                        Generator& rng,
+                        RandomSource rng,
                         const ColorJitterOptions& options) {
   check_colors("color_jitter", images);
   const auto ranges = ranges_of(options);
-  return jitter_all(images, std::vector(images_of(images), drawn_jitter(ranges, rng)), ranges);
-}
-
-at::Tensor color_jitter(const at::Tensor& images,
-                        Generators& rngs,
-                        const ColorJitterOptions& options) {
-  check_colors("color_jitter", images);
-  check_generators("color_jitter", images, rngs);
-  const auto ranges = ranges_of(options);
-  std::vector<Jitter> drawn =
-      mapped_indices(rngs.size(), [&](int64_t i) { return drawn_jitter(ranges, rngs[i]); });
-  return jitter_all(images, drawn, ranges);
+  const auto drawn = drawn_for_each("color_jitter", images, rng, [&](Generator& of_image) {
+    return drawn_jitter(ranges, of_image);
+  });
+  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+    return jittered(part, chosen(drawn, which), ranges);
+  });
 }
 
 at::Tensor random_grayscale(const at::Tensor& images, Generator& rng, double probability) {
@@ -214,13 +199,8 @@ at::Tensor random_grayscale(const at::Tensor& images, Generators& rngs, double p
   check_colors("random_grayscale", images);
   check_generators("random_grayscale", images, rngs);
   check_within("random_grayscale", "probability", probability, 0, 1);
-  const Kinds kinds = mapped_indices(
-      rngs.size(), [&](int64_t i) -> int64_t { return rngs[i].chance(probability) ? 0 : -1; });
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
-    return by_kind(
-        part, chosen(kinds, which), [](int64_t, const at::Tensor& some, const auto& /*which*/) {
-          return kernel::grey(some).to(some.scalar_type()).expand_as(some);
-        });
+  return by_chance(images, rngs, probability, [](const at::Tensor& some) {
+    return kernel::grey(some).to(some.scalar_type()).expand_as(some);
   });
 }
 

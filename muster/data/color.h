@@ -67,10 +67,7 @@ struct ColorJitterOptions {
 // All four in random order. With one generator a batch's images all change alike; with one for each
 // image, each as it would alone. Source: torchvision.transforms.v2.ColorJitter.
 at::Tensor color_jitter(const at::Tensor& images,
-                        Generator& rng,
-                        const ColorJitterOptions& options);
-at::Tensor color_jitter(const at::Tensor& images,
-                        Generators& rngs,
+                        RandomSource rng,
                         const ColorJitterOptions& options);
 
 // Makes grey, of as many channels. Source: torchvision.transforms.v2.RandomGrayscale.

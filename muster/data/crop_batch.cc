@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/each_image.h"
 #include "muster/data/transforms.h"
@@ -33,14 +32,7 @@ at::Tensor random_crop(
 
 at::Tensor random_flip(const at::Tensor& images, Generators& rngs, double probability) {
   check_batch("random_flip", images, rngs);
-  const Kinds kinds = mapped_indices(
-      rngs.size(), [&](int64_t i) -> int64_t { return rngs[i].chance(probability) ? 0 : -1; });
-  return in_parts(images, [&](const at::Tensor& part, const std::vector<int64_t>& which) {
-    return by_kind(
-        part, chosen(kinds, which), [](int64_t, const at::Tensor& some, const auto& /*which*/) {
-          return some.flip(3);
-        });
-  });
+  return by_chance(images, rngs, probability, [](const at::Tensor& some) { return some.flip(3); });
 }
 
 }  // namespace muster::transform

@@ -170,4 +170,17 @@ at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKin
   return out;
 }
 
+at::Tensor by_chance(const at::Tensor& images,
+                     Generators& rngs,
+                     double probability,
+                     at::Tensor (*change)(const at::Tensor& images)) {
+  const Kinds kinds = mapped_indices(
+      rngs.size(), [&](int64_t i) -> int64_t { return rngs[i].chance(probability) ? 0 : -1; });
+  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+    return by_kind(part, chosen(kinds, which), [&](int64_t, const at::Tensor& some, const auto&) {
+      return change(some);
+    });
+  });
+}
+
 }  // namespace muster::transform

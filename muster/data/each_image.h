@@ -46,6 +46,18 @@ void check_generators(const char* what, const at::Tensor& images, const Generato
 
 int64_t images_of(const at::Tensor& images);
 
+// Calls `draw` with one generator for all images, or with that of each; returns a value an image.
+template <class Draw>
+auto drawn_for_each(const char* what,
+                    const at::Tensor& images,
+                    const RandomSource& source,
+                    const Draw& draw) {
+  if (source.one != nullptr)
+    return std::vector(images_of(images), draw(*source.one));
+  check_generators(what, images, *source.each);
+  return mapped_indices(images_of(images), [&](int64_t i) { return draw((*source.each)[i]); });
+}
+
 // A number for each image of a part.
 using Numbers = std::vector<double>;
 // Shapes: [N, 1, 1, 1] float32 on the device of `like`. Does not wait for the device.
@@ -67,6 +79,11 @@ using Kinds = std::vector<int64_t>;
 using PartOfKind = std::function<at::Tensor(
     int64_t kind, const at::Tensor& images, const std::vector<int64_t>& which)>;
 at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKind& change);
+// Calls `change` with the images that chance chooses; each costs one draw of its own generator.
+at::Tensor by_chance(const at::Tensor& images,
+                     Generators& rngs,
+                     double probability,
+                     at::Tensor (*change)(const at::Tensor& images));
 
 // The numbers of these.
 template <class T>

@@ -35,4 +35,14 @@ class Generators {
   std::vector<Generator> all_;
 };
 
+// What a transform draws from. With one generator a batch's images all change alike; with one for
+// each image, each changes as it would alone.
+struct RandomSource {
+  RandomSource(Generator& rng) : one(&rng) {}      // NOLINT(google-explicit-constructor)
+  RandomSource(Generators& rngs) : each(&rngs) {}  // NOLINT(google-explicit-constructor)
+
+  Generator* one = nullptr;
+  Generators* each = nullptr;
+};
+
 }  // namespace muster
