@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "muster/comm/hierarchical/forwarding_backend.h"
 #include "muster/comm/shm/backend.h"
 #include "tests/cuda/fake_communicator.h"
 #include "tests/cuda/fake_graph.h"
 #include "tests/cuda/fake_nccl_start.h"
+#include "tests/cuda/forwarding_backend.h"
 
 namespace muster::testing {
 

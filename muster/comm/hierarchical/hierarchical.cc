@@ -189,7 +189,7 @@ class HierarchicalBackend : public OverGloo {
     if (fork().in_child())
       return;
     leave();
-    ForwardingBackend::shutdown();
+    backend_->shutdown();
   }
 
   // Gloo alone reduces what does not go through memory.

@@ -215,7 +215,7 @@ WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Star
 
 // A time that PyTorch could not count is below 0; Gloo gets one that it can count.
 void OverGloo::setTimeout(std::chrono::milliseconds timeout) {
-  ForwardingBackend::setTimeout(countable(timeout));
+  backend_->setTimeout(countable(timeout));
 }
 
 // `method` reduces the tensors' numbers with the operation that Gloo has for `options.reduceOp`.
@@ -254,13 +254,13 @@ WorkPtr OverGloo::gathered(const char* operation,
 WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].is_sparse())
     return shown(
-        "all_reduce", tensors, [&] { return ForwardingBackend::allreduce(tensors, options); });
+        "all_reduce", tensors, [&] { return backend_->allreduce(tensors, options); });
   return reduced("all_reduce", tensors, options, &Backend::allreduce);
 }
 // The event has a name of its own, as in PyTorch.
 WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   return shown("sparse_all_reduce", tensors, [&] {
-    return ForwardingBackend::allreduce_sparse(tensors, options);
+    return backend_->allreduce_sparse(tensors, options);
   });
 }
 WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors,
@@ -275,7 +275,7 @@ WorkPtr OverGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
 WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   return call("broadcast", tensors, [&](GlooCall& call) {
     Tensors moved = call.out(tensors, /*also_read=*/true);
-    return ForwardingBackend::broadcast(moved, options);
+    return backend_->broadcast(moved, options);
   });
 }
 WorkPtr OverGloo::allgather(std::vector<Tensors>& outputs,
@@ -294,7 +294,7 @@ WorkPtr OverGloo::_allgather_base(at::Tensor& output,
   return call("all_gather", {input}, [&](GlooCall& call) {
     expect_one_type("all_gather", output, input);
     at::Tensor from = call.in(input), to = call.out(output);
-    return ForwardingBackend::_allgather_base(to, from, options);
+    return backend_->_allgather_base(to, from, options);
   });
 }
 WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
@@ -303,7 +303,7 @@ WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
   return call("all_gather", inputs, [&](GlooCall& call) {
     expect_one_type_in("all_gather", {outputs}, inputs);
     Tensors from = call.in(inputs), to = call.out(outputs);
-    return ForwardingBackend::allgather_into_tensor_coalesced(to, from, options);
+    return backend_->allgather_into_tensor_coalesced(to, from, options);
   });
 }
 
@@ -318,7 +318,7 @@ WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
   of_gloo.timeout = options.timeout;
   of_gloo.asyncOp = options.asyncOp;
   Tensors numbers{call.numbers_of(inputs, options.reduceOp)};
-  const WorkPtr work = ForwardingBackend::allreduce(numbers, of_gloo);
+  const WorkPtr work = backend_->allreduce(numbers, of_gloo);
   call.copy_part_afterwards(numbers[0], getSize(), getRank(), output);
   return work;
 }
@@ -362,7 +362,7 @@ WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
     Tensors from, to = call.numbers_out(outputs, options.reduceOp);
     for (const at::Tensor& input : inputs)
       from.push_back(call.numbers_of({input}, options.reduceOp));
-    return ForwardingBackend::reduce_scatter_tensor_coalesced(to, from, of_gloo);
+    return backend_->reduce_scatter_tensor_coalesced(to, from, of_gloo);
   });
 }
 // Only the root has outputs, and only the root of a scatter has inputs.
@@ -378,7 +378,7 @@ WorkPtr OverGloo::scatter(Tensors& outputs,
     expect_one_type_in("scatter", inputs, outputs);
     std::vector<Tensors> from = mapped(inputs, [&](const Tensors& list) { return call.in(list); });
     Tensors to = call.out(outputs);
-    return ForwardingBackend::scatter(to, from, options);
+    return backend_->scatter(to, from, options);
   });
 }
 // The splits count rows, and a row of bytes is a row of the tensor's.
@@ -390,7 +390,7 @@ WorkPtr OverGloo::alltoall_base(at::Tensor& output,
   return call("all_to_all", {input}, [&](GlooCall& call) {
     expect_one_type("all_to_all", output, input);
     at::Tensor from = call.in(input), to = call.out(output);
-    return ForwardingBackend::alltoall_base(to, from, output_splits, input_splits, options);
+    return backend_->alltoall_base(to, from, output_splits, input_splits, options);
   });
 }
 
@@ -410,12 +410,12 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
     const auto pieces = to.split_with_sizes(received);
     for (size_t i = 0; i < outputs.size(); ++i)
       call.copy_afterwards(pieces[i].view(type), outputs[i]);
-    return ForwardingBackend::alltoall_base(to, from, received, sent, options);
+    return backend_->alltoall_base(to, from, received, sent, options);
   });
 }
 // There is nothing to make fit for Gloo in a barrier.
 WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
-  return shown("barrier", {}, [&] { return ForwardingBackend::barrier(options); });
+  return shown("barrier", {}, [&] { return backend_->barrier(options); });
 }
 // Its timeout is made countable, as all others are.
 void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
@@ -423,7 +423,7 @@ void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_a
   c10d::BarrierOptions countable_options = options;
   if (options.timeout != c10d::kUnsetTimeout)
     countable_options.timeout = countable(options.timeout);
-  ForwardingBackend::monitoredBarrier(countable_options, wait_all_ranks);
+  backend_->monitoredBarrier(countable_options, wait_all_ranks);
 }
 // Messages are not counted with the collectives.
 WorkPtr OverGloo::send(Tensors& tensors, int to, int tag) {
@@ -448,11 +448,11 @@ WorkPtr OverGloo::recvAnysource(Tensors& tensors, int tag) {
 // A forked child leaves its parent's connections alone.
 void OverGloo::abort() {
   if (!fork_.in_child())
-    ForwardingBackend::abort();
+    backend_->abort();
 }
 void OverGloo::shutdown() {
   if (!fork_.in_child())
-    ForwardingBackend::shutdown();
+    backend_->shutdown();
 }
 
 }  // namespace muster

@@ -4,6 +4,8 @@
 // derives from it; it is used alone where no two ranks share a host.
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -12,24 +14,36 @@
 
 #include "muster/base/rank_names.h"
 #include "muster/comm/call/fork_guard.h"
-#include "muster/comm/hierarchical/forwarding_backend.h"
 #include "muster/comm/hierarchical/gloo_call.h"
 #include "muster/comm/hierarchical/gloo_messages.h"
 
 namespace muster {
 
-class OverGloo : public ForwardingBackend {
+class OverGloo : public c10d::Backend {
  public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
   // getBackendName() returns `name`. As "gloo" it leaves the events to Gloo, which has the same.
   // Errors call the ranks by `names`, or without any by their own numbers.
   explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo,
                     std::string name = "muster",
                     RankNames names = {})
-      : ForwardingBackend(std::move(gloo)),
+      : Backend(gloo->getRank(), gloo->getSize()),
+        backend_(std::move(gloo)),
         name_(std::move(name)),
         messages_(backend_, std::move(names)) {}
 
   const std::string getBackendName() const override { return name_; }
+  bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return backend_->supportsTensorAlloc(device);
+  }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    return backend_->allocateTensor(size, options);
+  }
+  uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
+  void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }
 
   void setTimeout(std::chrono::milliseconds timeout) override;
 
@@ -85,6 +99,8 @@ class OverGloo : public ForwardingBackend {
 
  protected:
   const ForkGuard& fork() const { return fork_; }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;  // Gloo
 
  private:
   // `start` gives Gloo what the GlooCall makes of its tensors.
