@@ -29,12 +29,6 @@ constexpr size_t kMostTitle = 60;
 constexpr size_t kMostDoing = 60;
 constexpr size_t kMostCall = 44;
 
-template <class Number>
-std::string shown(const std::optional<Number>& number,
-                  const std::function<std::string(Number)>& text) {
-  return number ? text(*number) : std::string();
-}
-
 // The page's form without its narrow spaces, which terminals draw in many ways.
 std::string number_of(double value) {
   constexpr std::string_view kNarrowSpace = "\u202f";
@@ -56,6 +50,13 @@ struct TopColumn {
   TableColumn head;
   std::function<std::string(const TopRank&)> cell;
 };
+
+template <class Number, class Text>
+auto shown(std::optional<Number> TopRank::* number, Text text) {
+  return [=](const TopRank& rank) {
+    return rank.*number ? text(*(rank.*number)) : std::string();
+  };
+}
 
 // The driver tells the memory of the GPU, which other jobs may share.
 std::string gpu_memory(const TopRank& rank) {
@@ -87,22 +88,17 @@ std::vector<TopColumn> top_columns() {
   };
   return {
       {{"rank", true}, [](const TopRank& rank) { return cat(rank.rank); }},
-      {{"host"}, [](const TopRank& rank) { return rank.host; }},
-      {{"device"}, [](const TopRank& rank) { return rank.device; }},
-      {{"state"}, [](const TopRank& rank) { return rank.state; }},
-      {{"GPU", true},
-       [](const TopRank& rank) { return rank.gpu_percent ? cat(*rank.gpu_percent, "%") : ""; }},
+      {{"host"}, &TopRank::host},
+      {{"device"}, &TopRank::device},
+      {{"state"}, &TopRank::state},
+      {{"GPU", true}, shown(&TopRank::gpu_percent, percent_text)},
       {{"GPU memory", true}, gpu_memory},
-      {{"CPU", true},
-       [=](const TopRank& rank) { return shown<double>(rank.cpu_percent, percent_text); }},
-      {{"memory", true},
-       [](const TopRank& rank) { return shown<uint64_t>(rank.memory_bytes, format_bytes); }},
+      {{"CPU", true}, shown(&TopRank::cpu_percent, percent_text)},
+      {{"memory", true}, shown(&TopRank::memory_bytes, format_bytes)},
       {{"step", true}, [](const TopRank& rank) { return text_of(rank.step); }},
-      {{"a step", true},
-       [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, duration_text); }},
-      {{"samples/s", true},
-       [](const TopRank& rank) { return shown<double>(rank.samples_per_second, number_of); }},
-      {{"loss", true}, [](const TopRank& rank) { return shown<double>(rank.loss, number_of); }},
+      {{"a step", true}, shown(&TopRank::seconds_per_step, duration_text)},
+      {{"samples/s", true}, shown(&TopRank::samples_per_second, number_of)},
+      {{"loss", true}, shown(&TopRank::loss, number_of)},
       {{"in, for"}, doing},
       {{"last call, ended before"}, last_call},
   };
@@ -173,49 +169,46 @@ struct Gauge {
   std::function<std::optional<double>(const TopRank&)> value;
 };
 
-// Returns the number divided by `unit`, as a double.
+// Returns what gives a rank's number divided by `unit`, as a double.
 template <class Number>
-std::optional<double> in_units(const std::optional<Number>& number, double unit = 1) {
-  if (!number)
-    return std::nullopt;
-  return static_cast<double>(*number) / unit;
+auto in_units(std::optional<Number> TopRank::* number, double unit = 1) {
+  return [=](const TopRank& rank) -> std::optional<double> {
+    if (!(rank.*number))
+      return std::nullopt;
+    return static_cast<double>(*(rank.*number)) / unit;
+  };
 }
 
 // Names follow Prometheus' conventions: base units, and the unit at the end.
 std::vector<Gauge> gauges() {
+  const auto is_up = [](const TopRank& rank) {
+    return is_one_of(rank.state, "running", "elsewhere") ? 1.0 : 0.0;
+  };
   return {
-      {"muster_rank_up",
-       "1 while the rank runs.",
-       [](const TopRank& rank) {
-         return is_one_of(rank.state, "running", "elsewhere") ? 1.0 : 0.0;
-       }},
+      {"muster_rank_up", "1 while the rank runs.", is_up},
       {"muster_rank_step",
        "The training step that the rank has reached.",
-       [](const TopRank& rank) { return in_units(rank.step); }},
-      {"muster_rank_step_seconds",
-       "Seconds that a step takes.",
-       [](const TopRank& rank) { return rank.seconds_per_step; }},
+       in_units(&TopRank::step)},
+      {"muster_rank_step_seconds", "Seconds that a step takes.", &TopRank::seconds_per_step},
       {"muster_rank_samples_per_second",
        "Samples that the rank trains on in a second.",
-       [](const TopRank& rank) { return rank.samples_per_second; }},
-      {"muster_rank_loss",
-       "The loss that the rank has reported last.",
-       [](const TopRank& rank) { return rank.loss; }},
+       &TopRank::samples_per_second},
+      {"muster_rank_loss", "The loss that the rank has reported last.", &TopRank::loss},
       {"muster_rank_span_seconds",
        "Seconds for which the rank has been in its current span.",
-       [](const TopRank& rank) { return rank.doing_seconds; }},
+       &TopRank::doing_seconds},
       {"muster_rank_gpu_utilization_ratio",
        "Use of the rank's GPU, 0 to 1.",
-       [](const TopRank& rank) { return in_units(rank.gpu_percent, 100); }},
+       in_units(&TopRank::gpu_percent, 100)},
       {"muster_rank_gpu_memory_used_bytes",
        "Memory in use on the rank's GPU, by all processes.",
-       [](const TopRank& rank) { return in_units(rank.gpu_used_bytes); }},
+       in_units(&TopRank::gpu_used_bytes)},
       {"muster_rank_cpu_cores",
        "Cores that the rank's processes keep busy.",
-       [](const TopRank& rank) { return in_units(rank.cpu_percent, 100); }},
+       in_units(&TopRank::cpu_percent, 100)},
       {"muster_rank_resident_memory_bytes",
        "Resident memory of the rank's processes.",
-       [](const TopRank& rank) { return in_units(rank.memory_bytes); }},
+       in_units(&TopRank::memory_bytes)},
   };
 }
 
