@@ -1,6 +1,7 @@
 // The schedules: what each rank does, in which order. `ahead` is the number of forwards that a rank
 // runs before its first backward; the earlier the rank, the more, since its backwards come back
 // later. From then on forwards and backwards alternate, which bounds the activations that are held.
+// Turns are counted by the backwards, so those of the forwards ahead are below 0.
 #include "muster/parallel/pipeline/schedule.h"
 
 #include <algorithm>
@@ -77,12 +78,11 @@ PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
   for (int rank = 0; rank < ranks; ++rank) {
     auto& actions = schedule.actions[rank];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
-    for (int i = 0; i < ahead; ++i)
-      actions.push_back({ActionKind::forward, rank, i});
-    for (int i = 0; i < micro_batches; ++i) {
+    for (int i = -ahead; i < micro_batches; ++i) {
       if (i + ahead < micro_batches)
         actions.push_back({ActionKind::forward, rank, i + ahead});
-      actions.push_back({ActionKind::backward, rank, i});
+      if (i >= 0)
+        actions.push_back({ActionKind::backward, rank, i});
     }
   }
   return schedule;
@@ -104,12 +104,11 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
   for (int rank = 0; rank < ranks; ++rank) {
     auto& actions = schedule.actions[rank];
     const int ahead = std::min((stages_per_rank - 1) * ranks + 2 * (ranks - 1 - rank), all);
-    for (int i = 0; i < ahead; ++i)
-      actions.push_back(interleaved_forward(schedule, rank, i));
-    for (int i = 0; i < all; ++i) {
+    for (int i = -ahead; i < all; ++i) {
       if (i + ahead < all)
         actions.push_back(interleaved_forward(schedule, rank, i + ahead));
-      actions.push_back(interleaved_backward(schedule, rank, i));
+      if (i >= 0)
+        actions.push_back(interleaved_backward(schedule, rank, i));
     }
   }
   return schedule;
@@ -123,17 +122,14 @@ PipelineSchedule zero_bubble(int ranks, int micro_batches) {
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
     // A rank that runs ahead by fewer forwards may put off as many weights' gradients.
     const int late = rank;
-    for (int i = 0; i < ahead; ++i)
-      actions.push_back({ActionKind::forward, rank, i});
-    for (int i = 0; i < micro_batches; ++i) {
+    for (int i = -ahead; i < micro_batches + late; ++i) {
       if (i + ahead < micro_batches)
         actions.push_back({ActionKind::forward, rank, i + ahead});
-      actions.push_back({ActionKind::input_grad, rank, i});
+      if (i >= 0 && i < micro_batches)
+        actions.push_back({ActionKind::input_grad, rank, i});
       if (i >= late)
         actions.push_back({ActionKind::weight_grad, rank, i - late});
     }
-    for (int i = std::max(micro_batches - late, 0); i < micro_batches; ++i)
-      actions.push_back({ActionKind::weight_grad, rank, i});
   }
   return schedule;
 }
