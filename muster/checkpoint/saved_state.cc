@@ -10,22 +10,28 @@ namespace muster {
 
 namespace {
 
-// `wanted` is what the owner has asked for.
-[[noreturn]] void refuse_saved_state(const std::string& owner, const std::string& wanted) {
+// `owner` is the part that asks, and `kind` what it asks for.
+template <class Value>
+const Value& entry_of(const std::map<std::string, Value>& entries,
+                      const std::string& owner,
+                      const char* kind,
+                      const std::string& name) {
+  const auto found = entries.find(name);
+  if (found != entries.end())
+    return found->second;
   throw Error(ErrorCode::invalid_argument,
               cat(owner,
-                  ": expected a saved state with ",
-                  wanted,
-                  ", got one without; load the state of the same part"));
+                  ": expected a saved state with the ",
+                  kind,
+                  " '",
+                  name,
+                  "', got one without; load the state of the same part"));
 }
 
 }  // namespace
 
 double SavedState::number(const std::string& owner, const std::string& name) const {
-  const auto found = numbers.find(name);
-  if (found == numbers.end())
-    refuse_saved_state(owner, cat("the number '", name, "'"));
-  return found->second;
+  return entry_of(numbers, owner, "number", name);
 }
 
 // A number of a damaged file may be a fraction, or NaN.
@@ -46,17 +52,11 @@ int64_t SavedState::whole_number(const std::string& owner, const std::string& na
 }
 
 const at::Tensor& SavedState::tensor(const std::string& owner, const std::string& name) const {
-  const auto found = tensors.find(name);
-  if (found == tensors.end())
-    refuse_saved_state(owner, cat("the tensor '", name, "'"));
-  return found->second;
+  return entry_of(tensors, owner, "tensor", name);
 }
 
 const std::string& SavedState::text(const std::string& owner, const std::string& name) const {
-  const auto found = texts.find(name);
-  if (found == texts.end())
-    refuse_saved_state(owner, cat("the text '", name, "'"));
-  return found->second;
+  return entry_of(texts, owner, "text", name);
 }
 
 }  // namespace muster
