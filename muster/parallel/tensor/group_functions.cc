@@ -8,6 +8,23 @@
 
 namespace muster {
 
+namespace {
+
+// Both work along `dim`, counted from 0.
+template <class Forward>
+at::Tensor along(int64_t dim,
+                 const at::Tensor& x,
+                 ProcessGroup& group,
+                 const Forward& forward,
+                 at::Tensor (*backward)(const at::Tensor&, ProcessGroup, int64_t)) {
+  return with_backward(
+      x,
+      [&](const at::Tensor& mine) { return forward(mine, group, dim); },
+      [=](const at::Tensor& gradient) { return backward(gradient, group, dim); });
+}
+
+}  // namespace
+
 // The forward exchanges nothing; the ranks meet in the backward.
 at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group) {
   return with_backward(
@@ -27,38 +44,24 @@ at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group) {
 // Every rank has the same gradient of the whole, so the backward takes this rank's part of it.
 at::Tensor gather_from_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_from_group", x, group, dim);
-  return with_backward(
-      x,
-      [&](const at::Tensor& part) { return gathered(part, group, dim); },
-      [group, dim](const at::Tensor& gradient) { return scatter_to_group(gradient, group, dim); });
+  return along(dim, x, group, gathered, scatter_to_group);
 }
 
 at::Tensor scatter_to_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("scatter_to_group", x, group, dim);
-  return with_backward(
-      x,
-      [&](const at::Tensor& whole) { return own_part(whole, group, dim); },
-      [group, dim](const at::Tensor& gradient) { return gather_from_group(gradient, group, dim); });
+  return along(dim, x, group, own_part, gather_from_group);
 }
 
 // The ranks use the whole differently, so their gradients are summed before they are divided.
 at::Tensor gather_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_sequence", x, group, dim);
-  return with_backward(
-      x,
-      [&](const at::Tensor& part) { return gathered(part, group, dim); },
-      [group, dim](const at::Tensor& gradient) {
-        return reduce_scatter_sequence(gradient, group, dim);
-      });
+  return along(dim, x, group, gathered, reduce_scatter_sequence);
 }
 
 // Each rank keeps the sum of its own part.
 at::Tensor reduce_scatter_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("reduce_scatter_sequence", x, group, dim);
-  return with_backward(
-      x,
-      [&](const at::Tensor& summand) { return sum_scattered(summand, group, dim); },
-      [group, dim](const at::Tensor& gradient) { return gather_sequence(gradient, group, dim); });
+  return along(dim, x, group, sum_scattered, gather_sequence);
 }
 
 }  // namespace muster
