@@ -167,6 +167,18 @@ class Unpickler {
     u.push_global(module, name);
   }
 
+  template <int bytes_of_size>
+  static void text_of(Unpickler& u) {
+    u.push_text_of(bytes_of_size);
+  }
+
+  static void empty_list(Unpickler& u) { u.push_list({}); }
+
+  template <int count>
+  static void list_of(Unpickler& u) {
+    u.push_list(u.pop_items(count));
+  }
+
   static void call(Unpickler& u) { u.push_call(u.pop_items(2)); }
 
   void push_global(const std::string& module, const std::string& name) {
@@ -219,24 +231,24 @@ const std::pair<unsigned char, Unpickler::Step> Unpickler::kInstructions[] = {
     {0x8a, [](Unpickler& u) { u.push_long(u.take_number(1)); }},
     {'G', [](Unpickler& u) { u.push_real(); }},
     // Texts: BINUNICODE, BINBYTES, BINSTRING, then the short ones and the long ones.
-    {'X', [](Unpickler& u) { u.push_text_of(4); }},
-    {'B', [](Unpickler& u) { u.push_text_of(4); }},
-    {'T', [](Unpickler& u) { u.push_text_of(4); }},
-    {0x8c, [](Unpickler& u) { u.push_text_of(1); }},
-    {'C', [](Unpickler& u) { u.push_text_of(1); }},
-    {'U', [](Unpickler& u) { u.push_text_of(1); }},
-    {0x8d, [](Unpickler& u) { u.push_text_of(8); }},
-    {0x8e, [](Unpickler& u) { u.push_text_of(8); }},
+    {'X', &text_of<4>},
+    {'B', &text_of<4>},
+    {'T', &text_of<4>},
+    {0x8c, &text_of<1>},
+    {'C', &text_of<1>},
+    {'U', &text_of<1>},
+    {0x8d, &text_of<8>},
+    {0x8e, &text_of<8>},
     // Collections.
     {'}', [](Unpickler& u) { u.push({.kind = Kind::dict}); }},
-    {']', [](Unpickler& u) { u.push_list({}); }},
-    {')', [](Unpickler& u) { u.push_list({}); }},
-    {0x8f, [](Unpickler& u) { u.push_list({}); }},  // EMPTY_SET
+    {']', &empty_list},
+    {')', &empty_list},
+    {0x8f, &empty_list},  // EMPTY_SET
     {'t', [](Unpickler& u) { u.push_list(u.pop_to_mark()); }},
     {0x91, [](Unpickler& u) { u.push_list(u.pop_to_mark()); }},  // FROZENSET
-    {0x85, [](Unpickler& u) { u.push_list(u.pop_items(1)); }},
-    {0x86, [](Unpickler& u) { u.push_list(u.pop_items(2)); }},
-    {0x87, [](Unpickler& u) { u.push_list(u.pop_items(3)); }},
+    {0x85, &list_of<1>},
+    {0x86, &list_of<2>},
+    {0x87, &list_of<3>},
     {'a', [](Unpickler& u) { u.add(Kind::list, u.pop_items(1)); }},
     {'e', [](Unpickler& u) { u.add(Kind::list, u.pop_to_mark()); }},
     {0x90, [](Unpickler& u) { u.add(Kind::list, u.pop_to_mark()); }},  // ADDITEMS
