@@ -135,6 +135,11 @@ at::Tensor SumMetric::sums() const {
   return here_.defined() ? here_.cpu() : at::zeros(shape_, at::kDouble);
 }
 
+double SumMetric::ratio() const {
+  const at::Tensor pair = sums();
+  return pair[0].item<double>() / pair[1].item<double>();
+}
+
 void Mean::add(const at::Tensor& values) {
   const at::NoGradGuard no_grad;
   const at::Tensor sum = values.detach().to(at::kDouble).sum();
@@ -156,11 +161,6 @@ void Mean::add(const at::Tensor& mean, double count) {
     refuse_addition("mean", cat("a count of 0 or more, got ", count, "; give that of the values"));
   check_is_number("mean", mean);
   add(mean, number_like(count, mean));
-}
-
-double Mean::value() const {
-  const at::Tensor pair = sums();
-  return pair[0].item<double>() / pair[1].item<double>();
 }
 
 double Mean::count() const {
@@ -192,11 +192,6 @@ void Accuracy::reduce(ProcessGroup& group) {
                         outside,
                         " others on all ranks; number the classes from 0, or give the "
                         "ignore_index"));
-}
-
-double Accuracy::value() const {
-  const at::Tensor pair = sums();
-  return pair[0].item<double>() / pair[1].item<double>();
 }
 
 double Accuracy::count() const {

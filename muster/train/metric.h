@@ -55,6 +55,7 @@ class SumMetric : public Metric {
   // In double on the CPU: of all ranks after reduce(), of this one before. Blocking: before
   // reduce(), for the device.
   at::Tensor sums() const;
+  double ratio() const;  // of the first sum to the second
 
  private:
   std::vector<int64_t> shape_;
@@ -76,7 +77,7 @@ class Mean : public SumMetric {
   void add(const at::Tensor& mean, const at::Tensor& count);
   void add(const at::Tensor& mean, double count);
 
-  double value() const;  // NaN without values
+  double value() const { return ratio(); }  // NaN without values
   double count() const;
 };
 
@@ -98,8 +99,8 @@ class Accuracy : public SumMetric {
   // Throws: also invalid_argument, on every rank, if labels were no class.
   void reduce(ProcessGroup& group) override;
 
-  double value() const;  // NaN without labels
-  double count() const;  // of labels that are not ignored
+  double value() const { return ratio(); }  // NaN without labels
+  double count() const;                     // of labels that are not ignored
 
  private:
   AccuracyOptions options_;
