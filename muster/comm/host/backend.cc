@@ -351,22 +351,22 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                       std::chrono::milliseconds timeout) override {
     HostCall call("recv", c10d::OpType::RECV);
     check_peer(call, from);
+    return receive(std::move(call), tensors, from, tag, timeout);
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    HostCall call("recv", c10d::OpType::RECVANYSOURCE);
+    return receive(std::move(call), tensors, shm::kAnySource, tag, timeout_);
+  }
+
+ private:
+  WorkPtr receive(
+      HostCall call, const Tensors& tensors, int from, int tag, std::chrono::milliseconds timeout) {
     check_tag(call, tag);
     const Part part = message_of(call.out(call.one(tensors)), tensors[0]);
     return start_message(std::move(call), from, tag, [&](auto done) {
       carrier_->receive(from, tag, part, timeout, std::move(done));
     });
   }
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    HostCall call("recv", c10d::OpType::RECVANYSOURCE);
-    check_tag(call, tag);
-    const Part part = message_of(call.out(call.one(tensors)), tensors[0]);
-    return start_message(std::move(call), shm::kAnySource, tag, [&](auto done) {
-      carrier_->receive(shm::kAnySource, tag, part, timeout_, std::move(done));
-    });
-  }
-
- private:
   // c10d gives either of two values where its caller has asked for no limit.
   std::chrono::milliseconds limit(std::chrono::milliseconds asked) const {
     return asked == kNoTimeout ? timeout_ : timeout_of(asked, timeout_);
