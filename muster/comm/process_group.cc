@@ -16,6 +16,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/group_state.h"
@@ -162,7 +163,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
   ProcessGroupCall call("all_reduce", state_.get(), timeout_);
   std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
-  call.in_common([&] { return cat(to_string(op), " ", describe(tensor)); });
+  call.in_common([&] { return cat(to_string(op), " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
@@ -176,7 +177,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
-  call.in_common([&] { return cat(to_string(op), " to ", root, " ", describe(tensor)); });
+  call.in_common([&] { return cat(to_string(op), " to ", root, " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::ReduceOptions>(caller);
     options.reduceOp = to_c10d(op);
@@ -192,7 +193,7 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   std::vector<at::Tensor> tensors{call.moved(tensor, true)};
   if (state_->rank == root)
     state_->count(tensor);
-  call.in_common([&] { return cat("from ", root, " ", describe(tensor)); });
+  call.in_common([&] { return cat("from ", root, " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::BroadcastOptions>(caller);
     options.rootRank = root;
@@ -207,7 +208,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
   at::Tensor from = call.apart(call.moved(input, false).view(-1), to);
   call.check_parts(output, input, "output", "input");
   state_->count(from);
-  call.in_common([&] { return describe(input); });
+  call.in_common([&] { return tensor_text(input); });
   return call.start([&](auto& group) {
     return all_gather_single(group, to, from, call.options<c10d::AllgatherOptions>(caller));
   });
@@ -223,7 +224,7 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output,
   at::Tensor from = call.apart(call.numbers(input, false, op).view(-1), to);
   call.check_parts(input, output, "input", "output");
   state_->count(from);
-  call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
+  call.in_common([&] { return cat(to_string(op), " ", tensor_text(input)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::ReduceScatterOptions>(caller);
     options.reduceOp = to_c10d(op);
@@ -252,7 +253,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
                         "), that sum to its rows, got [",
                         join(splits, ", "),
                         "] for ",
-                        describe(tensor),
+                        tensor_text(tensor),
                         " (rank ",
                         state_->name(),
                         ")"));
@@ -264,9 +265,9 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
       output.sizes().slice(1) != input.sizes().slice(1)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("all_to_all: expected output rows like the input's, got output ",
-                    describe(output),
+                    tensor_text(output),
                     " and input ",
-                    describe(input),
+                    tensor_text(input),
                     " (rank ",
                     state_->name(),
                     ")"));
@@ -293,7 +294,7 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
     outputs.push_back(parts_of(to, state_->size));
   }
   inputs[0] = inputs[0].view(-1);
-  call.in_common([&] { return cat("to ", root, " ", describe(input)); });
+  call.in_common([&] { return cat("to ", root, " ", tensor_text(input)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::GatherOptions>(caller);
     options.rootRank = root;
@@ -314,7 +315,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
     inputs.push_back(parts_of(from, state_->size));
   }
   outputs[0] = outputs[0].view(-1);
-  call.in_common([&] { return cat("from ", root, " ", describe(output)); });
+  call.in_common([&] { return cat("from ", root, " ", tensor_text(output)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::ScatterOptions>(caller);
     options.rootRank = root;

@@ -18,6 +18,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/timeouts.h"
@@ -59,10 +60,6 @@ bool overlap(const Extent& one, const Extent& other) {
 }
 
 }  // namespace
-
-std::string describe(const at::Tensor& tensor) {
-  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
-}
 
 ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit)
     : operation_(operation), state_(state), limit_(limit), pass_(state->gate.enter()) {
@@ -193,11 +190,11 @@ void ProcessGroupCall::check_parts(const at::Tensor& whole,
                   ", got ",
                   whole_name,
                   " ",
-                  describe(whole),
+                  tensor_text(whole),
                   " and ",
                   part_name,
                   " ",
-                  describe(part),
+                  tensor_text(part),
                   " (rank ",
                   state_->name(),
                   ")"));
@@ -213,9 +210,10 @@ void ProcessGroupCall::check(const at::Tensor& tensor) {
   if (!tensor.defined())
     bad("a tensor", "an undefined one");
   if (tensor.layout() != at::kStrided)
-    bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
+    bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", tensor_text(tensor)));
   if (tensor.is_quantized())  // its scale would stay each rank's own
-    bad("a tensor of plain numbers", cat("the quantized ", describe(tensor), "; send int_repr()"));
+    bad("a tensor of plain numbers",
+        cat("the quantized ", tensor_text(tensor), "; send int_repr()"));
   const c10::Device device = state_->options.device;
   if (tensor.device() != device && !tensor.device().is_cpu())
     bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());

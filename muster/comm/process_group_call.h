@@ -16,7 +16,6 @@
 
 namespace muster {
 
-std::string describe(const at::Tensor& tensor);  // "Float [2, 3]"
 const char* to_string(ReduceOp op);
 
 class ProcessGroupCall {

@@ -18,6 +18,7 @@
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/process_group_call.h"
 
@@ -60,7 +61,7 @@ GivenRows given_rows(const at::Tensor& input, c10::Device device) {
   GivenRows given{
       .has_type = true, .type = input.scalar_type(), .place = place_of(input.is_cpu(), device)};
   if (input.layout() != at::kStrided || input.dim() == 0) {
-    given.wrong = cat(c10::toString(input.layout()), " ", describe(input));
+    given.wrong = cat(c10::toString(input.layout()), " ", tensor_text(input));
   } else if (!input.is_cpu() && input.device() != device) {
     given.wrong = cat("one on ", input.device().str());
   } else {

@@ -17,9 +17,9 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/data/batch_memory.h"
 #include "muster/data/batch_places.h"
-#include "muster/data/tensor_text.h"
 
 namespace muster {
 

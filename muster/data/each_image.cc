@@ -14,7 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/data/tensor_text.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster::transform {
 

@@ -13,9 +13,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
-#include "muster/data/tensor_text.h"
 
 namespace muster::transform {
 

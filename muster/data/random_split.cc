@@ -21,6 +21,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
 
 namespace muster {
@@ -67,7 +68,7 @@ at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts)
       labels.scalar_type() == at::kLong && labels.sizes() == at::IntArrayRef(size);
   if (!is_right)
     refuse_split(cat("labels of shape [", size, "], int64, one for each sample"),
-                 cat(c10::toString(labels.scalar_type()), " [", join(labels.sizes(), ", "), "]"),
+                 tensor_text(labels),
                  "pass the labels of this data set, or leave them out");
   const at::Tensor on_cpu = labels.cpu();
   const auto [classes, unused, counts] =

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/data/mix.h"
 
 namespace muster::datasets {
@@ -24,11 +25,7 @@ namespace {
 // Memory of its own: what a program writes into its tensor later changes no subset.
 at::Tensor own_indices(const at::Tensor& indices) {
   if (!indices.defined() || indices.dim() != 1 || indices.scalar_type() != at::kLong)
-    refuse_indices(
-        "indices of shape [M], int64",
-        indices.defined()
-            ? cat(c10::toString(indices.scalar_type()), " [", join(indices.sizes(), ", "), "]")
-            : "an undefined tensor");
+    refuse_indices("indices of shape [M], int64", tensor_text(indices));
   return indices.detach().to(at::kCPU).contiguous().clone();
 }
 

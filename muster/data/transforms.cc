@@ -19,11 +19,11 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/each_image.h"
 #include "muster/data/readers/encoded_image.h"
-#include "muster/data/tensor_text.h"
 
 namespace muster::transform {
 

@@ -15,6 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/join_rounds.h"
@@ -25,14 +26,8 @@ namespace muster {
 
 namespace {
 
-std::string shape_and_type(const at::Tensor& tensor) {
-  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
-}
-
 std::string shapes_and_types(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::string> texts =
-      mapped(tensors, [&](const at::Tensor& tensor) { return shape_and_type(tensor); });
-  return join(texts, ", ");
+  return join(mapped(tensors, tensor_text<at::Tensor>), ", ");
 }
 
 // Whether the batch fits: as many tensors of the same type and shape, but for the number of rows.

@@ -90,7 +90,7 @@ TEST(Collate, PadsWithWhatALossPassesOver) {
   EXPECT_EQ(maybe.values[0][1][1].item<float>(), 7);
   const auto bytes = torch::zeros({2}, torch::kByte);
   EXPECT_THAT(message_of([&] { collate(std::vector<PaddedWith<-100>>{{bytes, {}}}); }),
-              HasSubstr("can be padded with -100, got [2] Byte"));
+              HasSubstr("can be padded with -100, got Byte [2]"));
 }
 
 TEST(Collate, PacksEndToEnd) {
@@ -109,7 +109,7 @@ TEST(Collate, NamesTheExampleThatDiffers) {
       message_of([] {
         collate(std::vector{torch::zeros({2, 3}), torch::zeros({2, 3}), torch::zeros({2, 4})});
       }),
-      HasSubstr("got [2, 3] Float in a batch's first example and [2, 4] Float in example 2; resize "
+      HasSubstr("got Float [2, 3] in a batch's first example and Float [2, 4] in example 2; resize "
                 "them"));
   EXPECT_THAT(message_of([] { collate(std::vector{torch::zeros(2), torch::Tensor()}); }),
               HasSubstr("an undefined tensor in example 1"));
@@ -117,7 +117,7 @@ TEST(Collate, NamesTheExampleThatDiffers) {
       message_of([] {
         collate(std::vector<Padded>{{torch::zeros({2, 3}), {}}, {torch::zeros({5, 4}), {}}});
       }),
-      HasSubstr("of one shape and type but for their length, got [2, 3] Float"));
+      HasSubstr("of one shape and type but for their length, got Float [2, 3]"));
 }
 
 TEST(Collate, FindsEveryTensorOfABatch) {

@@ -283,7 +283,7 @@ TEST(LoaderWorkers, ShapesThatDifferAreSaidWithTheSamples) {
   DataLoader loader(Uneven(), {.batch_size = 4, .workers = 1});
   EXPECT_THAT(message_of([&] { loader.begin(); }),
               AllOf(HasSubstr("batch of samples 0 … 3 (worker 0): collate:"),
-                    HasSubstr("[1] Float in example 1")));
+                    HasSubstr("Float [1] in example 1")));
 }
 
 TEST(LoaderSteps, GoOverEpochsAndResumeWhereTheyWere) {

@@ -36,7 +36,7 @@ TEST(TransformErrors, SayWhatWasExpected) {
   expect("adjust_contrast: expected a factor from 0", [&] { t::adjust_contrast(image, -1); });
   expect("got nan", [&] { t::adjust_brightness(image, NAN); });
   expect("1 or 3 channels, got 2", [&] { t::adjust_hue(image.slice(0, 0, 2), 0.1); });
-  expect("got [12, 10] Byte", [&] { t::invert(image[0]); });
+  expect("got Byte [12, 10]", [&] { t::invert(image[0]); });
   expect("Long", [&] { t::equalize(image.to(torch::kLong)); });
   expect("an undefined tensor", [&] { t::rotate({}, 3); });
   expect("number of bits from 0 to 8, got 9", [&] { t::posterize(image, 9); });

@@ -233,9 +233,9 @@ TEST(Transforms, RefuseBatchesThatDoNotFit) {
   const auto images = torch::zeros({2, 3, 4, 4}, torch::kByte);
   transform::NormalizeOnDevice grey({0.5}, {0.5});
   EXPECT_THAT(message_of([&] { grey(images); }),
-              HasSubstr("images [B, 1, height, width] uint8 or float32, got [2, 3, 4, 4] Byte"));
+              HasSubstr("images [B, 1, height, width] uint8 or float32, got Byte [2, 3, 4, 4]"));
   EXPECT_THAT(message_of([&] { grey(torch::zeros({2, 1, 4, 4}, torch::kLong)); }),
-              HasSubstr("got [2, 1, 4, 4] Long"));
+              HasSubstr("got Long [2, 1, 4, 4]"));
   EXPECT_THAT(message_of([&] { grey({}); }), HasSubstr("an undefined tensor"));
   EXPECT_THAT(message_of([&] { transform::NormalizeOnDevice({0, 0}, {1}); }),
               HasSubstr("a mean and a deviation for each channel, got 2 and 1"));
@@ -274,7 +274,7 @@ TEST(Transforms, SaysWhatItExpected) {
   EXPECT_THAT(message_of([&] { transform::random_crop(image, 15, 4, rng, 2); }),
               HasSubstr("15x4 with padding 2"));
   EXPECT_THAT(message_of([&] { transform::resize(image[0], 4, 4); }),
-              HasSubstr("got [10, 12] Byte on cpu"));
+              HasSubstr("got Byte [10, 12] on cpu"));
   EXPECT_THAT(message_of([&] { transform::resize(image, 0, 4); }), HasSubstr("at least 1"));
   EXPECT_THAT(message_of([&] { transform::flip(image.to(torch::kLong)); }), HasSubstr("Long"));
   EXPECT_THAT(message_of([&] { transform::flip({}); }), HasSubstr("undefined"));
@@ -323,7 +323,7 @@ TEST(MixUp, SaysWhatItExpected) {
   EXPECT_THAT(message_of([&] { transform::mix_up(images, labels, 6, 0, rng); }),
               HasSubstr("alpha above 0"));
   EXPECT_THAT(message_of([&] { transform::cut_mix(images[0], labels, 6, 1, rng); }),
-              HasSubstr("[3, 4, 4] Float"));
+              HasSubstr("Float [3, 4, 4]"));
   EXPECT_THAT(message_of([&] { transform::cut_mix(images, labels[0], 6, 1, rng); }),
               HasSubstr("int64 labels [2]"));
 }

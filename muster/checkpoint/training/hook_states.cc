@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -20,10 +21,8 @@ constexpr const char* kOwn = "own.";
 // Throws on every rank if the hooks remember different tensors: gathering them would not end.
 void check_same_tensors(ProcessGroup& group, const HookState& mine) {
   std::string text;
-  for (const auto& [name, tensor] : mine.own) {
-    text += cat(
-        name, " ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]\n");
-  }
+  for (const auto& [name, tensor] : mine.own)
+    text += cat(name, " ", tensor_text(tensor), "\n");
   const auto all = group.all_gather_bytes(text);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == all[0])

@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -70,7 +71,7 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
                     "; take the loader out, or begin anew"));
   };
   if (all.dim() != 1 || all.scalar_type() != at::kLong)
-    refuse(cat(c10::toString(all.scalar_type()), " [", join(all.sizes(), ", "), "]"));
+    refuse(tensor_text(all));
   std::vector<StreamPosition> positions;
   const int64_t* at = all.const_data_ptr<int64_t>();
   for (const int64_t* const end = at + all.numel(); at != end;) {
