@@ -22,8 +22,7 @@ namespace {
 // How `work` ended.
 struct Outcome {
   std::exception_ptr exception;
-  // For other ranks: "" if it ended well, otherwise a letter for the code, and the message.
-  std::string text;
+  std::string text;  // for other ranks: "" if it ended well
 };
 
 // The code travels as a letter, so that it is one byte whatever its number.
@@ -36,19 +35,28 @@ Outcome attempt(const std::function<void()>& work) {
   try {
     work();
     return {};
-  } catch (const Error& error) {
-    return {std::current_exception(), describe(error.code(), error.message())};
-  } catch (const std::exception& error) {
-    return {std::current_exception(), describe(ErrorCode::internal, first_line(error))};
+  } catch (...) {
+    return {std::current_exception(), told_failure(std::current_exception())};
   }
 }
 
-// Throws what another rank has thrown.
-[[noreturn]] void fail_as(const std::string& text, int rank) {
-  throw Error(static_cast<ErrorCode>(text[0] - 'a'), cat(text.substr(1), " (rank ", rank, ")"));
+}  // namespace
+
+std::string told_failure(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return describe(error.code(), error.message());
+  } catch (const std::exception& error) {
+    return describe(ErrorCode::internal, first_line(error));
+  } catch (...) {
+    return describe(ErrorCode::internal, "something that is no exception was thrown");
+  }
 }
 
-}  // namespace
+void fail_as(const std::string& told, int64_t rank) {
+  throw Error(static_cast<ErrorCode>(told[0] - 'a'), cat(told.substr(1), " (rank ", rank, ")"));
+}
 
 // The functions keep the group alive as long as they are.
 Peers::Peers(const ProcessGroup& group) : rank_(group.rank()), size_(group.size()) {

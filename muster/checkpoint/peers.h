@@ -5,12 +5,19 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
 namespace muster {
 
 class ProcessGroup;
+
+// How an exception is told to other ranks: a letter for its code, and its message.
+std::string told_failure(const std::exception_ptr& failure);
+// Throws what `rank` has told.
+[[noreturn]] void fail_as(const std::string& told, int64_t rank);
 
 class Peers {
  public:

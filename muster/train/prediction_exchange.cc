@@ -12,7 +12,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
-#include "muster/comm/call/failure.h"
 
 namespace muster::evaluation {
 
@@ -21,7 +20,6 @@ struct PredictionExchange::Said {
   bool is_over = false;
   std::vector<std::vector<int64_t>> shapes = {};  // of the outputs
   std::vector<int64_t> indices = {}, skipped = {};
-  ErrorCode code = ErrorCode::internal;
   std::string failure = {};
 };
 
@@ -39,22 +37,6 @@ std::vector<int64_t> take_numbers(ByteReader& reader) {
   for (int64_t& number : numbers)
     number = reader.take_number(' ');
   return numbers;
-}
-
-// The code and the text of an error, for other ranks.
-std::string failure_text(const std::exception_ptr& failure) {
-  const auto text = [](ErrorCode code, const std::string& what) {
-    return cat(static_cast<int>(code), " ", what);
-  };
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    return text(error.code(), error.message());
-  } catch (const std::exception& error) {
-    return text(ErrorCode::internal, first_line(error));
-  } catch (...) {
-    return text(ErrorCode::internal, "predict: something that is no exception");
-  }
 }
 
 void check_rows(const IndexedRows& mine) {
@@ -115,7 +97,7 @@ std::string PredictionExchange::message(const IndexedRows& mine, bool is_over) {
                           [](const at::Tensor& output) { return numbers_text(output.sizes()); }),
       numbers_text(mine.indices),
       numbers_text(skipped),
-      failure_ ? failure_text(failure_) : std::string());
+      failure_ ? told_failure(failure_) : std::string());
 }
 
 PredictionExchange::Said PredictionExchange::read(const std::string& message) {
@@ -127,9 +109,6 @@ PredictionExchange::Said PredictionExchange::read(const std::string& message) {
     shape = take_numbers(reader);
   said.indices = take_numbers(reader);
   said.skipped = take_numbers(reader);
-  if (reader.left() == 0)
-    return said;
-  said.code = static_cast<ErrorCode>(reader.take_number(' '));
   said.failure = reader.take(reader.left());
   return said;
 }
@@ -143,7 +122,7 @@ void PredictionExchange::fail_if_any(const std::vector<Said>& all) {
   is_failed_ = true;
   if (failure_)
     std::rethrow_exception(failure_);
-  throw Error(failed->code, cat(failed->failure, " (rank ", failed - all.begin(), ")"));
+  fail_as(failed->failure, failed - all.begin());
 }
 
 // A rank without a batch gives nothing in a round, whatever the others' outputs are.
