@@ -14,6 +14,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/data/plain_file.h"
 
 namespace muster {
 
@@ -105,14 +106,7 @@ std::string read_data_file(const std::string& path, uint64_t max_bytes) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
     fail_errno(cat("read: cannot open '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode)) {
-    throw Error(ErrorCode::io,
-                cat("read: expected a file at '",
-                    path,
-                    "', got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a special file",
-                    "; correct the path"));
-  }
+  expect_plain_file("read", path, info.st_mode);
   // The file's own size is checked before it is read; a compressed text is checked again as it
   // grows.
   check_bound(path, info.st_size, max_bytes);

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/data/plain_file.h"
 
 namespace muster {
 
@@ -22,14 +23,7 @@ MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   struct stat info{};
   if (::fstat(file.get(), &info) != 0)
     fail_errno(cat("read: cannot look at '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode)) {
-    throw Error(ErrorCode::io,
-                cat("read: expected a file at '",
-                    path,
-                    "', got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a special file",
-                    "; correct the path"));
-  }
+  expect_plain_file("read", path, info.st_mode);
   size_ = info.st_size;
   if (size_ == 0)
     return;

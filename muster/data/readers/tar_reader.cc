@@ -15,6 +15,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
+#include "muster/data/plain_file.h"
 #include "muster/data/readers/archive_library.h"
 
 namespace muster {
@@ -61,13 +62,7 @@ TarReader::TarReader(const std::string& path) : name_(path), archive_(std::make_
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
     fail_errno(cat("tar: cannot open '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode))
-    throw Error(ErrorCode::io,
-                cat("tar: expected a file at '",
-                    path,
-                    "', got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a special file",
-                    "; correct the path"));
+  expect_plain_file("tar", path, info.st_mode);
   // The size is kept, since libarchive does not notice every end that comes too early.
   file_size_ = info.st_size;
   if (archive_->lib.open_filename(archive_->handle, path.c_str(), kReadBytes) != ARCHIVE_OK)
