@@ -3,30 +3,13 @@
 #include "muster/ddp/gradient_hooks.h"
 
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
 #include <utility>
 
+#include "muster/ddp/post_hook.h"
+
 namespace muster {
-
-namespace {
-
-// Runs after the accumulator, and passes its outputs on.
-class GradientHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit GradientHook(std::function<void()> body) : body_(std::move(body)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    body_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> body_;
-};
-
-}  // namespace
 
 void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
                          const std::function<void(size_t)>& on_gradient,
@@ -34,7 +17,7 @@ void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
   remove();
   for (size_t i = 0; i < parameters.size(); ++i) {
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));
-    auto hook = std::make_unique<GradientHook>([on_gradient, i] { on_gradient(i); });
+    auto hook = std::make_unique<PostHook>([on_gradient, i] { on_gradient(i); });
     hooks_.push_back(accumulators_.back()->add_post_hook(std::move(hook)));
   }
   if (on_any_gradient)

@@ -3,31 +3,18 @@
 #include "muster/parallel/sharded/graph_exits.h"
 
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
 #include <unordered_set>
 #include <utility>
+
+#include "muster/ddp/post_hook.h"
 
 namespace muster {
 
 namespace {
 
 using torch::autograd::Node;
-
-// A post hook runs after its node, so the node has read all that it needed.
-class ExitHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit ExitHook(std::function<void()> body) : body_(std::move(body)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    body_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> body_;
-};
 
 // Nodes are numbered as they are made, so those of a forward have the numbers since its beginning.
 // Nodes without a next one (which accumulate gradients) have no number of their own.
@@ -63,7 +50,7 @@ size_t watch_graph_exits(const std::vector<at::Tensor>& outputs,
         leaves = true;
     if (!leaves)
       continue;
-    found[i]->add_post_hook(std::make_unique<ExitHook>(on_exit));
+    found[i]->add_post_hook(std::make_unique<PostHook>(on_exit));
     ++exits;
   }
   return exits;
