@@ -13,6 +13,8 @@
 #include <mutex>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // Of one loader; its batches may outlive it. Called by several threads at once.
@@ -43,12 +45,10 @@ class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
 };
 
 // While it lives, this thread makes a batch, and batch_tensor() takes memory from `memory`.
-class UseOfBatchMemory {
+class UseOfBatchMemory : NoCopy {
  public:
   explicit UseOfBatchMemory(BatchMemory& memory);
   ~UseOfBatchMemory();
-  UseOfBatchMemory(const UseOfBatchMemory&) = delete;
-  UseOfBatchMemory& operator=(const UseOfBatchMemory&) = delete;
 
   c10::DataPtr allocate(size_t bytes);
 

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/data/batch_memory.h"
 
 namespace muster {
@@ -54,13 +55,11 @@ struct LoaderMemory {
 
 // The batch that a thread makes, while it lives: its memory, and the places of its examples in it.
 // There are none in a loader's first batch, which shows how large examples are.
-class BatchPlaces {
+class BatchPlaces : NoCopy {
  public:
   // `loader` must live as long as this.
   BatchPlaces(LoaderMemory& loader, int64_t examples);
   ~BatchPlaces();
-  BatchPlaces(const BatchPlaces&) = delete;
-  BatchPlaces& operator=(const BatchPlaces&) = delete;
 
   // Of this thread: what it makes from now on is of example `number` of its batch, or, after
   // end_examples(), of the whole batch. They do nothing where no batch is made.

@@ -17,6 +17,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
+#include "muster/base/no_copy.h"
 #include "muster/data/fields.h"
 
 namespace muster {
@@ -165,12 +166,10 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
 // While it lives, tensors that this thread collates go to page-locked memory, from which a GPU
 // copies at full speed; numbers do not, nor what a type's own collate() makes without stacked().
 // LibTorch keeps that memory for the next batches, so only the first ones lock new pages.
-class PinnedCollation {
+class PinnedCollation : NoCopy {
  public:
   explicit PinnedCollation(bool pinned);
   ~PinnedCollation();
-  PinnedCollation(const PinnedCollation&) = delete;
-  PinnedCollation& operator=(const PinnedCollation&) = delete;
 
  private:
   bool before_;

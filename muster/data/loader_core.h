@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/data/batch.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/batch_sampler.h"
@@ -185,7 +186,7 @@ class LoaderCore {
 
 // A loop over one epoch while it lives. One that an exception ends has not left the epoch: what is
 // saved then loses no sample.
-class LoopOverEpoch {
+class LoopOverEpoch : NoCopy {
  public:
   LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
       : core_(core), epoch_(std::move(epoch)), start_(core.enter_epoch(*epoch_)) {}
@@ -193,8 +194,6 @@ class LoopOverEpoch {
     if (std::uncaught_exceptions() == exceptions_)
       core_.leave_epoch(*epoch_, start_);
   }
-  LoopOverEpoch(const LoopOverEpoch&) = delete;
-  LoopOverEpoch& operator=(const LoopOverEpoch&) = delete;
 
  private:
   LoaderCore& core_;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "muster/base/no_copy.h"
 #include "muster/data/sampler_identity.h"
 
 namespace muster {
@@ -21,15 +22,13 @@ struct StreamEnd {
 };
 
 // The rules of this thread's job, while it lives.
-class OwnLoaders {
+class OwnLoaders : NoCopy {
  public:
   // Calls `check` when a sampler or stream that the Context did not make begins its first epoch,
   // and `check_end` at the ends of loops over an epoch.
   explicit OwnLoaders(std::function<void(const SamplerIdentity&)> check,
                       std::function<void(const StreamEnd&)> check_end = {});
   ~OwnLoaders();
-  OwnLoaders(const OwnLoaders&) = delete;
-  OwnLoaders& operator=(const OwnLoaders&) = delete;
 
   static void check(const SamplerIdentity& identity);
 

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // What a worker is doing, for messages when it fails or does not end.
@@ -30,7 +32,7 @@ struct PrefetchOptions {
   bool in_turns = false;
 };
 
-class Prefetch {
+class Prefetch : NoCopy {
  public:
   using Thing = std::shared_ptr<void>;
   // Called by several threads at once, each with one intra-op thread and without gradients.
@@ -41,8 +43,6 @@ class Prefetch {
   // Blocking: until the workers have finished their current items and ended. A worker past the
   // timeout is abandoned.
   ~Prefetch();
-  Prefetch(const Prefetch&) = delete;
-  Prefetch& operator=(const Prefetch&) = delete;
 
   // The next item. Blocking: until it is made. Throws: what `make` threw for it; timeout naming the
   // sample and the worker.

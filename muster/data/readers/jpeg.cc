@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
 #include "muster/data/readers/orientation.h"
@@ -36,7 +37,7 @@ constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as d
 
 // libjpeg leaves by longjmp, which destroys nothing. So each call that may fail is in a function
 // that holds nothing to destroy, and says whether it came through.
-class JpegDecoder {
+class JpegDecoder : NoCopy {
  public:
   explicit JpegDecoder(std::string_view file) {
     jpeg_.err = ::jpeg_std_error(&errors_);
@@ -56,8 +57,6 @@ class JpegDecoder {
     created_ = create(file);
   }
   ~JpegDecoder() { ::jpeg_destroy_decompress(&jpeg_); }
-  JpegDecoder(const JpegDecoder&) = delete;
-  JpegDecoder& operator=(const JpegDecoder&) = delete;
 
   // EXIF lies in the marker APP1, so libjpeg must keep it. libjpeg makes no RGB of four colours, so
   // to_rgb() does.

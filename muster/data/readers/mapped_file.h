@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class MappedFile {
+class MappedFile : NoCopy {
  public:
   enum class Access {
     read,      // pages that cannot be written
@@ -18,8 +20,6 @@ class MappedFile {
   // is mapped ends this process with SIGBUS, as with every mapped file.
   explicit MappedFile(const std::string& path, Access access = Access::read);
   ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
 
   const std::string& path() const { return path_; }
   std::string_view bytes() const { return {data_, size_}; }

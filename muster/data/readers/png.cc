@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
 #include "muster/data/readers/orientation.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr png_uint_32 kMostSide = 1 << 20;
 
 // libpng leaves by longjmp, as libjpeg does: jpeg.cc says what follows from that.
-class PngDecoder {
+class PngDecoder : NoCopy {
  public:
   explicit PngDecoder(std::string_view file) : rest_(file) {
     png_ = ::png_create_read_struct(
@@ -33,8 +34,6 @@ class PngDecoder {
       std::snprintf(message_, sizeof(message_), "libpng did not start");
   }
   ~PngDecoder() { ::png_destroy_read_struct(&png_, &info_, nullptr); }
-  PngDecoder(const PngDecoder&) = delete;
-  PngDecoder& operator=(const PngDecoder&) = delete;
 
   bool read_header() {
     if (info_ == nullptr || setjmp(jump_) != 0)

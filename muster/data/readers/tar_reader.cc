@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/hex.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/data/plain_file.h"
 #include "muster/data/readers/archive_library.h"
@@ -28,7 +29,7 @@ constexpr int64_t kTarBlockBytes = 512;
 }  // namespace
 
 // Owns libarchive's handle.
-struct TarReader::Archive {
+struct TarReader::Archive : NoCopy {
   const ArchiveLibrary& lib = archive_library();
   archive* handle = lib.read_new();
   Archive() {
@@ -43,8 +44,6 @@ struct TarReader::Archive {
     lib.set_format_option(handle, "tar", "read_concatenated_archives", "1");
   }
   ~Archive() { lib.read_free(handle); }
-  Archive(const Archive&) = delete;
-  Archive& operator=(const Archive&) = delete;
 
   bool is_compressed() const { return lib.filter_count(handle) > 1; }
   std::string failure() const {

@@ -8,11 +8,13 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/no_copy.h"
+
 struct archive_entry;
 
 namespace muster {
 
-class TarReader {
+class TarReader : NoCopy {
  public:
   // Throws: unavailable, naming the package, when libarchive, which reads archives, is not
   // installed.
@@ -24,8 +26,6 @@ class TarReader {
   // Reads bytes, which must outlive this; `name` is what messages call them.
   TarReader(std::string_view bytes, const std::string& name);
   ~TarReader();
-  TarReader(const TarReader&) = delete;
-  TarReader& operator=(const TarReader&) = delete;
 
   // The name of the next regular file or link to one; nothing at the end. Files that were not read
   // are sought over where the archive is a file and not compressed. Throws: invalid_argument when
