@@ -8,16 +8,16 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class [[nodiscard]] Autocast {
+class [[nodiscard]] Autocast : NoCopy {
  public:
   Autocast(c10::DeviceType device, c10::ScalarType type, bool enabled);
   // Restores the previous state, also after an exception; the end of the outermost guard drops the
   // cast weights.
   ~Autocast();
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
 
  private:
   c10::DeviceType device_;

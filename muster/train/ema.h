@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
 
@@ -44,7 +45,7 @@ struct EmaOptions {
   EmaBuffers buffers = EmaBuffers::copy;
 };
 
-class Ema {
+class Ema : NoCopy {
  public:
   // The model must outlive it. Parameters and buffers added later are not averaged. If the model
   // moves to another device, its averages move too. Throws: invalid_argument for a decay outside
@@ -55,8 +56,6 @@ class Ema {
   // Pipeline::pieces. With a ShardedOptimizer the model is whole: use the other constructor.
   // Throws: as the other constructor.
   Ema(const TensorPieces& weights, double decay, const EmaOptions& options = {});
-  Ema(const Ema&) = delete;
-  Ema& operator=(const Ema&) = delete;
 
   // Call it after every optimizer step: average = decay · average + (1 - decay) · weight. The first
   // call copies the weights. Does not block. Throws: failed_precondition during a swap, and for
@@ -67,12 +66,10 @@ class Ema {
   // Until the guard ends, the model's memory holds the averages, and this object the weights;
   // before the first update() the averages are the weights. Only one at a time. Of a FullySharded
   // model, take it before whole_parameters(), which gathers the averages then.
-  class [[nodiscard]] Swap {
+  class [[nodiscard]] Swap : NoCopy {
    public:
     explicit Swap(Ema& ema) : ema_(ema) { ema_.begin_swap(); }
     ~Swap() { ema_.end_swap(); }
-    Swap(const Swap&) = delete;
-    Swap& operator=(const Swap&) = delete;
 
    private:
     Ema& ema_;

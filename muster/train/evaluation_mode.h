@@ -11,6 +11,7 @@
 #include <concepts>
 #include <functional>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/trace/span.h"
@@ -64,7 +65,7 @@ auto& with_modes(Model& model) {
 // Keeps the model in evaluation mode, without gradients, until the end of the scope. All ranks
 // start with rank 0's buffers, because those of a batch norm differ between ranks during training.
 // Afterwards every submodule has the mode that it had.
-class EvaluationMode {
+class EvaluationMode : NoCopy {
  public:
   // Collective: yes.
   EvaluationMode(torch::nn::Module& model, ProcessGroup& group);
@@ -77,8 +78,6 @@ class EvaluationMode {
     settle(model.reducer());
   }
   ~EvaluationMode();
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
   static void settle(GradientReducer& reducer);

@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/data/batch.h"
 #include "muster/data/collate.h"
@@ -62,7 +63,7 @@ constexpr bool is_of_tensors() {
   }
 }
 
-class GraphedStep {
+class GraphedStep : NoCopy {
  public:
   // The arguments are TrainStep's. The optimizers are of muster::optim; their rates are rounded to
   // float32 from now on, also in other steps. On the CPU all steps run as TrainStep's, and a line
@@ -74,8 +75,6 @@ class GraphedStep {
   GraphedStep(StepModels models,
               Several<torch::optim::Optimizer> optimizers,
               const TrainStepOptions& options = {});
-  GraphedStep(const GraphedStep&) = delete;
-  GraphedStep& operator=(const GraphedStep&) = delete;
   ~GraphedStep();
 
   // Runs a step, and returns the loss as TrainStep does: a tensor of the caller's own.

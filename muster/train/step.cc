@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
@@ -36,7 +37,7 @@ constexpr int64_t kCompareRatesEvery = 100;
 constexpr int64_t kNoGradient = -1;
 
 // Makes the parameters of models want no gradient until the end of the scope.
-class FreezeGuard {
+class FreezeGuard : NoCopy {
  public:
   explicit FreezeGuard(const StepModels& models) {
     for (const StepModel& model : models) {
@@ -52,8 +53,6 @@ class FreezeGuard {
     for (const at::Tensor& parameter : frozen_)
       parameter.requires_grad_(true);
   }
-  FreezeGuard(const FreezeGuard&) = delete;
-  FreezeGuard& operator=(const FreezeGuard&) = delete;
 
  private:
   std::vector<at::Tensor> frozen_;

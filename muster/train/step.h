@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "muster/base/never.h"
+#include "muster/base/no_copy.h"
 #include "muster/optim/device_step.h"
 #include "muster/train/ema.h"
 #include "muster/train/late_findings.h"
@@ -93,7 +94,7 @@ concept GivesLoss = std::convertible_to<Function, std::function<at::Tensor()>>;
 template <class Function>
 concept GivesSummedLoss = std::convertible_to<Function, std::function<SummedLoss()>>;
 
-class TrainStep {
+class TrainStep : NoCopy {
  public:
   // All arguments must outlive this object. An optimizer may get more parameters between steps.
   // Throws: invalid_argument without an optimizer, for a schedule of another optimizer, for an
@@ -104,8 +105,6 @@ class TrainStep {
   TrainStep(StepModels models,
             Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
-  TrainStep(const TrainStep&) = delete;
-  TrainStep& operator=(const TrainStep&) = delete;
   // Logs an error for gradients that were not finite and that no call has told of yet. Blocking:
   // for the GPU.
   ~TrainStep();
