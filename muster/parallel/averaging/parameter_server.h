@@ -34,6 +34,7 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
 
@@ -63,7 +64,7 @@ struct ParameterServerReport {
 // Whether this rank is a server.
 bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& options);
 
-class ParameterServer {
+class ParameterServer : NoCopy {
  public:
   using MakeOptimizer =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> shard)>;
@@ -80,8 +81,6 @@ class ParameterServer {
                   ProcessGroup group,
                   const MakeOptimizer& make,
                   const ParameterServerOptions& options = {});
-  ParameterServer(const ParameterServer&) = delete;
-  ParameterServer& operator=(const ParameterServer&) = delete;
   ~ParameterServer();
 
   // Serves the workers until each has finished or is lost. A lost worker is logged, and the others

@@ -22,6 +22,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/gradient_reducer.h"
@@ -56,7 +57,7 @@ std::vector<at::Tensor> parameters_of(const std::vector<PipelineStage>& stages) 
 // Keeps the stages in evaluation mode. Afterwards every module has the mode that it had: one of
 // them may be in another than its stage. Parents come first, as train() sets all inside. All modes
 // are noted before any changes, since stages may share a module.
-class StagesInEvaluation {
+class StagesInEvaluation : NoCopy {
  public:
   explicit StagesInEvaluation(const std::vector<PipelineStage>& stages) {
     for (const PipelineStage& stage : stages)
@@ -69,8 +70,6 @@ class StagesInEvaluation {
     for (const auto& [module, was_training] : modes_)
       module->train(was_training);
   }
-  StagesInEvaluation(const StagesInEvaluation&) = delete;
-  StagesInEvaluation& operator=(const StagesInEvaluation&) = delete;
 
  private:
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
@@ -105,11 +104,9 @@ bool is_needed_by_next(const PipelineAction& action, const PipelineAction* next)
 }  // namespace
 
 // Nothing here is locked, so one thread at a time may call a pipeline.
-struct Pipeline::State {
+struct Pipeline::State : NoCopy {
   State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
   ~State() { optim::unmark_stage_parameters(marked); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
   at::Tensor run(const PipelineSchedule& of_run,
                  PipelineMessages& by,

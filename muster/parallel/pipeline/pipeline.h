@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/schedule.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
@@ -78,7 +79,7 @@ struct PipelineStats {
   double waited_seconds = 0;  // for messages; over NCCL the host does not wait
 };
 
-class Pipeline {
+class Pipeline : NoCopy {
  public:
   // `stages` are this rank's, first to last: the model's stages with numbers rank, rank + ranks, ….
   // Collective: over `group`.
@@ -87,8 +88,6 @@ class Pipeline {
   // a rank with too few or too many stages; for no loss on the last rank.
   Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, PipelineOptions options);
   ~Pipeline();
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
 
   // Runs one step and adds gradients to the parameters' grad(). Returns the mean loss on the last
   // stage's rank (with share_loss on all ranks), elsewhere an undefined tensor. After a failure the

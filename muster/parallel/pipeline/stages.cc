@@ -17,6 +17,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/ddp/gradient_reducer.h"
@@ -57,7 +58,7 @@ at::Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, cons
 }
 
 // A measurement leaves nothing behind: gradients and buffers are put back.
-class StateBefore {
+class StateBefore : NoCopy {
  public:
   explicit StateBefore(const torch::nn::Module& module)
       : parameters_(module.parameters()), buffers_(module.buffers()) {
@@ -73,8 +74,6 @@ class StateBefore {
     for (size_t i = 0; i < buffers_.size(); ++i)
       buffers_[i].copy_(values_[i]);
   }
-  StateBefore(const StateBefore&) = delete;
-  StateBefore& operator=(const StateBefore&) = delete;
 
  private:
   std::vector<at::Tensor> parameters_, gradients_, buffers_, values_;

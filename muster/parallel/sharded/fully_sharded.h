@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/outputs.h"
@@ -50,12 +51,10 @@ struct FullyShardedSet;
 struct FullyShardedUnit;
 
 // A running forward: it keeps its module's parameters gathered.
-class FullyShardedForward {
+class FullyShardedForward : NoCopy {
  public:
   explicit FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit);
   ~FullyShardedForward();
-  FullyShardedForward(const FullyShardedForward&) = delete;
-  FullyShardedForward& operator=(const FullyShardedForward&) = delete;
   // Runs the module's own forward. Says what LibTorch does not know of parameters without memory.
   template <class Body>
   auto run(const Body& body) {

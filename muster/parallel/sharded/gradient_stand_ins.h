@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // It has the shape and type of `like`; a read throws `error`.
@@ -19,7 +21,7 @@ at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& erro
 // it: another tensor with the same storage.
 bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in);
 
-class GradientStandIns {
+class GradientStandIns : NoCopy {
  public:
   // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a
   // backward adds to the gradient of any of the parameters that are trained now.
@@ -27,8 +29,6 @@ class GradientStandIns {
                    const std::string& error,
                    const std::function<void()>& on_backward);
   ~GradientStandIns();
-  GradientStandIns(const GradientStandIns&) = delete;
-  GradientStandIns& operator=(const GradientStandIns&) = delete;
 
   // From the next put() on a gradient of this parameter lies elsewhere.
   void stand_for(size_t parameter);
