@@ -5,15 +5,13 @@
 #include <string>
 #include <thread>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/image.h"
 
 namespace muster {
 
-class BackgroundSave {
+class BackgroundSave : NoCopy {
  public:
-  BackgroundSave() = default;
-  BackgroundSave(const BackgroundSave&) = delete;
-  BackgroundSave& operator=(const BackgroundSave&) = delete;
   ~BackgroundSave();  // waits; logs a failure that no call has thrown
 
   // Blocking: until the previous image is written, and this one copied; copies from a GPU are only

@@ -6,16 +6,15 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/image.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
 
 namespace muster {
 
-class ShardedSave {
+class ShardedSave : NoCopy {
  public:
   ShardedSave();
-  ShardedSave(const ShardedSave&) = delete;
-  ShardedSave& operator=(const ShardedSave&) = delete;
   // Waits for the background write, but during stack unwinding not for other ranks. Logs failures.
   ~ShardedSave();
 

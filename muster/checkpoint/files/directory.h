@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
@@ -40,13 +41,11 @@ void remove_checkpoint(const std::string& path);
 void check_space(const std::string& directory, uint64_t bytes);
 
 // A checkpoint being written. Removed again unless published.
-class Staging {
+class Staging : NoCopy {
  public:
   // Throws: io.
   Staging(const std::string& directory, int64_t step);
   ~Staging();
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
 
   const std::string& path() const { return path_; }
 

@@ -15,6 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/directory.h"
@@ -95,14 +96,12 @@ void check_target(const std::string& path, bool replace) {
 
 // The name of a file while it is being written. The file is removed if it still has that name at
 // the end.
-struct AsideFile {
+struct AsideFile : NoCopy {
   explicit AsideFile(const std::string& path) : name(name_aside(path)) {}
   ~AsideFile() {
     if (!name.empty())
       ::unlink(name.c_str());
   }
-  AsideFile(const AsideFile&) = delete;
-  AsideFile& operator=(const AsideFile&) = delete;
 
   // When two export to one name at once, one of them fails here.
   void publish(const std::string& path, bool replace) {

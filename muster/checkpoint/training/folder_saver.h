@@ -6,16 +6,16 @@
 #include <cstdint>
 #include <string>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 struct CheckpointsOptions;
 
-class FolderSaver {
+class FolderSaver : NoCopy {
  public:
   explicit FolderSaver(const CheckpointsOptions& options);
   ~FolderSaver();
-  FolderSaver(const FolderSaver&) = delete;
-  FolderSaver& operator=(const FolderSaver&) = delete;
 
   // Whether the options say that it saves (every, every_time).
   bool says_that_it_saves() const { return says_that_it_saves_; }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
@@ -139,11 +140,9 @@ concept IsPart = HasState<Object> || HasDataPosition<Object> || HasStreamPositio
 // Checkpoints::go_back() rewinds the training and leaves the data where they are.
 enum class PartPlace { of_training, of_data };
 
-class TrainingPart {
+class TrainingPart : NoCopy {
  public:
   explicit TrainingPart(std::string name) : name_(std::move(name)) {}
-  TrainingPart(const TrainingPart&) = delete;
-  TrainingPart& operator=(const TrainingPart&) = delete;
   virtual ~TrainingPart() = default;
 
   const std::string& name() const { return name_; }

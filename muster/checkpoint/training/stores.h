@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/background_save.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_save.h"
@@ -21,11 +22,9 @@ struct RestoredState {
 };
 
 // All calls are collective.
-class TrainingStore {
+class TrainingStore : NoCopy {
  public:
   explicit TrainingStore(Training& training) : training_(training) {}
-  TrainingStore(const TrainingStore&) = delete;
-  TrainingStore& operator=(const TrainingStore&) = delete;
   virtual ~TrainingStore() = default;
 
   // Saves the state after `step` steps, in a thread if the training's options say so. Returns the

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
@@ -20,12 +21,10 @@ namespace muster {
 
 // `may_begin_anew`, of many calls: the state is another run's, so that CheckpointsOptions::fresh
 // counts.
-class Training {
+class Training : NoCopy {
  public:
   // Throws: invalid_argument for options that make no sense.
   Training(ProcessGroup group, CheckpointsOptions options);
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
 
   ProcessGroup& group() { return group_; }
   const CheckpointsOptions& options() const { return options_; }
