@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/no_copy.h"
+
 namespace c10d {
 class Backend;
 }
@@ -36,11 +38,9 @@ std::string group_name_suffix();
 
 // It is made before a group's backends, and gets each once that is there: the connections that came
 // meanwhile are the backend's.
-class GroupTrack {
+class GroupTrack : NoCopy {
  public:
   GroupTrack();
-  GroupTrack(const GroupTrack&) = delete;
-  GroupTrack& operator=(const GroupTrack&) = delete;
   ~GroupTrack();
 
   // Interrupts the backend if an interruption came meanwhile.

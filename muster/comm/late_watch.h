@@ -16,11 +16,12 @@
 #include <utility>
 
 #include "muster/base/late_ranks.h"
+#include "muster/base/no_copy.h"
 #include "muster/comm/work_state.h"
 
 namespace muster {
 
-class LateWatch {
+class LateWatch : NoCopy {
  public:
   // `lost` is called, once, when a GPU's operation can never be over: a rank of its group, on this
   // host, has ended some seconds ago, another makes a different call, the time is over, or NCCL has
@@ -28,8 +29,6 @@ class LateWatch {
   using Lost = std::function<void(const std::string& what)>;
   explicit LateWatch(Lost lost = {}, c10::Device device = c10::kCPU)
       : lost_(std::move(lost)), device_(device) {}
-  LateWatch(const LateWatch&) = delete;
-  LateWatch& operator=(const LateWatch&) = delete;
   ~LateWatch();
 
   // Watches the operation from now on, until it is over or waited for. The first starts the thread.

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "muster/base/no_copy.h"
+
 namespace c10d {
 class Backend;
 }  // namespace c10d
@@ -27,11 +29,9 @@ class ForkMark {
 };
 
 // A member of a backend that is held by intrusive_ptr.
-class ForkGuard {
+class ForkGuard : NoCopy {
  public:
   explicit ForkGuard(c10d::Backend& backend);
-  ForkGuard(const ForkGuard&) = delete;
-  ForkGuard& operator=(const ForkGuard&) = delete;
   ~ForkGuard();
 
   bool in_child() const { return mark_.in_child(); }

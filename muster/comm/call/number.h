@@ -7,15 +7,15 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // The calls of this thread have the number while it lives. -1: none.
-class CallNumber {
+class CallNumber : NoCopy {
  public:
   explicit CallNumber(int64_t number) : before_(std::exchange(current_, number)) {}
   ~CallNumber() { current_ = before_; }
-  CallNumber(const CallNumber&) = delete;
-  CallNumber& operator=(const CallNumber&) = delete;
 
   static int64_t here() { return current_; }
 

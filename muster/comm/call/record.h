@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/no_copy.h"
 #include "muster/trace/activity.h"
 
 namespace muster {
@@ -51,12 +52,10 @@ class CallRecord {
 
 // While it lives, a record's call goes on in a backend: the backend takes that record, and writes
 // down no other.
-class OuterRecord {
+class OuterRecord : NoCopy {
  public:
   explicit OuterRecord(CallRecord& record) : before_(std::exchange(current_, &record)) {}
   ~OuterRecord() { current_ = before_; }
-  OuterRecord(const OuterRecord&) = delete;
-  OuterRecord& operator=(const OuterRecord&) = delete;
 
   // The calling thread's record; nullptr outside of any call. One that was taken is empty.
   static CallRecord* here() { return current_; }

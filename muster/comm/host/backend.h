@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/host/carrier.h"
 
 namespace c10d {
@@ -22,11 +23,8 @@ class Work;
 namespace muster {
 
 // A HostBackend offers these beside c10d's interface, which has no options for them.
-class BlockingCollectives {
+class BlockingCollectives : NoCopy {
  public:
-  BlockingCollectives() = default;
-  BlockingCollectives(const BlockingCollectives&) = delete;
-  BlockingCollectives& operator=(const BlockingCollectives&) = delete;
   virtual ~BlockingCollectives() = default;
 
   // Does what allreduce() and the wait() of its Work do, which cost more than a small operation; it

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/no_copy.h"
 #include "muster/shm/collectives.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ struct Ended {
   bool memory_in_use = false;  // by the carrier, which lets go of `done` when it is not any more
 };
 
-class Carrier {
+class Carrier : NoCopy {
  public:
   using Done = std::function<void(Ended)>;  // once, in any thread
 
@@ -37,9 +38,6 @@ class Carrier {
     Done done;
   };
 
-  Carrier() = default;
-  Carrier(const Carrier&) = delete;
-  Carrier& operator=(const Carrier&) = delete;
   virtual ~Carrier() = default;  // without leave(): gives up what is under way
 
   // The memory stays the caller's until `done`. Throws: invalid_argument for a call that cannot be;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/trace/span.h"
@@ -25,13 +26,11 @@ namespace muster {
 // The caller's thread lets go of the tensors, not the one that has ended the call: to let go of a
 // tensor that Python has too needs the interpreter, which is no longer there for another thread
 // once the caller, told of the end, has ended the program.
-class HostOperation {
+class HostOperation : NoCopy {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
   explicit HostOperation(HostCall call) : call_(std::move(call)) {}
-  HostOperation(const HostOperation&) = delete;
-  HostOperation& operator=(const HostOperation&) = delete;
   ~HostOperation() { call_.record.end(/*failed=*/true); }  // a call that never began
 
   const HostCall& call() const { return call_; }  // until the caller has left

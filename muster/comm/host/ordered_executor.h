@@ -11,17 +11,17 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class OrderedExecutor {
+class OrderedExecutor : NoCopy {
  public:
   // Runs one call, once, or fails it with what has broken the group before. It never throws.
   using Turn = std::function<void(const std::exception_ptr& broken)>;
 
   // `give_up` ends what is under way with a failure; any thread may call it.
   explicit OrderedExecutor(std::function<void()> give_up);
-  OrderedExecutor(const OrderedExecutor&) = delete;
-  OrderedExecutor& operator=(const OrderedExecutor&) = delete;
   ~OrderedExecutor() { leave(); }
 
   // A turn that is submitted from within another runs when that is over, in its thread. Throws:

@@ -13,15 +13,14 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/call/record.h"
 
 namespace muster {
 
-class GpuEnds {
+class GpuEnds : NoCopy {
  public:
   explicit GpuEnds(c10::Device device) : device_(device) {}
-  GpuEnds(const GpuEnds&) = delete;
-  GpuEnds& operator=(const GpuEnds&) = delete;
   // A call that the GPU has not done by then stays under way in the record.
   ~GpuEnds();
 

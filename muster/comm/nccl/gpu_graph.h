@@ -7,13 +7,12 @@
 
 #include <memory>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class GpuGraph {
+class GpuGraph : NoCopy {
  public:
-  GpuGraph() = default;
-  GpuGraph(const GpuGraph&) = delete;
-  GpuGraph& operator=(const GpuGraph&) = delete;
   virtual ~GpuGraph() = default;
 
   // From here to end(), the GPU keeps what the current stream is given, and does nothing of it.
@@ -42,12 +41,10 @@ bool is_a_graph_captured();
 bool is_captured_now(c10::Device device);
 
 // Says so, while it lives.
-class CapturesGraph {
+class CapturesGraph : NoCopy {
  public:
   CapturesGraph();
   ~CapturesGraph();
-  CapturesGraph(const CapturesGraph&) = delete;
-  CapturesGraph& operator=(const CapturesGraph&) = delete;
 };
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "muster/base/log.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -35,7 +36,7 @@ inline void record_on(const at::Tensor& tensor, const c10::Stream& stream) {
 // Makes a stream the current one while it lives. That one waits for what the caller's was given
 // before, and the caller's waits for it in the end, also where something is thrown meanwhile.
 // Nothing where the two are one, or for no stream.
-class OnStream {
+class OnStream : NoCopy {
  public:
   explicit OnStream(const std::optional<c10::Stream>& stream) {
     if (!stream || current_stream_of(stream->device()) == *stream)
@@ -44,8 +45,6 @@ class OnStream {
     let_wait(*stream, *callers_);
     guard_.emplace(*stream);
   }
-  OnStream(const OnStream&) = delete;
-  OnStream& operator=(const OnStream&) = delete;
   ~OnStream() {
     if (!guard_)
       return;

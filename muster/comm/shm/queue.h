@@ -6,17 +6,16 @@
 #include <chrono>
 #include <exception>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/comm/host/ordered_executor.h"
 #include "muster/shm/collectives.h"
 
 namespace muster {
 
-class ShmQueue {
+class ShmQueue : NoCopy {
  public:
   explicit ShmQueue(shm::Team& team);
-  ShmQueue(const ShmQueue&) = delete;
-  ShmQueue& operator=(const ShmQueue&) = delete;
 
   // Throws: invalid_argument for a call that cannot be; what an earlier one has broken the group
   // with.
