@@ -13,10 +13,11 @@
 #include <thread>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster::shm {
 
-class EndWatch {
+class EndWatch : NoCopy {
  public:
   // Called once, in the watch's thread; it may not call the watch.
   using OnEnd = std::function<void()>;
@@ -28,8 +29,6 @@ class EndWatch {
   static std::shared_ptr<EndWatch> of_this_process();
 
   EndWatch();
-  EndWatch(const EndWatch&) = delete;
-  EndWatch& operator=(const EndWatch&) = delete;
   ~EndWatch();
 
   // Calls `on_end` when process `pid` has ended; at once, in this thread, where it has already.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/no_copy.h"
 #include "muster/shm/collectives.h"
 #include "muster/shm/message_frame.h"
 
@@ -25,15 +26,13 @@ namespace muster::shm {
 
 inline constexpr int kAnySource = -1;
 
-class Mailbox {
+class Mailbox : NoCopy {
  public:
   // Called once, in the mailbox's thread or in one that calls send() or receive(), also before that
   // returns: the message has been sent or received (from `source`), or has failed.
   using Done = std::function<void(int source, std::exception_ptr error)>;
 
   explicit Mailbox(Team& team);
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
   ~Mailbox();  // messages that are under way fail
 
   // The memory stays the caller's until `done`. Throws: unavailable when the first message to this

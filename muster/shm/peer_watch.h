@@ -7,12 +7,13 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/shm/end_watch.h"
 #include "muster/shm/meet.h"
 
 namespace muster::shm {
 
-class PeerWatch {
+class PeerWatch : NoCopy {
  public:
   // A rank is watched by its connection, which closes, or as a process, by the id that is in the
   // memory.
@@ -22,8 +23,6 @@ class PeerWatch {
   // that it cannot see as a process, one of another PID namespace. `on_death` runs in the watch's
   // thread, after the mark was set. Throws: as EndWatch.
   PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death);
-  PeerWatch(const PeerWatch&) = delete;
-  PeerWatch& operator=(const PeerWatch&) = delete;
   ~PeerWatch() = default;
 
   // Some rank is watched by its connection.

@@ -12,6 +12,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/late_ranks.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/rank_names.h"
 #include "muster/shm/layout.h"
 #include "muster/shm/meet.h"
@@ -26,7 +27,7 @@ struct Step {
 };
 std::string to_string(const Step& step);
 
-class Team {
+class Team : NoCopy {
  public:
   // Collective. Messages call the ranks by `names`, or without any by their own numbers. Throws: as
   // meet().
@@ -35,8 +36,6 @@ class Team {
        int size,
        std::chrono::milliseconds timeout,
        RankNames names = {});
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
   ~Team();  // leaves
 
   int rank() const { return rank_; }

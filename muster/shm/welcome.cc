@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "muster/base/error.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
 namespace muster::shm {
@@ -17,7 +18,7 @@ namespace {
 constexpr size_t kMostBytes = size_t{1} << 60;
 
 // A message of a Welcome and room for one descriptor beside it.
-class WelcomeMessage {
+class WelcomeMessage : NoCopy {
  public:
   explicit WelcomeMessage(Welcome& welcome) : data_{&welcome, sizeof(welcome)} {
     message.msg_iov = &data_;
@@ -25,8 +26,6 @@ class WelcomeMessage {
     message.msg_control = control_;
     message.msg_controllen = sizeof(control_);
   }
-  WelcomeMessage(const WelcomeMessage&) = delete;
-  WelcomeMessage& operator=(const WelcomeMessage&) = delete;
   ~WelcomeMessage() = default;
 
   msghdr message{};
