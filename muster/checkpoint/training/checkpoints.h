@@ -32,7 +32,6 @@
 #include <utility>
 
 #include "muster/base/never.h"
-#include "muster/base/no_copy.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
 #include "muster/checkpoint/training/delegating_optimizer.h"
@@ -71,7 +70,7 @@ struct BestSaved {
   double value = 0;
 };
 
-class Checkpoints : NoCopy {
+class Checkpoints {
  public:
   // Throws: invalid_argument without a folder, and for a negative `every`, every_time, keep_last,
   // patience or min_delta.
@@ -83,6 +82,9 @@ class Checkpoints : NoCopy {
       : Checkpoints(ctx.process_group(), with_job(std::move(options), ctx)) {}
   // Waits for what `background` still writes; logs failures.
   ~Checkpoints();
+
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
 
   // Each add() adds something to save; it must outlive this object. Several models and optimizers
   // are fine. Pass the modules themselves, not their wrappers. Throws: invalid_argument for a name
