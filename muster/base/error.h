@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 enum class ErrorCode {
@@ -22,6 +24,17 @@ enum class ErrorCode {
 // "invalid_argument" and so on, for logs and JSON.
 const char* to_string(ErrorCode code);
 
+// A code, and where it is thrown.
+struct ThrownCode {
+  ThrownCode(  // NOLINT(google-explicit-constructor)
+      ErrorCode given,
+      std::source_location here = std::source_location::current())
+      : code(given), where(here) {}
+
+  ErrorCode code;
+  std::source_location where;
+};
+
 // Message form: `<operation>: expected <rule>, got <value> (<rank/device/peer>); <next step>`.
 // Colours of what it quotes are left out, and other control characters become '?', but for line
 // ends and tabs.
@@ -30,6 +43,10 @@ class Error : public std::runtime_error {
   Error(ErrorCode code,
         const std::string& message,
         std::source_location where = std::source_location::current());
+  // The same with a message in parts, which cat() joins.
+  template <class First, class Second, class... More>
+  Error(ThrownCode thrown, const First& first, const Second& second, const More&... more)
+      : Error(thrown.code, cat(first, second, more...), thrown.where) {}
 
   ErrorCode code() const noexcept { return code_; }
   std::string message() const { return what(); }
