@@ -82,8 +82,7 @@ class BatchCounts {
 };
 
 [[noreturn]] void refuse_shares(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::failed_precondition,
-              cat("batch shares: expected ", expected, ", got ", got));
+  throw Error(ErrorCode::failed_precondition, "batch shares: expected ", expected, ", got ", got);
 }
 
 class EvenBatches : public BatchSampler {
@@ -210,9 +209,9 @@ std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sam
                                          bool drop_last) {
   if (batch_size < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected a batch size of at least 1, got ",
-                    batch_size,
-                    "; pass the samples of one rank's batch"));
+                "data loader: expected a batch size of at least 1, got ",
+                batch_size,
+                "; pass the samples of one rank's batch");
   }
   const SamplerIdentity identity = sampler->identity();
   if (drop_last && !identity.pad) {
@@ -223,14 +222,14 @@ std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sam
   }
   if (!sampler->shares().empty() && (identity.share != batch_size || drop_last)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected batch_size ",
-                    identity.share,
-                    ", this rank's share of the global batch of ",
-                    identity.global_batch,
-                    ", and drop_last of the sampler alone, got batch_size ",
-                    batch_size,
-                    drop_last ? " and drop_last" : "",
-                    "; pass ctx.batch_size(…)"));
+                "data loader: expected batch_size ",
+                identity.share,
+                ", this rank's share of the global batch of ",
+                identity.global_batch,
+                ", and drop_last of the sampler alone, got batch_size ",
+                batch_size,
+                drop_last ? " and drop_last" : "",
+                "; pass ctx.batch_size(…)");
   }
   return std::make_shared<EvenBatches>(std::move(sampler), batch_size, drop_last);
 }

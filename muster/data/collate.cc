@@ -46,16 +46,16 @@ void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, con
     if (are_alike(first, other, first_size))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("collate: expected tensors of one shape and type",
-                    first_size == 1 ? " but for their length" : "",
-                    ", got ",
-                    tensor_text(first),
-                    " in a batch's first example and ",
-                    tensor_text(other),
-                    " in example ",
-                    i,
-                    "; ",
-                    advice));
+                "collate: expected tensors of one shape and type",
+                first_size == 1 ? " but for their length" : "",
+                ", got ",
+                tensor_text(first),
+                " in a batch's first example and ",
+                tensor_text(other),
+                " in example ",
+                i,
+                "; ",
+                advice);
   }
 }
 
@@ -74,11 +74,11 @@ void check_holds(const at::Tensor& example, int64_t filling) {
       at::scalar_tensor(filling, at::kLong).to(example.scalar_type()).item<int64_t>() == filling)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("collate: expected tensors that can be padded with ",
-                  filling,
-                  ", got ",
-                  tensor_text(example),
-                  "; give them a type that holds it, or pad with another number"));
+              "collate: expected tensors that can be padded with ",
+              filling,
+              ", got ",
+              tensor_text(example),
+              "; give them a type that holds it, or pad with another number");
 }
 
 // Returns the options of a batch whose examples are like this one. Only plain tensors of the host

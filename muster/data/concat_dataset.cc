@@ -20,7 +20,12 @@ namespace {
                                 const std::string& got,
                                 const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
-              cat("concat data set: expected ", expected, ", got ", got, "; ", next));
+              "concat data set: expected ",
+              expected,
+              ", got ",
+              got,
+              "; ",
+              next);
 }
 
 // "Float [3, 32] on cpu" of one sample.

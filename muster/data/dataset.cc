@@ -40,19 +40,19 @@ TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
   }
   if (features_.size(0) != labels_.size(0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data set: expected as many labels as features, got ",
-                    features_.size(0),
-                    " features and ",
-                    labels_.size(0),
-                    " labels; they must come from the same samples"));
+                "data set: expected as many labels as features, got ",
+                features_.size(0),
+                " features and ",
+                labels_.size(0),
+                " labels; they must come from the same samples");
   }
   if (features_.device() != labels_.device()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data set: expected features and labels on one device, got ",
-                    features_.device().str(),
-                    " and ",
-                    labels_.device().str(),
-                    "; move both with .to(device)"));
+                "data set: expected features and labels on one device, got ",
+                features_.device().str(),
+                " and ",
+                labels_.device().str(),
+                "; move both with .to(device)");
   }
 }
 

@@ -37,15 +37,15 @@ struct Samples {
                          const std::string& expected,
                          const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("digits: expected ",
-                  expected,
-                  " in '",
-                  path,
-                  "' line ",
-                  line,
-                  ", got ",
-                  got,
-                  "; see whether it is digits.csv.gz, and complete"));
+              "digits: expected ",
+              expected,
+              " in '",
+              path,
+              "' line ",
+              line,
+              ", got ",
+              got,
+              "; see whether it is digits.csv.gz, and complete");
 }
 
 // Returns the field as a number from 0 to `most`, or refuses the line.

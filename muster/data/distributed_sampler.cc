@@ -53,17 +53,17 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
     : order_(std::move(order)), length_(order_.samples), options_(options) {
   if (options.num_replicas < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected at least 1 replica, got ",
-                    options.num_replicas,
-                    "; pass the group's size"));
+                "sampler: expected at least 1 replica, got ",
+                options.num_replicas,
+                "; pass the group's size");
   }
   if (options.rank < 0 || options.rank >= options.num_replicas) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected a rank from 0 to ",
-                    options.num_replicas - 1,
-                    ", got ",
-                    options.rank,
-                    "; pass this rank's own number"));
+                "sampler: expected a rank from 0 to ",
+                options.num_replicas - 1,
+                ", got ",
+                options.rank,
+                "; pass this rank's own number");
   }
   if (options.drop_last && !options.pad) {
     throw Error(ErrorCode::invalid_argument,
@@ -88,11 +88,11 @@ void DistributedSampler::take_shares(std::vector<int64_t> shares) {
                           std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
   if (!shares.empty() && !are_shares) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected ",
-                    options_.num_replicas,
-                    " shares of at least 1, one a rank, got [",
-                    join(shares, ", "),
-                    "]; leave them out for equal ones"));
+                "sampler: expected ",
+                options_.num_replicas,
+                " shares of at least 1, one a rank, got [",
+                join(shares, ", "),
+                "]; leave them out for equal ones");
   }
   global_batch_ = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   options_.shares = std::move(shares);
@@ -109,25 +109,25 @@ void DistributedSampler::set_shares(std::vector<int64_t> shares) {
 void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const {
   if (epoch < 0 || consumed < 0 || consumed_of < 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected epoch and consumed samples of 0 or more, got epoch ",
-                    epoch,
-                    ", ",
-                    consumed,
-                    " of ",
-                    consumed_of,
-                    "; pass the epoch's number"));
+                "sampler: expected epoch and consumed samples of 0 or more, got epoch ",
+                epoch,
+                ", ",
+                consumed,
+                " of ",
+                consumed_of,
+                "; pass the epoch's number");
   }
   if (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size) {
     throw Error(ErrorCode::failed_precondition,
-                cat("sampler: expected the data set of ",
-                    plural(consumed_of, "sample"),
-                    ", of which epoch ",
-                    epoch,
-                    " has used ",
-                    consumed,
-                    ", got one of ",
-                    order_.dataset_size,
-                    "; give that data set, or begin the epoch anew with 0 used"));
+                "sampler: expected the data set of ",
+                plural(consumed_of, "sample"),
+                ", of which epoch ",
+                epoch,
+                " has used ",
+                consumed,
+                ", got one of ",
+                order_.dataset_size,
+                "; give that data set, or begin the epoch anew with 0 used");
   }
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
   if (consumed_of == 0 && consumed - length_ >= most_repeated) {

@@ -50,9 +50,9 @@ double Generator::normal() {
 int64_t Generator::integer(int64_t count) {
   if (count < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat("generator: expected integers below a count of at least 1, got ",
-                    count,
-                    "; pass 1 or more"));
+                "generator: expected integers below a count of at least 1, got ",
+                count,
+                "; pass 1 or more");
   }
   const uint64_t n = count;
   using Product = unsigned __int128;

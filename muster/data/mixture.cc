@@ -30,7 +30,11 @@ struct Source {            // one data set
 
 [[noreturn]] void refuse_mixture(const std::string& expected, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("mixture: expected ", expected, ", got ", got, "; pass one weight a data set"));
+              "mixture: expected ",
+              expected,
+              ", got ",
+              got,
+              "; pass one weight a data set");
 }
 
 void check_mixture(const std::vector<int64_t>& sizes,

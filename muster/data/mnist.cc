@@ -26,13 +26,13 @@ constexpr uint32_t kMagicOfBytes = 0x800;  // plus the number of dimensions
                              const std::string& expected,
                              const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("mnist: expected ",
-                  expected,
-                  " in '",
-                  path,
-                  "', got ",
-                  got,
-                  "; fetch the file again, or correct the folder"));
+              "mnist: expected ",
+              expected,
+              " in '",
+              path,
+              "', got ",
+              got,
+              "; fetch the file again, or correct the folder");
 }
 
 // Callers have checked that four bytes follow.
@@ -53,13 +53,13 @@ std::string find_file(const std::string& folder, const std::string& part, int di
     }
   }
   throw Error(ErrorCode::io,
-              cat("mnist: expected '",
-                  part,
-                  "-idx",
-                  dimensions,
-                  "-ubyte' (or with .gz) in the folder '",
-                  folder,
-                  "', got no such file; correct the folder"));
+              "mnist: expected '",
+              part,
+              "-idx",
+              dimensions,
+              "-ubyte' (or with .gz) in the folder '",
+              folder,
+              "', got no such file; correct the folder");
 }
 
 // Reads an IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each
@@ -123,9 +123,9 @@ TensorDataset read_part(const std::string& folder,
 DatasetSplit read_mnist(const std::string& folder, const MnistOptions& options) {
   if (!std::filesystem::is_directory(folder)) {
     throw Error(ErrorCode::io,
-                cat("mnist: expected a folder with the four IDX files, got '",
-                    folder,
-                    "'; give the folder that they lie in"));
+                "mnist: expected a folder with the four IDX files, got '",
+                folder,
+                "'; give the folder that they lie in");
   }
   DatasetSplit split{read_part(folder, "train", options), read_part(folder, "t10k", options)};
   const auto sides = [](const TensorDataset& data) {

@@ -15,8 +15,8 @@ inline void expect_plain_file(const char* who, const std::string& path, mode_t m
   if (S_ISREG(mode))
     return;
   const char* const got = S_ISDIR(mode) ? "a folder" : "a special file";
-  throw Error(ErrorCode::io,
-              cat(who, ": expected a file at '", path, "', got ", got, "; correct the path"));
+  throw Error(
+      ErrorCode::io, who, ": expected a file at '", path, "', got ", got, "; correct the path");
 }
 
 }  // namespace muster

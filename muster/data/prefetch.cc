@@ -235,13 +235,13 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
   } catch (const std::system_error& error) {
     stop_workers();
     throw Error(ErrorCode::unavailable,
-                cat("data loader: expected ",
-                    options.workers,
-                    " worker threads, got ",
-                    state_->threads.size(),
-                    ": ",
-                    error.what(),
-                    "; ask for fewer workers"));
+                "data loader: expected ",
+                options.workers,
+                " worker threads, got ",
+                state_->threads.size(),
+                ": ",
+                error.what(),
+                "; ask for fewer workers");
   } catch (...) {
     stop_workers();  // a thread that nobody joins ends the process
     throw;
@@ -362,13 +362,13 @@ std::string Prefetch::places_text() const {
 void Prefetch::fail_late() {
   left_behind_ = true;
   throw Error(ErrorCode::timeout,
-              cat("data loader: expected batch ",
-                  next_,
-                  " within ",
-                  options_.timeout->count(),
-                  " ms, got none: the workers are at ",
-                  places_text(),
-                  "; look at what the data set's get() waits for, or give a longer timeout"));
+              "data loader: expected batch ",
+              next_,
+              " within ",
+              options_.timeout->count(),
+              " ms, got none: the workers are at ",
+              places_text(),
+              "; look at what the data set's get() waits for, or give a longer timeout");
 }
 
 }  // namespace muster

@@ -31,7 +31,12 @@ namespace {
                                   const std::string& got,
                                   const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
-              cat("standard scaler: expected ", expected, ", got ", got, "; ", next));
+              "standard scaler: expected ",
+              expected,
+              ", got ",
+              got,
+              "; ",
+              next);
 }
 
 // As a vector by feature: statistics of `features` are over all other dimensions.

@@ -29,13 +29,13 @@ void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a
 void fail_empty_stream(const StreamPosition& position) {
   throw Error(
       ErrorCode::failed_precondition,
-      cat("stream loader: expected an epoch with at least 1 batch of this rank, got none in epoch ",
-          position.epoch,
-          " (rank ",
-          position.rank,
-          " of ",
-          position.ranks,
-          "); use a smaller batch size, fewer ranks or workers, or turn drop_last off"));
+      "stream loader: expected an epoch with at least 1 batch of this rank, got none in epoch ",
+      position.epoch,
+      " (rank ",
+      position.rank,
+      " of ",
+      position.ranks,
+      "); use a smaller batch size, fewer ranks or workers, or turn drop_last off");
 }
 
 }  // namespace muster

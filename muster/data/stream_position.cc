@@ -26,7 +26,12 @@ void check_stream_number(const char* what, int64_t value, int64_t least) {
   if (value >= least)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
+              "stream loader: expected ",
+              what,
+              " of at least ",
+              least,
+              ", got ",
+              value);
 }
 
 // Takes one number after the other from values().
@@ -60,10 +65,10 @@ class PositionNumbers {
   [[noreturn]] void refuse() const {
     const auto end = values_.begin() + std::min(std::ssize(values_), kMostShown);
     throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected the numbers of a position, got [",
-                    join(std::vector(values_.begin(), end), ", "),
-                    std::ssize(values_) > kMostShown ? ", …" : "",
-                    "]; give what values() has given"));
+                "stream loader: expected the numbers of a position, got [",
+                join(std::vector(values_.begin(), end), ", "),
+                std::ssize(values_) > kMostShown ? ", …" : "",
+                "]; give what values() has given");
   }
 
  private:
@@ -102,22 +107,21 @@ std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch,
 void check_seed(const StreamPosition& position, const StreamLoaderOptions& options) {
   if (position.seed == options.seed)
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("stream loader: expected the seed of the saved position, ",
-          position.seed,
-          ", got ",
-          options.seed,
-          "; the order of the examples depends on it: keep it, or begin with the next epoch"));
+  throw Error(ErrorCode::failed_precondition,
+              "stream loader: expected the seed of the saved position, ",
+              position.seed,
+              ", got ",
+              options.seed,
+              "; the order of the examples depends on it: keep it, or begin with the next epoch");
 }
 
 // Refuses all but the positions of ranks 0, 1, … that saved together.
 void check_one_group(const std::vector<StreamPosition>& saved) {
   const auto refuse = [](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected the positions of all ranks of one group, got ",
-                    got,
-                    "; give all that were saved together"));
+                "stream loader: expected the positions of all ranks of one group, got ",
+                got,
+                "; give all that were saved together");
   };
   if (saved.empty())
     refuse("none");
@@ -144,17 +148,17 @@ int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
   if (last->epoch - first->epoch <= kMostEpochsApart)
     return last->epoch;
   throw Error(ErrorCode::invalid_argument,
-              cat("stream loader: expected ranks at most ",
-                  kMostEpochsApart,
-                  " epochs apart, got epoch ",
-                  first->epoch,
-                  " of rank ",
-                  first->rank,
-                  " and ",
-                  last->epoch,
-                  " of rank ",
-                  last->rank,
-                  "; begin anew"));
+              "stream loader: expected ranks at most ",
+              kMostEpochsApart,
+              " epochs apart, got epoch ",
+              first->epoch,
+              " of rank ",
+              first->rank,
+              " and ",
+              last->epoch,
+              " of rank ",
+              last->rank,
+              "; begin anew");
 }
 
 // Ranks may be in different epochs. A rank that is behind has its whole parts left of the epochs
@@ -265,11 +269,11 @@ void check_stream_options(const StreamLoaderOptions& options) {
   check_stream_number("a rank", options.rank, 0);
   if (options.rank >= options.ranks)
     throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected a rank below ",
-                    options.ranks,
-                    ", got ",
-                    options.rank,
-                    "; pass rank and ranks of one group"));
+                "stream loader: expected a rank below ",
+                options.ranks,
+                ", got ",
+                options.rank,
+                "; pass rank and ranks of one group");
 }
 
 // The number of workers decides the parts, so it belongs to the order that ranks compare.
@@ -296,15 +300,15 @@ void check_stream_position(const StreamPosition& position, const StreamLoaderOpt
     if (saved == here)
       return;
     throw Error(ErrorCode::failed_precondition,
-                cat("stream loader: expected the ",
-                    what,
-                    " of the saved position, ",
-                    saved,
-                    ", got ",
-                    here,
-                    "; one rank's position holds its own parts only: restore the positions of all "
-                    "ranks, or keep the ",
-                    what));
+                "stream loader: expected the ",
+                what,
+                " of the saved position, ",
+                saved,
+                ", got ",
+                here,
+                "; one rank's position holds its own parts only: restore the positions of all "
+                "ranks, or keep the ",
+                what);
   };
   check("number of ranks", position.ranks, options.ranks);
   check("rank", position.rank, options.rank);

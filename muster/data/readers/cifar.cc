@@ -37,11 +37,11 @@ std::string need_cifar(const std::string& folder, const std::string& name) {
   if (const auto path = find_cifar(folder, name))
     return *path;
   throw Error(ErrorCode::io,
-              cat("cifar: expected '",
-                  name,
-                  "' (or with .gz) in the folder '",
-                  folder,
-                  "', got no such file; give the folder of the binary version"));
+              "cifar: expected '",
+              name,
+              "' (or with .gz) in the folder '",
+              folder,
+              "', got no such file; give the folder of the binary version");
 }
 
 // All files are counted before memory is taken, so that the tensors are made in their whole size.

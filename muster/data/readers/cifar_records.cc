@@ -15,13 +15,13 @@ namespace {
                                const std::string& expected,
                                const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("cifar: expected ",
-                  expected,
-                  " in '",
-                  name,
-                  "', got ",
-                  got,
-                  "; fetch the file again, or correct the folder"));
+              "cifar: expected ",
+              expected,
+              " in '",
+              name,
+              "', got ",
+              got,
+              "; fetch the file again, or correct the folder");
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ CsvText::ClassNumbers numbers_of(const std::vector<std::string>& classes) {
   for (const std::string& name : classes)
     if (!numbers.emplace(name, numbers.size()).second)
       throw Error(ErrorCode::invalid_argument,
-                  cat("csv: expected each of .class_names once, got '",
-                      escaped(name),
-                      "' twice; a label is its text's place in the list"));
+                  "csv: expected each of .class_names once, got '",
+                  escaped(name),
+                  "' twice; a label is its text's place in the list");
   return numbers;
 }
 
@@ -200,7 +200,14 @@ void CsvText::refuse_column(const std::string& expected,
                             const std::string& got,
                             const char* next) const {
   throw Error(ErrorCode::invalid_argument,
-              cat("csv: expected ", expected, " in '", name_, "', got ", got, "; ", next));
+              "csv: expected ",
+              expected,
+              " in '",
+              name_,
+              "', got ",
+              got,
+              "; ",
+              next);
 }
 
 // Takes the field whose quote is at `from`, which becomes the place behind the closing one. A
@@ -332,16 +339,16 @@ std::vector<std::string> CsvText::texts(int64_t column) const {
 
 void CsvText::refuse(int64_t line, const std::string& expected, const std::string& got) const {
   throw Error(ErrorCode::invalid_argument,
-              cat("csv: expected ",
-                  expected,
-                  " in '",
-                  name_,
-                  "' line ",
-                  line,
-                  ", got ",
-                  got,
-                  hint_at_separator(),
-                  "; correct the file or the options"));
+              "csv: expected ",
+              expected,
+              " in '",
+              name_,
+              "' line ",
+              line,
+              ", got ",
+              got,
+              hint_at_separator(),
+              "; correct the file or the options");
 }
 
 }  // namespace muster

@@ -13,11 +13,11 @@ namespace muster {
 
 void refuse_image(const std::string& name, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected a whole JPEG or PNG in '",
-                  name,
-                  "', got ",
-                  got,
-                  "; replace the file, or leave it out"));
+              "image: expected a whole JPEG or PNG in '",
+              name,
+              "', got ",
+              got,
+              "; replace the file, or leave it out");
 }
 
 // A small file can claim a huge picture, so decoders call this before they take memory.
@@ -29,15 +29,15 @@ void check_pixels(int64_t height,
   if (height * width <= options.max_pixels)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected at most ",
-                  options.max_pixels,
-                  " pixels in '",
-                  name,
-                  "', got ",
-                  width,
-                  "x",
-                  height,
-                  "; raise max_pixels where that is right"));
+              "image: expected at most ",
+              options.max_pixels,
+              " pixels in '",
+              name,
+              "', got ",
+              width,
+              "x",
+              height,
+              "; raise max_pixels where that is right");
 }
 
 void check_part(const ImagePart& part, const ImageSize& whole, const std::string& name) {
@@ -48,21 +48,21 @@ void check_part(const ImagePart& part, const ImageSize& whole, const std::string
       is_within(part.left, part.width, whole.width))
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected a part that lies within '",
-                  name,
-                  "' (",
-                  whole.width,
-                  "x",
-                  whole.height,
-                  "), got ",
-                  part.width,
-                  "x",
-                  part.height,
-                  " from column ",
-                  part.left,
-                  " and row ",
-                  part.top,
-                  "; look at what chooses it"));
+              "image: expected a part that lies within '",
+              name,
+              "' (",
+              whole.width,
+              "x",
+              whole.height,
+              "), got ",
+              part.width,
+              "x",
+              part.height,
+              " from column ",
+              part.left,
+              " and row ",
+              part.top,
+              "; look at what chooses it");
 }
 
 // Both have three bytes a pixel and rows without gaps. The part must lie within the whole.

@@ -79,13 +79,13 @@ std::vector<std::string> folders_in(const std::string& path) {
                                 const std::string& expected,
                                 const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("image folder: expected ",
-                  expected,
-                  " in '",
-                  path,
-                  "', got ",
-                  got,
-                  "; give the folder whose sub-folders are the classes"));
+              "image folder: expected ",
+              expected,
+              " in '",
+              path,
+              "', got ",
+              got,
+              "; give the folder whose sub-folders are the classes");
 }
 
 // .ipynb_checkpoints, .Trash-1000: as a class it would move the numbers of all others.
@@ -113,7 +113,11 @@ std::string bytes_of_picture(const std::string& path) {
   if (bytes.size() <= kMostImageBytes)
     return bytes;
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected at most ", kMostImageBytes, " bytes in '", path, "', got more"));
+              "image: expected at most ",
+              kMostImageBytes,
+              " bytes in '",
+              path,
+              "', got more");
 }
 
 }  // namespace
@@ -153,13 +157,13 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
     tell_of_others(path, others);
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::io,
-                cat("image folder: expected a folder at '",
-                    path,
-                    "' that can be read, got: ",
-                    error.code().message(),
-                    " ('",
-                    error.path1().string(),
-                    "'); correct the path"));
+                "image folder: expected a folder at '",
+                path,
+                "' that can be read, got: ",
+                error.code().message(),
+                " ('",
+                error.path1().string(),
+                "'); correct the path");
   }
   if (classes_.empty())
     refuse_folder(path, "a sub-folder for each class", "none");
@@ -169,11 +173,11 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
 ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= size())
     throw Error(ErrorCode::invalid_argument,
-                cat("image folder: expected a picture from 0 to ",
-                    size() - 1,
-                    ", got ",
-                    index,
-                    "; ask for one that exists"));
+                "image folder: expected a picture from 0 to ",
+                size() - 1,
+                ", got ",
+                index,
+                "; ask for one that exists");
   const File& file = files_[index];
   const std::string bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),

@@ -160,12 +160,12 @@ void TarReader::check_end() const {
 
 void TarReader::fail(const std::string& got) const {
   throw Error(ErrorCode::invalid_argument,
-              cat("tar: expected a whole tar archive in '",
-                  name_,
-                  "', got ",
-                  got,
-                  entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"),
-                  "; fetch or write it again"));
+              "tar: expected a whole tar archive in '",
+              name_,
+              "', got ",
+              got,
+              entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"),
+              "; fetch or write it again");
 }
 
 }  // namespace muster

@@ -24,7 +24,14 @@ constexpr int64_t kFewestDifferent = 16;  // nor do a few that come again and ag
                                 const std::string& got,
                                 const char* next) {
   throw Error(ErrorCode::invalid_argument,
-              cat("tokens: expected ", expected, " in '", path, "', got ", got, "; ", next));
+              "tokens: expected ",
+              expected,
+              " in '",
+              path,
+              "', got ",
+              got,
+              "; ",
+              next);
 }
 
 }  // namespace

@@ -53,11 +53,10 @@ std::optional<WebName> web_name(const std::string& name) {
 void check_no_link(const TarReader& tar, const std::string& name) {
   if (!tar.is_link())
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("web shards: expected files, got the link '",
-          escaped(name),
-          "'; write the shard with what it links to: tar --dereference --hard-dereference"));
+  throw Error(ErrorCode::invalid_argument,
+              "web shards: expected files, got the link '",
+              escaped(name),
+              "'; write the shard with what it links to: tar --dereference --hard-dereference");
 }
 
 std::optional<WebName> next_web_name(TarReader& tar) {
@@ -77,11 +76,11 @@ void check_once(const WebSample& sample) {
     if (endings.insert(file.ending).second)
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("web shards: expected each file of the sample ",
-                    sample.place(),
-                    " once, got '.",
-                    escaped(file.ending),
-                    "' twice; give samples names of their own up to the first dot"));
+                "web shards: expected each file of the sample ",
+                sample.place(),
+                " once, got '.",
+                escaped(file.ending),
+                "' twice; give samples names of their own up to the first dot");
   }
 }
 
@@ -91,9 +90,9 @@ Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) 
 
 [[noreturn]] void refuse_braces(const std::string& pattern) {
   throw Error(ErrorCode::invalid_argument,
-              cat("web shards: expected a folder, a file, or a pattern with one {000..127}, got '",
-                  pattern,
-                  "'; correct it, or give the names of all shards"));
+              "web shards: expected a folder, a file, or a pattern with one {000..127}, got '",
+              pattern,
+              "'; correct it, or give the names of all shards");
 }
 
 // Numbers keep the width of the first: {000..127} gives 000, 001, ….
@@ -135,9 +134,9 @@ std::vector<std::string> tars_in(const std::string& folder) {
   std::sort(names.begin(), names.end());
   if (names.empty())
     throw Error(ErrorCode::io,
-                cat("web shards: expected .tar files (or .tar.gz and the like) in the folder '",
-                    folder,
-                    "', got none; correct the folder"));
+                "web shards: expected .tar files (or .tar.gz and the like) in the folder '",
+                folder,
+                "', got none; correct the folder");
   return names;
 }
 
@@ -171,12 +170,12 @@ const std::string& WebSample::file(std::string_view ending) const {
     endings.push_back(escaped(file.ending));
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("web shards: expected a file '.",
-                  ending,
-                  "' of the sample ",
-                  place(),
-                  ", got .",
-                  join(endings, ", .")));
+              "web shards: expected a file '.",
+              ending,
+              "' of the sample ",
+              place(),
+              ", got .",
+              join(endings, ", ."));
 }
 
 std::string WebSample::place() const {
@@ -191,7 +190,9 @@ std::vector<std::string> shards_of(const std::string& pattern) {
   for (const std::string& name : names)
     if (!std::filesystem::exists(name))
       throw Error(ErrorCode::io,
-                  cat("web shards: expected the file '", name, "', got none; correct the pattern"));
+                  "web shards: expected the file '",
+                  name,
+                  "', got none; correct the pattern");
   return names;
 }
 
@@ -221,11 +222,11 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards,
   const int64_t count = std::ssize(state_->shards);
   if (count < part.parts)
     throw Error(ErrorCode::invalid_argument,
-                cat("web shards: expected at least a shard for each of ",
-                    part.parts,
-                    " parts (ranks × workers), got ",
-                    count,
-                    "; use fewer workers, or make smaller shards"));
+                "web shards: expected at least a shard for each of ",
+                part.parts,
+                " parts (ranks × workers), got ",
+                count,
+                "; use fewer workers, or make smaller shards");
   std::vector<int64_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   // Every part draws one order of all shards and takes its own out of it, so no shard is read
