@@ -23,7 +23,12 @@ void expect_for_clipping(bool holds, const char* call, const char* rule, double 
   if (holds)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat(call, ": expected ", rule, ", got ", value, "; 1.0 is a common choice"));
+              call,
+              ": expected ",
+              rule,
+              ", got ",
+              value,
+              "; 1.0 is a common choice");
 }
 
 // Returns the norm over all gradients, on the device of the first: the norm of the tensors' norms.
@@ -44,7 +49,7 @@ void refuse_any(const char* call,
                 bool (*is_so)(const at::Tensor&),
                 const char* rule) {
   if (std::ranges::any_of(parameters, is_so))
-    throw Error(ErrorCode::failed_precondition, cat(call, ": expected ", rule));
+    throw Error(ErrorCode::failed_precondition, call, ": expected ", rule);
 }
 
 // The norm of sharded gradients would be that of this rank's parts, and another on each rank. The

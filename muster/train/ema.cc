@@ -25,15 +25,16 @@ namespace {
 // Throws: invalid_argument.
 void check_ema_options(double decay, const EmaOptions& options) {
   if (!(decay >= 0 && decay <= 1)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("ema: expected a decay between 0 and 1, got ", decay, "; 0.999 is a common choice"));
+    throw Error(ErrorCode::invalid_argument,
+                "ema: expected a decay between 0 and 1, got ",
+                decay,
+                "; 0.999 is a common choice");
   }
   if (options.every < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat("ema: expected every to be at least 1, got ",
-                    options.every,
-                    "; 1 averages every step"));
+                "ema: expected every to be at least 1, got ",
+                options.every,
+                "; 1 averages every step");
   }
 }
 
@@ -46,13 +47,13 @@ void check_ema_options(double decay, const EmaOptions& options) {
     return cat(c10::toString(type), " [", join(tensor.sizes(), ", "), "]");
   };
   throw Error(ErrorCode::failed_precondition,
-              cat("ema: expected '",
-                  name,
-                  "' as it was averaged, ",
-                  kind_of(averaged_type, average),
-                  ", got ",
-                  kind_of(weight.scalar_type(), weight),
-                  "; make the Ema after the model has its type, or load its state into a new one"));
+              "ema: expected '",
+              name,
+              "' as it was averaged, ",
+              kind_of(averaged_type, average),
+              ", got ",
+              kind_of(weight.scalar_type(), weight),
+              "; make the Ema after the model has its type, or load its state into a new one");
 }
 
 // A step of 1 - decay is less than half a bit of such types, and would be lost.
@@ -213,10 +214,10 @@ void Ema::refuse_while_swapped(const char* call) const {
   if (!swapped_)
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("ema: expected no ",
-                  call,
-                  " while the model has the averages, got one; end the scope of "
-                  "swap() first"));
+              "ema: expected no ",
+              call,
+              " while the model has the averages, got one; end the scope of "
+              "swap() first");
 }
 
 // A module that was replaced has weights that are not averaged: the model would be half of
@@ -316,13 +317,13 @@ void Ema::load_state(const SavedState& state) {
     if (saved.sizes() == average.sizes())
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("ema: expected '",
-                    name,
-                    "' of shape [",
-                    join(average.sizes(), ", "),
-                    "], got [",
-                    join(saved.sizes(), ", "),
-                    "]; load the state of the same model"));
+                "ema: expected '",
+                name,
+                "' of shape [",
+                join(average.sizes(), ", "),
+                "], got [",
+                join(saved.sizes(), ", "),
+                "]; load the state of the same model");
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, average] : averages_)

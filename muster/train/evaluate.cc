@@ -10,11 +10,11 @@ namespace muster {
 void SampleMeans::add(const at::Tensor& values, int64_t samples) {
   if (values.dim() > 0 && values.numel() != samples) {
     throw Error(ErrorCode::invalid_argument,
-                cat("evaluate: expected a score with one value for each of ",
-                    samples,
-                    " samples, or their mean, got shape [",
-                    join(values.sizes(), ", "),
-                    "]; take the mean over the other dimensions"));
+                "evaluate: expected a score with one value for each of ",
+                samples,
+                " samples, or their mean, got shape [",
+                join(values.sizes(), ", "),
+                "]; take the mean over the other dimensions");
   }
   if (values.dim() == 0)
     return mean_.add(values, as_number(samples));

@@ -24,13 +24,13 @@ void refuse_samples(const char* owner, int64_t dataset_size, const std::string& 
                                  ? "repeats none: sampling with pad = false"
                                  : "leaves out none: no drop_last, in the loader or its sampler";
   throw Error(ErrorCode::invalid_argument,
-              cat(owner,
-                  ": expected each of ",
-                  dataset_size,
-                  " samples once, got ",
-                  got,
-                  " on all ranks together; give a loader that ",
-                  wanted));
+              owner,
+              ": expected each of ",
+              dataset_size,
+              " samples once, got ",
+              got,
+              " on all ranks together; give a loader that ",
+              wanted);
 }
 
 void SampleCount::check(ProcessGroup& group, int64_t dataset_size, int64_t bad) const {
@@ -46,8 +46,8 @@ void check_stream(ProcessGroup& group,
                   const StreamLoaderOptions& options,
                   const StreamPosition& position) {
   const auto refuse = [](const std::string& expected, const std::string& got, const char* next) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("evaluate: expected ", expected, ", got ", got, "; ", next));
+    throw Error(
+        ErrorCode::invalid_argument, "evaluate: expected ", expected, ", got ", got, "; ", next);
   };
   Peers(group).together([&] {
     const bool is_divided = options.rank == group.rank() && options.ranks == group.size();

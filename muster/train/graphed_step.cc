@@ -73,7 +73,11 @@ void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
 
 [[noreturn]] void refuse(const std::string& expected, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("graphed step: expected ", expected, ", got ", got, "; or use TrainStep"));
+              "graphed step: expected ",
+              expected,
+              ", got ",
+              got,
+              "; or use TrainStep");
 }
 
 // Averages are not part of the graph: their decay may follow the step.
@@ -178,18 +182,18 @@ at::Tensor GraphedStep::run(double weight,
 void GraphedStep::check_inputs(bool last, const std::vector<at::Tensor>& inputs) {
   if (broken_) {
     throw Error(ErrorCode::failed_precondition,
-                cat("graphed step: expected a step that could be captured, got one of which the "
-                    "capture has failed",
-                    place(),
-                    "; mend what its error named, or use TrainStep"));
+                "graphed step: expected a step that could be captured, got one of which the "
+                "capture has failed",
+                place(),
+                "; mend what its error named, or use TrainStep");
   }
   if (!last)
     refuse("one batch a step", cat("several (gradient accumulation)", place()));
   if (RanksShadow::here()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("graphed step: expected to be outside of join(), got a step inside of it",
-                    place(),
-                    "; give all ranks the same number of inputs"));
+                "graphed step: expected to be outside of join(), got a step inside of it",
+                place(),
+                "; give all ranks the same number of inputs");
   }
   for (const at::Tensor& input : inputs) {
     if (side_ && input.device() != device_)
@@ -205,12 +209,12 @@ void GraphedStep::check_inputs(bool last, const std::vector<at::Tensor>& inputs)
   if (is_alike(inputs, first_) && (has_same_rows(inputs, first_) || has_fewer_rows(inputs, first_)))
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("graphed step: expected batches like the first, ",
-                  shapes_and_types(first_),
-                  ", or with fewer rows, got ",
-                  shapes_and_types(inputs),
-                  place(),
-                  "; give all batches one shape and type (padding, drop_last), or use TrainStep"));
+              "graphed step: expected batches like the first, ",
+              shapes_and_types(first_),
+              ", or with fewer rows, got ",
+              shapes_and_types(inputs),
+              place(),
+              "; give all batches one shape and type (padding, drop_last), or use TrainStep");
 }
 
 // A rank alone asks nobody.
@@ -308,11 +312,11 @@ void GraphedStep::capture(const std::vector<at::Tensor>& inputs, const LossOfInp
 
 void GraphedStep::fail_capture(const std::string& what) const {
   throw Error(ErrorCode::failed_precondition,
-              cat("graphed step: expected a step that a CUDA graph can have, without waits for the "
-                  "GPU (item(), copies to the host, shapes that depend on values), got: ",
-                  split(what, '\n').at(0),
-                  place(),
-                  "; move it out of the step, or use TrainStep"));
+              "graphed step: expected a step that a CUDA graph can have, without waits for the "
+              "GPU (item(), copies to the host, shapes that depend on values), got: ",
+              split(what, '\n').at(0),
+              place(),
+              "; move it out of the step, or use TrainStep");
 }
 
 // Captures what TrainStep does on the GPU. The parts on the host are replay()'s.

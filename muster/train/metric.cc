@@ -24,7 +24,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_addition(const std::string& owner, const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, cat(owner, ": expected ", what));
+  throw Error(ErrorCode::invalid_argument, owner, ": expected ", what);
 }
 
 // Throws: invalid_argument unless the tensor has one element.

@@ -40,7 +40,7 @@ constexpr const char* kTimeShares = "time/";
 
 // All mistakes of callers are told in the same way.
 [[noreturn]] void refuse_metric(const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, cat("metrics: ", what));
+  throw Error(ErrorCode::invalid_argument, "metrics: ", what);
 }
 
 // The path, in a folder that is there.
@@ -51,7 +51,10 @@ std::string in_folder(const std::string& path) {
     std::filesystem::create_directories(folder, error);
   if (error)
     throw Error(ErrorCode::io,
-                cat("metrics: cannot make the folder '", folder.string(), "': ", error.message()));
+                "metrics: cannot make the folder '",
+                folder.string(),
+                "': ",
+                error.message());
   return path;
 }
 

@@ -152,11 +152,11 @@ void check_loss(double loss, int64_t step) {
   if (std::isfinite(loss))
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("loss: expected a finite number, got ",
-                  name_of_no_number(loss),
-                  " in step ",
-                  step,
-                  "; lower the learning rate, or look at the data"));
+              "loss: expected a finite number, got ",
+              name_of_no_number(loss),
+              " in step ",
+              step,
+              "; lower the learning rate, or look at the data");
 }
 
 // Other programs read this line, so what is not finite is a text there.

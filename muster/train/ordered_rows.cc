@@ -34,15 +34,15 @@ void OrderedRows::check_like_before(const std::vector<at::Tensor>& outputs) {
     const std::string now = row_text(outputs[i], of_one_shape_);
     if (before != now) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("predict: expected rows of one type",
-                      of_one_shape_ ? " and shape" : "",
-                      " in all batches, got ",
-                      before,
-                      " and ",
-                      now,
-                      of_one_shape_
-                          ? "; take them piece by piece, with a function, or pad them to one length"
-                          : "; convert them to one type"));
+                  "predict: expected rows of one type",
+                  of_one_shape_ ? " and shape" : "",
+                  " in all batches, got ",
+                  before,
+                  " and ",
+                  now,
+                  of_one_shape_
+                      ? "; take them piece by piece, with a function, or pad them to one length"
+                      : "; convert them to one type");
     }
   }
 }

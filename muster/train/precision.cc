@@ -29,7 +29,9 @@ c10::ScalarType type_named(const std::string& name) {
   if (name == "fp16")
     return c10::kHalf;
   throw Error(ErrorCode::invalid_argument,
-              cat("precision: expected fp32, bf16 or fp16, got '", name, "'; pass one of these"));
+              "precision: expected fp32, bf16 or fp16, got '",
+              name,
+              "'; pass one of these");
 }
 
 // Throws: invalid_argument for a scale that could not work.
@@ -37,9 +39,14 @@ void check_scale_options(const PrecisionOptions& options) {
   const auto expect = [](bool holds, const char* rule, const char* name, auto value) {
     if (holds)
       return;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("precision: expected ", rule, ", got ", name, " ", value, "; leave it at its default"));
+    throw Error(ErrorCode::invalid_argument,
+                "precision: expected ",
+                rule,
+                ", got ",
+                name,
+                " ",
+                value,
+                "; leave it at its default");
   };
   expect(options.init_scale > 0 && std::isfinite(options.init_scale),
          "a finite scale above 0",
@@ -60,11 +67,11 @@ constexpr double kLeastScale = 1;
 // The training cannot get better by itself from here.
 [[noreturn]] void refuse_nonfinite_at_floor(double scale) {
   throw Error(ErrorCode::failed_precondition,
-              cat("precision: expected finite gradients with a loss scale of ",
-                  scale,
-                  ", which is the smallest, got NaN or an infinity; look at the data and the "
-                  "learning rate, "
-                  "or use bf16 or fp32"));
+              "precision: expected finite gradients with a loss scale of ",
+              scale,
+              ", which is the smallest, got NaN or an infinity; look at the data and the "
+              "learning rate, "
+              "or use bf16 or fp32");
 }
 
 // Tries what most models are made of, forward and backward, so that a device that cannot do it says
@@ -85,15 +92,15 @@ void try_kernels(c10::Device device, const std::string& name) {
     torch::autograd::backward({sum}, {});
   } catch (const c10::Error& error) {
     throw Error(ErrorCode::unavailable,
-                cat("precision: expected a device whose matrix products and convolutions LibTorch "
-                    "computes in ",
-                    name,
-                    ", got ",
-                    device.str(),
-                    " (",
-                    split(error.what_without_backtrace(), '\n')[0],
-                    "); use fp32",
-                    name == "fp16" ? " or bf16" : ""));
+                "precision: expected a device whose matrix products and convolutions LibTorch "
+                "computes in ",
+                name,
+                ", got ",
+                device.str(),
+                " (",
+                split(error.what_without_backtrace(), '\n')[0],
+                "); use fp32",
+                name == "fp16" ? " or bf16" : "");
   }
 }
 

@@ -29,13 +29,13 @@ void expect_of_rate(bool holds, const char* rate, const char* rule, double value
   if (holds)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("rate::",
-                  rate,
-                  ": expected ",
-                  rule,
-                  ", got ",
-                  value,
-                  "; look at the option of that name"));
+              "rate::",
+              rate,
+              ": expected ",
+              rule,
+              ", got ",
+              value,
+              "; look at the option of that name");
 }
 
 // Both go from `start`, where `part` is 0, to `end`, where it is 1.
@@ -224,18 +224,18 @@ Rate lambda(std::function<double(int64_t)> factor, std::string text) {
 Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
   if (parts.empty() || milestones.size() + 1 != parts.size()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("rate::sequential: expected a milestone between every two of its parts, got ",
-                    plural(parts.size(), "part"),
-                    " and ",
-                    plural(milestones.size(), "milestone"),
-                    "; say at which step each part but the first begins"));
+                "rate::sequential: expected a milestone between every two of its parts, got ",
+                plural(parts.size(), "part"),
+                " and ",
+                plural(milestones.size(), "milestone"),
+                "; say at which step each part but the first begins");
   }
   const bool begin_before_0 = !milestones.empty() && milestones[0] < 0;
   if (begin_before_0 || !std::ranges::is_sorted(milestones)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("rate::sequential: expected rising milestones, got ",
-                    join(milestones, ", "),
-                    "; sort them with their parts"));
+                "rate::sequential: expected rising milestones, got ",
+                join(milestones, ", "),
+                "; sort them with their parts");
   }
   std::string text = texts_of(parts, ", then ");
   return {

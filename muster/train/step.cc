@@ -81,11 +81,10 @@ void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& 
     for (const auto& item : model.module().named_parameters()) {
       if (!seen.contains(item.value().unsafeGetTensorImpl()))
         continue;
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat("train step: expected frozen models without parameters of its optimizers, got '",
-              item.key(),
-              "' in both; freeze the model that another step trains"));
+      throw Error(ErrorCode::invalid_argument,
+                  "train step: expected frozen models without parameters of its optimizers, got '",
+                  item.key(),
+                  "' in both; freeze the model that another step trains");
     }
   }
 }
@@ -132,11 +131,11 @@ void check_loss_is_scalar(const at::Tensor& loss, const std::string& place) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad())
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("train step: expected the closure to return the mean loss of the "
-                  "batch, got ",
-                  kind_of_loss(loss),
-                  place,
-                  "; return a scalar that was computed from the model"));
+              "train step: expected the closure to return the mean loss of the "
+              "batch, got ",
+              kind_of_loss(loss),
+              place,
+              "; return a scalar that was computed from the model");
 }
 
 // Returns the optimizers as those that can leave out a step on the device; none if one cannot.
@@ -185,9 +184,9 @@ TrainStep::TrainStep(StepModels models,
   check_way_back(options_);
   if (options.clip && options.clip_norm) {
     throw Error(ErrorCode::invalid_argument,
-                cat("train step: expected clip or clip_norm, got both, and clip_norm ",
-                    *options.clip_norm,
-                    "; leave out clip_norm: clip has its own"));
+                "train step: expected clip or clip_norm, got both, and clip_norm ",
+                *options.clip_norm,
+                "; leave out clip_norm: clip has its own");
   }
   take_parameters();
 }
@@ -245,10 +244,10 @@ void TrainStep::check_one_kind(bool is_sum) const {
   const bool began_otherwise = !left_.empty() && counts_.empty() == is_sum;
   if (began_otherwise) {
     throw Error(ErrorCode::failed_precondition,
-                cat("train step: expected losses of one kind in all micro-batches of a step, got a "
-                    "mean and a SummedLoss",
-                    place(),
-                    "; return one of them always"));
+                "train step: expected losses of one kind in all micro-batches of a step, got a "
+                "mean and a SummedLoss",
+                place(),
+                "; return one of them always");
   }
 }
 
@@ -257,10 +256,10 @@ void TrainStep::check_no_sum_in_join() const {
   if (!group || group->size() == 1 || !RanksShadow::here())
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("train step: expected to be outside of join() with a SummedLoss, as ranks "
-                  "without inputs add no counts, got a step inside of it",
-                  place(),
-                  "; set .stop_together of join(), or give all ranks the same number of inputs"));
+              "train step: expected to be outside of join() with a SummedLoss, as ranks "
+              "without inputs add no counts, got a step inside of it",
+              place(),
+              "; set .stop_together of join(), or give all ranks the same number of inputs");
 }
 
 // A batch that fails ends the step: the gradients of the others are dropped with it.
@@ -302,17 +301,17 @@ void TrainStep::check_untouched() const {
   if (marks() != left_) {
     throw Error(
         ErrorCode::failed_precondition,
-        cat("train step: expected the gradients that its last micro-batch left, got others",
-            place(),
-            "; where another step's loss goes through this model, name it in that step's .frozen"));
+        "train step: expected the gradients that its last micro-batch left, got others",
+        place(),
+        "; where another step's loss goes through this model, name it in that step's .frozen");
   }
   if (scales() && options_.precision->updates() != scale_updates_) {
     throw Error(ErrorCode::failed_precondition,
-                cat("train step: expected one loss scale for all micro-batches of a step, got an "
-                    "update between "
-                    "two",
-                    place(),
-                    "; give each TrainStep a Precision of its own"));
+                "train step: expected one loss scale for all micro-batches of a step, got an "
+                "update between "
+                "two",
+                place(),
+                "; give each TrainStep a Precision of its own");
   }
 }
 
@@ -336,10 +335,10 @@ void TrainStep::check_kept() const {
   if (!had_gradients || marks() == left_ || !std::ranges::all_of(parameters_, is_cleared))
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("train step: expected the gradients of the step's earlier micro-batches after "
-                  "its function has run, got none",
-                  place(),
-                  "; leave zero_grad to the step"));
+              "train step: expected the gradients of the step's earlier micro-batches after "
+              "its function has run, got none",
+              place(),
+              "; leave zero_grad to the step");
 }
 
 // Only the last micro-batch of a step has its gradients averaged over the ranks.
@@ -380,12 +379,12 @@ void TrainStep::check_all_reduced() const {
     if (!keeps_gradients_of_this_rank(model))
       continue;
     throw Error(ErrorCode::failed_precondition,
-                cat("train step: expected the last micro-batch to go through every model that an "
-                    "earlier one went through, got none through model ",
-                    number,
-                    ", whose gradients would stay those of this rank",
-                    place(),
-                    "; use it in the last micro-batch too, or give it a TrainStep of its own"));
+                "train step: expected the last micro-batch to go through every model that an "
+                "earlier one went through, got none through model ",
+                number,
+                ", whose gradients would stay those of this rank",
+                place(),
+                "; use it in the last micro-batch too, or give it a TrainStep of its own");
   }
 }
 
@@ -497,11 +496,11 @@ void TrainStep::check_outside_of_join() const {
   if (!asks_others || !RanksShadow::here())
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("train step: expected to be outside of join(), as ranks without inputs take part "
-                  "in no agreement on gradients that are not finite, got a step inside of it",
-                  place(),
-                  "; set .stop_together of join(), give all ranks the same number of inputs",
-                  scales() ? "" : ", or set .on_nonfinite = muster::OnNonfinite::ignore"));
+              "train step: expected to be outside of join(), as ranks without inputs take part "
+              "in no agreement on gradients that are not finite, got a step inside of it",
+              place(),
+              "; set .stop_together of join(), give all ranks the same number of inputs",
+              scales() ? "" : ", or set .on_nonfinite = muster::OnNonfinite::ignore");
 }
 
 // Gradients that stay would be added to those of the next step.

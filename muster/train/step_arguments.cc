@@ -75,13 +75,12 @@ void check_trains_models(const StepModels& models,
     const auto parameters = parameters_of(*optimizer);
     const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
     if (!may_be_empty && std::ranges::none_of(parameters, is_of_models)) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat("train step: expected optimizers of the models' parameters, got ",
-              plural(parameters.size(), "parameter"),
-              " in optimizer ",
-              place,
-              ", of which the models have none; make it of the model that this step trains"));
+      throw Error(ErrorCode::invalid_argument,
+                  "train step: expected optimizers of the models' parameters, got ",
+                  plural(parameters.size(), "parameter"),
+                  " in optimizer ",
+                  place,
+                  ", of which the models have none; make it of the model that this step trains");
     }
     ++place;
   }
@@ -106,13 +105,13 @@ void check_reduced(const StepModels& models, const std::vector<at::Tensor>& para
     if (optim::has_divided_gradient(parameter) || LiveReducer::any_has(parameter))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("train step: expected gradients that are averaged over the ",
-                    ranks,
-                    " ranks, got ",
-                    name_in(models, parameter),
-                    ", which no wrapped model has; wrap its model in DistributedDataParallel and "
-                    "pass that, or set .unreduced if another part averages, or each rank is to "
-                    "train alone"));
+                "train step: expected gradients that are averaged over the ",
+                ranks,
+                " ranks, got ",
+                name_in(models, parameter),
+                ", which no wrapped model has; wrap its model in DistributedDataParallel and "
+                "pass that, or set .unreduced if another part averages, or each rank is to "
+                "train alone");
   }
 }
 
@@ -157,11 +156,10 @@ void check_way_back(const TrainStepOptions& options) {
   const bool has_function = options.go_back != nullptr;
   if (goes_back == has_function)
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
-          has_function ? "it with another .on_nonfinite" : "none",
-          "; give [&] { checkpoints.go_back(10); }"));
+  throw Error(ErrorCode::invalid_argument,
+              "train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
+              has_function ? "it with another .on_nonfinite" : "none",
+              "; give [&] { checkpoints.go_back(10); }");
 }
 
 // Such a schedule would change another step's rates as often as this one steps.

@@ -187,12 +187,12 @@ void TrainStep::stop_at_nonfinite(const std::string& when) const {
           ? "a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
           : "lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back";
   throw Error(ErrorCode::failed_precondition,
-              cat("train step: expected finite gradients, got NaN or an infinity ",
-                  when,
-                  where,
-                  place(),
-                  "; ",
-                  next));
+              "train step: expected finite gradients, got NaN or an infinity ",
+              when,
+              where,
+              place(),
+              "; ",
+              next);
 }
 
 }  // namespace muster
