@@ -27,12 +27,12 @@ void keep_each_once(const std::string& owner,
       if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat(owner,
-                      ": expected each parameter in one group, got one of shape [",
-                      join(parameter.sizes(), ", "),
-                      "] in two",
-                      where,
-                      "; take it out of one"));
+                  owner,
+                  ": expected each parameter in one group, got one of shape [",
+                  join(parameter.sizes(), ", "),
+                  "] in two",
+                  where,
+                  "; take it out of one");
     }
   }
 }

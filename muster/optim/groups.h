@@ -22,7 +22,8 @@ namespace muster::optim {
 inline void expect_parameters(const char* call, size_t count) {
   if (count == 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected parameters, got none; pass those of the model"));
+                call,
+                ": expected parameters, got none; pass those of the model");
   }
 }
 
@@ -33,11 +34,11 @@ inline void expect_whole(const char* call, const std::vector<at::Tensor>& parame
     if (!is_part(parameter))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat(call,
-                    ": expected the whole parameters of a model, got a rank's part of ",
-                    plural(parameter.numel(), "element"),
-                    ", which has lost its parameter's shape; make the groups of "
-                    "net->parameters(), and pass sharded.parameters(groups) to the optimizer"));
+                call,
+                ": expected the whole parameters of a model, got a rank's part of ",
+                plural(parameter.numel(), "element"),
+                ", which has lost its parameter's shape; make the groups of "
+                "net->parameters(), and pass sharded.parameters(groups) to the optimizer");
   }
 }
 
@@ -73,9 +74,9 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(
     expect_whole("groups_by_layer", layer);
   if (!(factor > 0) || !std::isfinite(factor)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("groups_by_layer: expected a finite factor above 0, got ",
-                    factor,
-                    "; 0.5 to 1 is common"));
+                "groups_by_layer: expected a finite factor above 0, got ",
+                factor,
+                "; 0.5 to 1 is common");
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (size_t i = 0; i < layers.size(); ++i) {

@@ -129,17 +129,17 @@ void refuse_other_parts(const std::string& owner,
       if (other == rank || !contains(ranks, other))
         continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat(owner,
-                      ": expected ranks with the same part of each divided layer, got other parts "
-                      "of one of [",
-                      join(parameter.sizes(), ", "),
-                      "] on ranks ",
-                      std::min(rank, other),
-                      " and ",
-                      std::max(rank, other),
-                      " (rank ",
-                      rank,
-                      "); give it the group of the replicas, such as mesh.group(\"dp\")"));
+                  owner,
+                  ": expected ranks with the same part of each divided layer, got other parts "
+                  "of one of [",
+                  join(parameter.sizes(), ", "),
+                  "] on ranks ",
+                  std::min(rank, other),
+                  " and ",
+                  std::max(rank, other),
+                  " (rank ",
+                  rank,
+                  "); give it the group of the replicas, such as mesh.group(\"dp\")");
     }
   }
 }
