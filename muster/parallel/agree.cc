@@ -61,21 +61,21 @@ void require_agreement(ProcessGroup& group,
         continue;
       const Term& named = first.name.empty() ? other : first;
       throw Error(ErrorCode::invalid_argument,
-                  cat(owner,
-                      ": expected the same on every rank, got ",
-                      named.name,
-                      " ",
-                      first.value,
-                      " on rank ",
-                      group.job_rank(0),
-                      " and ",
-                      other.value,
-                      " on rank ",
-                      group.job_rank(rank),
-                      " (rank ",
-                      group.job_rank(),
-                      "); give all ranks the same model, seed and options",
-                      named.otherwise));
+                  owner,
+                  ": expected the same on every rank, got ",
+                  named.name,
+                  " ",
+                  first.value,
+                  " on rank ",
+                  group.job_rank(0),
+                  " and ",
+                  other.value,
+                  " on rank ",
+                  group.job_rank(rank),
+                  " (rank ",
+                  group.job_rank(),
+                  "); give all ranks the same model, seed and options",
+                  named.otherwise);
     }
   }
 }

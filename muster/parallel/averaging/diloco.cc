@@ -60,13 +60,13 @@ at::Tensor own_copy(const SavedState& state, const std::string& name, const at::
   const at::Tensor& saved = state.tensor("DiLoCo", name);
   if (saved.sizes() != like.sizes()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("DiLoCo: expected a saved state with the tensor '",
-                    name,
-                    "' of shape [",
-                    join(like.sizes(), ", "),
-                    "], got shape [",
-                    join(saved.sizes(), ", "),
-                    "]; load the state of the same model"));
+                "DiLoCo: expected a saved state with the tensor '",
+                name,
+                "' of shape [",
+                join(like.sizes(), ", "),
+                "], got shape [",
+                join(saved.sizes(), ", "),
+                "]; load the state of the same model");
   }
   return saved.to(like.options()).clone();
 }

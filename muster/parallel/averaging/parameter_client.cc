@@ -42,11 +42,11 @@ void ParameterClient::with_each_server(const char* call,
   // No servers are left after finish(), which closes the pairs.
   if (servers_.empty()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("ParameterClient: expected no ",
-                    call,
-                    " after finish(), got one (rank ",
-                    rank_,
-                    "); remove it"));
+                "ParameterClient: expected no ",
+                call,
+                " after finish(), got one (rank ",
+                rank_,
+                "); remove it");
   }
   for (size_t server = 0; server < servers_.size(); ++server) {
     try {
@@ -81,11 +81,11 @@ void ParameterClient::push() {
   require_parameters();
   if (!pulled_) {
     throw Error(ErrorCode::failed_precondition,
-                cat("ParameterClient: expected a pull between two pushes, got none (rank ",
-                    rank_,
-                    ", push ",
-                    steps_,
-                    "); pull before every forward"));
+                "ParameterClient: expected a pull between two pushes, got none (rank ",
+                rank_,
+                ", push ",
+                steps_,
+                "); pull before every forward");
   }
   with_each_server("push", [&](size_t server) {
     std::vector<at::Tensor> gradients;

@@ -185,11 +185,11 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
     std::rethrow_exception(state.failure);
   if (state.finished == 0) {
     throw Error(ErrorCode::peer_failed,
-                cat("parameter server: expected a worker to finish, got none: ranks ",
-                    join(state.report.lost, ", "),
-                    " are lost (rank ",
-                    state.rank,
-                    "); the first rank that failed has the cause"));
+                "parameter server: expected a worker to finish, got none: ranks ",
+                join(state.report.lost, ", "),
+                " are lost (rank ",
+                state.rank,
+                "); the first rank that failed has the cause");
   }
   return state.report;
 }

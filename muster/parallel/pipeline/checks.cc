@@ -86,7 +86,7 @@ void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
   if (all.empty())
     return;
   constexpr size_t kMostProblems = 4;
-  throw Error(ErrorCode::invalid_argument, cat("pipeline: ", join_first(all, "; ", kMostProblems)));
+  throw Error(ErrorCode::invalid_argument, "pipeline: ", join_first(all, "; ", kMostProblems));
 }
 
 // Asks no other rank: the caller hands its text to refuse_on_all_stages().
@@ -143,13 +143,13 @@ void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
     if (all[rank] == all[0])
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected one schedule on all ranks, got ",
-                    first_difference(all[0], all[rank]),
-                    " (ranks ",
-                    group.job_rank(0),
-                    " and ",
-                    group.job_rank(rank),
-                    "); give all ranks the same options"));
+                "pipeline: expected one schedule on all ranks, got ",
+                first_difference(all[0], all[rank]),
+                " (ranks ",
+                group.job_rank(0),
+                " and ",
+                group.job_rank(rank),
+                "); give all ranks the same options");
   }
 }
 

@@ -59,7 +59,7 @@ void PipelineFailure::rethrow_explained() {
       throw;
     if (first == ours)
       throw Error(error.code(), ours);
-    throw Error(ErrorCode::peer_failed, cat(here, ": a rank failed; first: ", first));
+    throw Error(ErrorCode::peer_failed, here, ": a rank failed; first: ", first);
   } catch (const std::exception& error) {
     // An exception that is not muster's is a cause of this rank's own.
     first_cause(cat(here, ": ", first_line(error)));

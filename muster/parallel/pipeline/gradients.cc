@@ -67,13 +67,13 @@ void require_dense(const at::Tensor& parameter, const char* where, const Process
   if (parameter.grad().layout() == at::kStrided)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected dense gradients ",
-                  where,
-                  ", got a sparse one of ",
-                  to_text(form_of(parameter)),
-                  " (rank ",
-                  group.job_rank(),
-                  "); make the embedding without .sparse(true)"));
+              "pipeline: expected dense gradients ",
+              where,
+              ", got a sparse one of ",
+              to_text(form_of(parameter)),
+              " (rank ",
+              group.job_rank(),
+              "); make the embedding without .sparse(true)");
 }
 
 // The gradient as one row, or zeros where there is none.
@@ -149,15 +149,15 @@ std::vector<int> agreed_holders(const at::Tensor& parameter, ProcessGroup& group
     if (forms[rank] == first)
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected tied weights of one shape and type, got ",
-                    first,
-                    " on rank ",
-                    group.job_rank(holders[0]),
-                    " and ",
-                    forms[rank],
-                    " on rank ",
-                    group.job_rank(rank),
-                    "; tie copies of one weight"));
+                "pipeline: expected tied weights of one shape and type, got ",
+                first,
+                " on rank ",
+                group.job_rank(holders[0]),
+                " and ",
+                forms[rank],
+                " on rank ",
+                group.job_rank(rank),
+                "; tie copies of one weight");
   }
   return holders;
 }

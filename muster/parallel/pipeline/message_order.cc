@@ -195,14 +195,14 @@ void check_queues(const PipelineSchedule& schedule, const std::string& of_what) 
   if (waiting.empty())
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline schedule ",
-                  schedule.name,
-                  ": expected an order in which ",
-                  of_what,
-                  " end over NCCL, where the sends and receives of a rank to and from earlier, or "
-                  "later, ranks wait for one another, got ranks that wait for ever: ",
-                  waiting,
-                  "; do micro-batches in the same order at all stages, or train on CPUs"));
+              "pipeline schedule ",
+              schedule.name,
+              ": expected an order in which ",
+              of_what,
+              " end over NCCL, where the sends and receives of a rank to and from earlier, or "
+              "later, ranks wait for one another, got ranks that wait for ever: ",
+              waiting,
+              "; do micro-batches in the same order at all stages, or train on CPUs");
 }
 
 }  // namespace

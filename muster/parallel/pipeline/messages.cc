@@ -121,19 +121,19 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
     known = form;
   if (form != *known) {
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected ",
-                    message.is_gradient ? "a gradient" : "an activation",
-                    " of ",
-                    to_text(*known),
-                    " into stage ",
-                    message.is_gradient ? message.stage - 1 : message.stage,
-                    ", as in the first micro-batch, got ",
-                    to_text(form),
-                    " of micro-batch ",
-                    message.micro_batch,
-                    " (rank ",
-                    group().job_rank(),
-                    "); give every micro-batch the same shape, by padding for instance"));
+                "pipeline: expected ",
+                message.is_gradient ? "a gradient" : "an activation",
+                " of ",
+                to_text(*known),
+                " into stage ",
+                message.is_gradient ? message.stage - 1 : message.stage,
+                ", as in the first micro-batch, got ",
+                to_text(form),
+                " of micro-batch ",
+                message.micro_batch,
+                " (rank ",
+                group().job_rank(),
+                "); give every micro-batch the same shape, by padding for instance");
   }
   const int to = receiver(message);
   if (to == group().rank()) {
@@ -160,13 +160,13 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   const auto dimensions = std::ssize(form.sizes);
   if (dimensions > kMostDimensions) {
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected activations of at most ",
-                    kMostDimensions,
-                    " dimensions, got ",
-                    to_text(form),
-                    " (rank ",
-                    group().job_rank(),
-                    "); flatten some"));
+                "pipeline: expected activations of at most ",
+                kMostDimensions,
+                " dimensions, got ",
+                to_text(form),
+                " (rank ",
+                group().job_rank(),
+                "); flatten some");
   }
   at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
   auto* const words = header.data_ptr<int64_t>();

@@ -73,14 +73,14 @@ void require_ranks_of_parts(const std::vector<at::Tensor>& divided,
     if (ranks.empty() || ranks == given)
       continue;
     throw Error(ErrorCode::failed_precondition,
-                cat("clip_grad_norm: expected the group over which the stages' layers are divided, "
-                    "that of ranks ",
-                    join(ranks, ", "),
-                    ", got ",
-                    divided_over ? cat("that of ranks ", join(given, ", ")) : "none",
-                    " (rank ",
-                    group.job_rank(),
-                    "); pass it as the second argument, such as mesh.group(\"tp\")"));
+                "clip_grad_norm: expected the group over which the stages' layers are divided, "
+                "that of ranks ",
+                join(ranks, ", "),
+                ", got ",
+                divided_over ? cat("that of ranks ", join(given, ", ")) : "none",
+                " (rank ",
+                group.job_rank(),
+                "); pass it as the second argument, such as mesh.group(\"tp\")");
   }
 }
 
@@ -155,14 +155,14 @@ std::map<std::string, StageParameter> owners_of_names(
       if (is_new || is_copy)
         continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat("gather_parameters: expected a different name for each parameter of a "
-                      "pipeline, got '",
-                      name,
-                      "' on ranks ",
-                      found->second.owner,
-                      " and ",
-                      rank,
-                      "; register the stages' modules under the whole model's names"));
+                  "gather_parameters: expected a different name for each parameter of a "
+                  "pipeline, got '",
+                  name,
+                  "' on ranks ",
+                  found->second.owner,
+                  " and ",
+                  rank,
+                  "; register the stages' modules under the whole model's names");
     }
   }
   return owners;
@@ -248,11 +248,11 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
                        const std::optional<ProcessGroup>& divided_over) {
   if (!(max_norm >= 0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("clip_grad_norm: expected a max_norm of 0 or more, got ",
-                    max_norm,
-                    " (rank ",
-                    group.rank(),
-                    "); 1.0 is a common choice"));
+                "clip_grad_norm: expected a max_norm of 0 or more, got ",
+                max_norm,
+                " (rank ",
+                group.rank(),
+                "); 1.0 is a common choice");
   }
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> all;
@@ -286,10 +286,10 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
                               const ProcessGroup& group) {
   if (const auto names = colliding_names(stages, tied); !names.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected a different name for each parameter of a pipeline, got '",
-                    *names.begin(),
-                    "' in two stages of this rank; register the stages' modules under the whole "
-                    "model's names"));
+                "pipeline: expected a different name for each parameter of a pipeline, got '",
+                *names.begin(),
+                "' in two stages of this rank; register the stages' modules under the whole "
+                "model's names");
   }
   std::map<const c10::TensorImpl*, const TiedWeight*> tied_weights;
   for (const TiedWeight& weight : tied)

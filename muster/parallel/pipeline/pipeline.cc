@@ -197,24 +197,24 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
     if (loss.defined() && loss.numel() == 1)
       return loss;
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected a loss of one number, got ",
-                    loss.defined() ? to_text(form_of(loss)) : "none",
-                    " of micro-batch ",
-                    micro_batch,
-                    " (rank ",
-                    group.job_rank(),
-                    "); return the mean over the micro-batch"));
+                "pipeline: expected a loss of one number, got ",
+                loss.defined() ? to_text(form_of(loss)) : "none",
+                " of micro-batch ",
+                micro_batch,
+                " (rank ",
+                group.job_rank(),
+                "); return the mean over the micro-batch");
   }
   if (output.defined() && output.is_floating_point())
     return output;
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected an activation of floating point, got ",
-                  output.defined() ? to_text(form_of(output)) : "none",
-                  " from stage ",
-                  stage,
-                  " (rank ",
-                  group.job_rank(),
-                  "); cut the model elsewhere"));
+              "pipeline: expected an activation of floating point, got ",
+              output.defined() ? to_text(form_of(output)) : "none",
+              " from stage ",
+              stage,
+              " (rank ",
+              group.job_rank(),
+              "); cut the model elsewhere");
 }
 
 // A rank that sums the gradients of a tied weight would wait for one that has frozen its copy, and
@@ -225,17 +225,17 @@ void Pipeline::State::check_tied_alike(int64_t apart, const char* rule, const ch
     return;
   const int which = std::countr_zero(std::bit_cast<uint64_t>(apart));
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected a tied weight that is ",
-                  rule,
-                  ", got '",
-                  join(tied[which].names(), "', '"),
-                  "' ",
-                  got,
-                  " on some in step ",
-                  steps,
-                  " (rank ",
-                  group.job_rank(),
-                  "); do it to every copy"));
+              "pipeline: expected a tied weight that is ",
+              rule,
+              ", got '",
+              join(tied[which].names(), "', '"),
+              "' ",
+              got,
+              " on some in step ",
+              steps,
+              " (rank ",
+              group.job_rank(),
+              "); do it to every copy");
 }
 
 // The tie is of names in the stages, so it stays when all ranks put other tensors there.
@@ -457,11 +457,11 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                                            const PipelineStepOptions& given) {
   if (failed_step) {
     throw Error(ErrorCode::failed_precondition,
-                cat("pipeline: expected no step after one that failed, got one after step ",
-                    *failed_step,
-                    ", from which messages may be under way (rank ",
-                    group.job_rank(),
-                    "); make another Pipeline on all its ranks"));
+                "pipeline: expected no step after one that failed, got one after step ",
+                *failed_step,
+                ", from which messages may be under way (rank ",
+                group.job_rank(),
+                "); make another Pipeline on all its ranks");
   }
   of_step = given;
   for (TiedWeight& weight : tied)
@@ -544,9 +544,9 @@ void Pipeline::tie(const at::Tensor& parameter) {
 void Pipeline::average_over(ProcessGroup replicas) {
   if (state_->replicas) {
     throw Error(ErrorCode::failed_precondition,
-                cat("pipeline: expected one group of replicas, got a second one (rank ",
-                    state_->group.job_rank(),
-                    "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
+                "pipeline: expected one group of replicas, got a second one (rank ",
+                state_->group.job_rank(),
+                "); join the axes, as mesh.joined({\"dp\", \"cp\"})");
   }
   state_->replicas.emplace(state_->stages, std::move(replicas), state_->options.broadcast_buffers);
 }

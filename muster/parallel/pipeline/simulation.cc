@@ -25,13 +25,13 @@ using StepKind = PipelineAction::Kind;
                                   const std::string& expected,
                                   const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline schedule ",
-                  schedule.name,
-                  ": expected ",
-                  expected,
-                  ", got ",
-                  got,
-                  "; correct its actions"));
+              "pipeline schedule ",
+              schedule.name,
+              ": expected ",
+              expected,
+              ", got ",
+              got,
+              "; correct its actions");
 }
 
 double time_of(const PipelineAction& action, const PipelineTimes& times) {

@@ -195,14 +195,14 @@ void require_same_place(const std::string& owner,
                tensor.device().str());
   };
   throw Error(ErrorCode::failed_precondition,
-              cat(owner,
-                  ": expected parameters as they were sharded, ",
-                  kind_of(place),
-                  ", got ",
-                  kind_of(parameter),
-                  " (rank ",
-                  group.job_rank(),
-                  "); load values of the same shape, and move the model before it is sharded"));
+              owner,
+              ": expected parameters as they were sharded, ",
+              kind_of(place),
+              ", got ",
+              kind_of(parameter),
+              " (rank ",
+              group.job_rank(),
+              "); load values of the same shape, and move the model before it is sharded");
 }
 
 // The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits

@@ -45,12 +45,12 @@ void FullyShardedForward::rethrow(const c10::Error& error) const {
       std::string_view::npos)
     throw;
   throw Error(ErrorCode::failed_precondition,
-              cat("fully sharded: expected a forward that reads parameters of its own wrapped "
-                  "module, got a look at others, which have no memory meanwhile (rank ",
-                  unit_->group.job_rank(),
-                  "); call wrapped modules by what wrap() returned, and wrap in one module what "
-                  "shares a weight, also by an assigned member (head->weight = embed->weight): ",
-                  error.what_without_backtrace()));
+              "fully sharded: expected a forward that reads parameters of its own wrapped "
+              "module, got a look at others, which have no memory meanwhile (rank ",
+              unit_->group.job_rank(),
+              "); call wrapped modules by what wrap() returned, and wrap in one module what "
+              "shares a weight, also by an assigned member (head->weight = embed->weight): ",
+              error.what_without_backtrace());
 }
 
 void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {
@@ -144,12 +144,12 @@ std::vector<at::Tensor> parts_of(const FullyShardedSet& set, const at::Tensor& p
   const auto owner = set.owners.find(parameter.unsafeGetTensorImpl());
   if (owner == set.owners.end()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("fully sharded: expected groups of the wrapped modules' parameters, got "
-                    "another one of shape [",
-                    join(parameter.sizes(), ", "),
-                    "] (rank ",
-                    set.group.job_rank(),
-                    "); wrap the module that it is in first"));
+                "fully sharded: expected groups of the wrapped modules' parameters, got "
+                "another one of shape [",
+                join(parameter.sizes(), ", "),
+                "] (rank ",
+                set.group.job_rank(),
+                "); wrap the module that it is in first");
   }
   const FullyShardedUnit& unit = *owner->second;
   std::vector<at::Tensor> parts;
@@ -201,10 +201,10 @@ std::shared_ptr<void> FullySharded::no_sync() {
 std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
     throw Error(ErrorCode::failed_precondition,
-                cat("whole_parameters: expected no guard of an earlier call, got one that still "
-                    "exists (rank ",
-                    set_->group.job_rank(),
-                    "); end its scope first"));
+                "whole_parameters: expected no guard of an earlier call, got one that still "
+                "exists (rank ",
+                set_->group.job_rank(),
+                "); end its scope first");
   }
   for (const auto& unit : set_->units)
     unit->make_whole();
@@ -258,11 +258,11 @@ TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
     if (set_->owners.contains(item.value().unsafeGetTensorImpl()))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("fully sharded: expected a model whose parameters are all divided, got '",
-                    item.key(),
-                    "', which is not (rank ",
-                    set_->group.job_rank(),
-                    "); wrap the module that it is in"));
+                "fully sharded: expected a model whose parameters are all divided, got '",
+                item.key(),
+                "', which is not (rank ",
+                set_->group.job_rank(),
+                "); wrap the module that it is in");
   }
   for (const auto& item : model.named_buffers())
     pieces.push_back(buffer_piece(item.key(), item.value()));

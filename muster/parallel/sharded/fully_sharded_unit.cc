@@ -302,11 +302,10 @@ void FullyShardedUnit::prefetch(FullyShardedUnit* next) {
 void FullyShardedUnit::before_forward() {
   const auto set = owner.lock();
   if (set->whole) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
-            group.job_rank(),
-            "); call the bare module there"));
+    throw Error(ErrorCode::failed_precondition,
+                "fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
+                group.job_rank(),
+                "); call the bare module there");
   }
   if (set->depth == 0)
     set->begin_forward();
@@ -360,12 +359,12 @@ void FullyShardedUnit::require_same_trained() const {
       continue;
     throw Error(
         ErrorCode::failed_precondition,
-        cat("fully sharded: expected parameters that were frozen when they were wrapped to stay "
-            "frozen, got '",
-            names[i],
-            "', which requires a gradient (rank ",
-            group.job_rank(),
-            "); unfreeze before wrap(), and freeze afterwards"));
+        "fully sharded: expected parameters that were frozen when they were wrapped to stay "
+        "frozen, got '",
+        names[i],
+        "', which requires a gradient (rank ",
+        group.job_rank(),
+        "); unfreeze before wrap(), and freeze afterwards");
   }
 }
 
@@ -373,14 +372,14 @@ void FullyShardedUnit::require_same_trained() const {
 void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) const {
   const auto refuse = [&](const char* got, const char* next) {
     throw Error(ErrorCode::failed_precondition,
-                cat("fully sharded: expected a forward that returns what it has computed, got ",
-                    got,
-                    " from the module of '",
-                    names[0],
-                    "' (rank ",
-                    group.job_rank(),
-                    "); ",
-                    next));
+                "fully sharded: expected a forward that returns what it has computed, got ",
+                got,
+                " from the module of '",
+                names[0],
+                "' (rank ",
+                group.job_rank(),
+                "); ",
+                next);
   };
   if (outputs.empty() && trained > 0 && at::GradMode::is_enabled())
     refuse(
@@ -635,15 +634,15 @@ void FullyShardedUnit::require_same_type(size_t parameter) const {
       loaded.storage().nbytes() != bytes_of_parts)
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("fully sharded: expected new values of '",
-                  names[parameter],
-                  "' as ",
-                  c10::toString(part.scalar_type()),
-                  " while whole_parameters() lives, got the bytes of such as ",
-                  c10::toString(loaded.scalar_type()),
-                  " (rank ",
-                  group.job_rank(),
-                  "); call torch::load while whole_parameters() lives"));
+              "fully sharded: expected new values of '",
+              names[parameter],
+              "' as ",
+              c10::toString(part.scalar_type()),
+              " while whole_parameters() lives, got the bytes of such as ",
+              c10::toString(loaded.scalar_type()),
+              " (rank ",
+              group.job_rank(),
+              "); call torch::load while whole_parameters() lives");
 }
 
 // New values must be every rank's. Where they are not, what is gathered next is nobody's.
@@ -660,13 +659,13 @@ void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
     if (hash_of_bits(layout.place(gathered, parameter).to(flat.scalar_type())) == hash)
       continue;
     throw Error(ErrorCode::failed_precondition,
-                cat("fully sharded: expected new values of parameters to be the same on every "
-                    "rank, got others "
-                    "of '",
-                    names[parameter],
-                    "' elsewhere than here (rank ",
-                    group.job_rank(),
-                    "); load the same file on all ranks"));
+                "fully sharded: expected new values of parameters to be the same on every "
+                "rank, got others "
+                "of '",
+                names[parameter],
+                "' elsewhere than here (rank ",
+                group.job_rank(),
+                "); load the same file on all ranks");
   }
 }
 

@@ -52,14 +52,14 @@ void ScatteredGradients::take(size_t parameter) {
   if (has_[parameter] || is_sparse) {
     throw Error(
         ErrorCode::failed_precondition,
-        cat("sharded gradients: expected one dense gradient of each parameter in a backward, got ",
-            has_[parameter] ? "a second one" : "a sparse one",
-            " of parameter ",
-            parameter,
-            " (rank ",
-            group_.job_rank(),
-            "); ",
-            has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)"));
+        "sharded gradients: expected one dense gradient of each parameter in a backward, got ",
+        has_[parameter] ? "a second one" : "a sparse one",
+        " of parameter ",
+        parameter,
+        " (rank ",
+        group_.job_rank(),
+        "); ",
+        has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)");
   }
   const at::NoGradGuard no_grad;
   if (!flat_.defined()) {
@@ -209,13 +209,13 @@ void require_whole_layers(const std::vector<at::Tensor>& parameters, const Proce
   if (divided == parameters.end())
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("clip_grad_norm: expected layers that are divided over this group alone, got one "
-                  "that is divided over ranks ",
-                  join(optim::ranks_of_layer_parts(*divided), ", "),
-                  " too, whose parts have no norm together (rank ",
-                  group.job_rank(),
-                  "); clip by value, muster::clip_grad_value of the optimizer's parameters, or use "
-                  "DistributedDataParallel and parallel_grad_norm"));
+              "clip_grad_norm: expected layers that are divided over this group alone, got one "
+              "that is divided over ranks ",
+              join(optim::ranks_of_layer_parts(*divided), ", "),
+              " too, whose parts have no norm together (rank ",
+              group.job_rank(),
+              "); clip by value, muster::clip_grad_value of the optimizer's parameters, or use "
+              "DistributedDataParallel and parallel_grad_norm");
 }
 
 // All ranks call it together, and get the norm from before the clipping.
@@ -224,11 +224,11 @@ at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
                               ProcessGroup& group) {
   if (!(max_norm >= 0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("clip_grad_norm: expected a max_norm of 0 or more, got ",
-                    max_norm,
-                    " (rank ",
-                    group.job_rank(),
-                    "); 1.0 is a common choice"));
+                "clip_grad_norm: expected a max_norm of 0 or more, got ",
+                max_norm,
+                " (rank ",
+                group.job_rank(),
+                "); 1.0 is a common choice");
   }
   const at::Tensor norm = sharded_grad_norm(tensors, group);
   const at::NoGradGuard no_grad;

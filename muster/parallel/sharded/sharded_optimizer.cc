@@ -122,10 +122,10 @@ std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& group
 
 [[noreturn]] void refuse_archive(const char* call) {
   throw Error(ErrorCode::failed_precondition,
-              cat(call,
-                  ": expected an optimizer with its whole state, got a ShardedOptimizer, of whose "
-                  "state each rank has a part; use gather_state() and divide_state() with a plain "
-                  "optimizer, or Checkpoints with pieces()"));
+              call,
+              ": expected an optimizer with its whole state, got a ShardedOptimizer, of whose "
+              "state each rank has a part; use gather_state() and divide_state() with a plain "
+              "optimizer, or Checkpoints with pieces()");
 }
 
 }  // namespace
@@ -386,12 +386,12 @@ void ShardsState::lend_whole_gradients() {
         continue;
       if (gradient.layout() != at::kStrided) {
         throw Error(ErrorCode::failed_precondition,
-                    cat("sharded optimizer: expected dense gradients, got a sparse one of a "
-                        "parameter of shape [",
-                        join(gradient.sizes(), ", "),
-                        "] (rank ",
-                        group.job_rank(),
-                        "); make the embedding with sparse(false)"));
+                    "sharded optimizer: expected dense gradients, got a sparse one of a "
+                    "parameter of shape [",
+                    join(gradient.sizes(), ", "),
+                    "] (rank ",
+                    group.job_rank(),
+                    "); make the embedding with sparse(false)");
       }
       bucket.tensors[i].mutable_grad() =
           gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
@@ -438,10 +438,10 @@ void ShardsState::require_averaged_gradients() const {
   if (group.size() == 1 || !has_local_gradient())
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat("sharded optimizer: expected gradients that were averaged over the ranks, got "
-                  "those of a backward inside no_sync() (rank ",
-                  group.job_rank(),
-                  "); run the last backward before each step outside of no_sync()"));
+              "sharded optimizer: expected gradients that were averaged over the ranks, got "
+              "those of a backward inside no_sync() (rank ",
+              group.job_rank(),
+              "); run the last backward before each step outside of no_sync()");
 }
 
 // With sharded gradients a whole one is left by no_sync() alone; with whole ones the wrapped model
@@ -464,30 +464,29 @@ bool ShardsState::has_local_gradient() const {
 void ShardsState::require_same_type(const at::Tensor& parameter, const at::Tensor& place) const {
   if (parameter.scalar_type() == place.scalar_type())
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("sharded optimizer: expected parameters of ",
-          c10::toString(place.scalar_type()),
-          ", as they were sharded, got one of ",
-          c10::toString(parameter.scalar_type()),
-          " [",
-          join(parameter.sizes(), ", "),
-          "] (rank ",
-          group.job_rank(),
-          "); call net->to(type) before the optimizer is made, and load values of its type"));
+  throw Error(ErrorCode::failed_precondition,
+              "sharded optimizer: expected parameters of ",
+              c10::toString(place.scalar_type()),
+              ", as they were sharded, got one of ",
+              c10::toString(parameter.scalar_type()),
+              " [",
+              join(parameter.sizes(), ", "),
+              "] (rank ",
+              group.job_rank(),
+              "); call net->to(type) before the optimizer is made, and load values of its type");
 }
 
 // What was added later has no part in the inner optimizer.
 void ShardsState::require_same_groups(const Groups& groups) const {
   if (groups.size() != given.size()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("sharded optimizer: expected ",
-                    plural(given.size(), "parameter group"),
-                    ", got ",
-                    groups.size(),
-                    " (rank ",
-                    group.job_rank(),
-                    "); give all groups to the constructor, which divides them"));
+                "sharded optimizer: expected ",
+                plural(given.size(), "parameter group"),
+                ", got ",
+                groups.size(),
+                " (rank ",
+                group.job_rank(),
+                "); give all groups to the constructor, which divides them");
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto is_it = [](const at::Tensor& one, const at::Tensor& other) {
@@ -496,16 +495,16 @@ void ShardsState::require_same_groups(const Groups& groups) const {
     if (std::ranges::equal(groups[g].params(), given[g], is_it))
       continue;
     throw Error(ErrorCode::failed_precondition,
-                cat("sharded optimizer: expected the ",
-                    plural(given[g].size(), "tensor"),
-                    " that parameter group ",
-                    g,
-                    " had at construction, got ",
-                    groups[g].params().size(),
-                    groups[g].params().size() == given[g].size() ? " others" : "",
-                    " (rank ",
-                    group.job_rank(),
-                    "); give all parameters to the constructor, which divides them"));
+                "sharded optimizer: expected the ",
+                plural(given[g].size(), "tensor"),
+                " that parameter group ",
+                g,
+                " had at construction, got ",
+                groups[g].params().size(),
+                groups[g].params().size() == given[g].size() ? " others" : "",
+                " (rank ",
+                group.job_rank(),
+                "); give all parameters to the constructor, which divides them");
   }
 }
 
@@ -517,14 +516,14 @@ void ShardsState::require_same_trained() const {
       if (bucket.trained[i] || !bucket.parameters[i].requires_grad())
         continue;
       throw Error(ErrorCode::failed_precondition,
-                  cat("sharded optimizer: expected parameters that were frozen at its construction "
-                      "to stay frozen, ",
-                      "got one of shape [",
-                      join(bucket.parameters[i].sizes(), ", "),
-                      "] that requires a gradient (rank ",
-                      group.job_rank(),
-                      "); make the optimizer after unfreezing, with gather_state and divide_state "
-                      "for its state"));
+                  "sharded optimizer: expected parameters that were frozen at its construction "
+                  "to stay frozen, ",
+                  "got one of shape [",
+                  join(bucket.parameters[i].sizes(), ", "),
+                  "] that requires a gradient (rank ",
+                  group.job_rank(),
+                  "); make the optimizer after unfreezing, with gather_state and divide_state "
+                  "for its state");
     }
   }
 }
@@ -540,19 +539,19 @@ void ShardsState::require_sole_claim() const {
       if (claims < 2 || !bucket.trained[i])
         continue;
       throw Error(ErrorCode::failed_precondition,
-                  cat("sharded optimizer: expected one living ShardedOptimizer with .gradients for "
-                      "each parameter, got ",
-                      claims,
-                      " that share parameter ",
-                      bucket.places[i],
-                      " of group ",
-                      bucket.group,
-                      ", of shape [",
-                      join(bucket.parameters[i].sizes(), ", "),
-                      "] (rank ",
-                      group.job_rank(),
-                      "); destroy the earlier one before the next backward, or give one optimizer "
-                      "all parameters, in groups"));
+                  "sharded optimizer: expected one living ShardedOptimizer with .gradients for "
+                  "each parameter, got ",
+                  claims,
+                  " that share parameter ",
+                  bucket.places[i],
+                  " of group ",
+                  bucket.group,
+                  ", of shape [",
+                  join(bucket.parameters[i].sizes(), ", "),
+                  "] (rank ",
+                  group.job_rank(),
+                  "); destroy the earlier one before the next backward, or give one optimizer "
+                  "all parameters, in groups");
     }
   }
 }
@@ -671,9 +670,9 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   State& state = *state_of_shards_;
   if (!state.options.gradients) {
     throw Error(ErrorCode::failed_precondition,
-                cat("sharded optimizer: expected sharded gradients, got whole ones (rank ",
-                    state.group.job_rank(),
-                    "); use muster::clip_grad_norm on the model's parameters"));
+                "sharded optimizer: expected sharded gradients, got whole ones (rank ",
+                state.group.job_rank(),
+                "); use muster::clip_grad_norm on the model's parameters");
   }
   require_whole_layers(concatenated(state.buckets, &ShardBucket::parameters), state.group);
   state.clear_parts();

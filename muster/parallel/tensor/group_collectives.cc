@@ -127,8 +127,8 @@ void refuse_second_derivative(const char* call) {
     return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat(call,
-          ": expected a backward without create_graph, got one with it; leave create_graph out"));
+      call,
+      ": expected a backward without create_graph, got one with it; leave create_graph out");
 }
 
 // It returns the dimension counted from 0.
@@ -139,14 +139,14 @@ int64_t existing_dim(const char* call,
   const int64_t counted = dim < 0 ? dim + x.dim() : dim;
   if (counted < 0 || counted >= x.dim()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call,
-                    ": expected a dimension of [",
-                    join(x.sizes(), ", "),
-                    "], got ",
-                    dim,
-                    " (rank ",
-                    group.job_rank(),
-                    "); count from 0, or from -1 at the end"));
+                call,
+                ": expected a dimension of [",
+                join(x.sizes(), ", "),
+                "], got ",
+                dim,
+                " (rank ",
+                group.job_rank(),
+                "); count from 0, or from -1 at the end");
   }
   return counted;
 }
@@ -159,18 +159,18 @@ int64_t divisible_dim(const char* call,
   const int64_t counted = existing_dim(call, x, group, dim);
   if (x.size(counted) % group.size() != 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call,
-                    ": expected a size along dimension ",
-                    counted,
-                    " that ",
-                    plural(group.size(), "rank"),
-                    " divide, got ",
-                    x.size(counted),
-                    " of [",
-                    join(x.sizes(), ", "),
-                    "] (rank ",
-                    group.job_rank(),
-                    "); pad it, or use another group"));
+                call,
+                ": expected a size along dimension ",
+                counted,
+                " that ",
+                plural(group.size(), "rank"),
+                " divide, got ",
+                x.size(counted),
+                " of [",
+                join(x.sizes(), ", "),
+                "] (rank ",
+                group.job_rank(),
+                "); pad it, or use another group");
   }
   return counted;
 }

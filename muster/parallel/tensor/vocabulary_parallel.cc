@@ -50,14 +50,14 @@ void expect_ids(const char* call,
                 const ProcessGroup& group) {
   if (ids.scalar_type() != at::kLong) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call,
-                    ": expected ",
-                    what,
-                    " of type Long, got ",
-                    c10::toString(ids.scalar_type()),
-                    " (rank ",
-                    group.job_rank(),
-                    "); convert them"));
+                call,
+                ": expected ",
+                what,
+                " of type Long, got ",
+                c10::toString(ids.scalar_type()),
+                " (rank ",
+                group.job_rank(),
+                "); convert them");
   }
   if (!ids.is_cpu() || ids.numel() == 0)
     return;
@@ -66,16 +66,16 @@ void expect_ids(const char* call,
   if (least >= 0 && most < vocabulary)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat(call,
-                  ": expected ",
-                  what,
-                  " from 0 to ",
-                  vocabulary - 1,
-                  ", got ",
-                  least < 0 ? least : most,
-                  " (rank ",
-                  group.job_rank(),
-                  "); look at where the tokens come from"));
+              call,
+              ": expected ",
+              what,
+              " from 0 to ",
+              vocabulary - 1,
+              ", got ",
+              least < 0 ? least : most,
+              " (rank ",
+              group.job_rank(),
+              "); look at where the tokens come from");
 }
 
 // The name of an option that is set and not supported here, or null.
@@ -236,28 +236,28 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits,
   const int64_t vocabulary = options.vocabulary;
   if (vocabulary < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat(kCall,
-                    ": expected the vocabulary of all ranks, got ",
-                    vocabulary,
-                    " (rank ",
-                    group.job_rank(),
-                    "); give {.vocabulary = …}"));
+                kCall,
+                ": expected the vocabulary of all ranks, got ",
+                vocabulary,
+                " (rank ",
+                group.job_rank(),
+                "); give {.vocabulary = …}");
   }
   const bool has_part = own > 0 && own == own_rows(vocabulary, group).length;
   if (!has_part || logits.sizes().slice(0, logits.dim() - 1) != targets.sizes()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(kCall,
-                    ": expected logits [targets, ",
-                    own_rows(vocabulary, group).length,
-                    " of ",
-                    vocabulary,
-                    " tokens], got [",
-                    join(logits.sizes(), ", "),
-                    "] for targets [",
-                    join(targets.sizes(), ", "),
-                    "] (rank ",
-                    group.job_rank(),
-                    "); give the head's part"));
+                kCall,
+                ": expected logits [targets, ",
+                own_rows(vocabulary, group).length,
+                " of ",
+                vocabulary,
+                " tokens], got [",
+                join(logits.sizes(), ", "),
+                "] for targets [",
+                join(targets.sizes(), ", "),
+                "] (rank ",
+                group.job_rank(),
+                "); give the head's part");
   }
   // An ignored target may be any number, so it is not checked.
   expect_ids(
