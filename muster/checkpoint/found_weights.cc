@@ -79,7 +79,14 @@ void refuse_weights(const std::string& expected,
                     const std::string& got,
                     const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
-              cat("load_weights: expected ", expected, " in '", path, "', got ", got, "; ", next));
+              "load_weights: expected ",
+              expected,
+              " in '",
+              path,
+              "', got ",
+              got,
+              "; ",
+              next);
 }
 
 FoundWeights find_weights(const TensorEntries& entries,

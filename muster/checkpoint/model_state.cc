@@ -23,12 +23,12 @@ void require_memory(const char* owner, const std::string& name, const at::Tensor
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0)
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat(owner,
-                  ": expected whole parameters, got '",
-                  name,
-                  "', whose elements are divided over the ranks; pass "
-                  "FullySharded::pieces, or do this while a guard of "
-                  "FullySharded::whole_parameters() lives"));
+              owner,
+              ": expected whole parameters, got '",
+              name,
+              "', whose elements are divided over the ranks; pass "
+              "FullySharded::pieces, or do this while a guard of "
+              "FullySharded::whole_parameters() lives");
 }
 
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {
@@ -50,13 +50,13 @@ void check_model(const torch::nn::Module& model,
                  const std::string& name) {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat("load: expected ",
-                    expected,
-                    " in '",
-                    name,
-                    "', as in the model, got ",
-                    got,
-                    "; load it into the model that it was saved from"));
+                "load: expected ",
+                expected,
+                " in '",
+                name,
+                "', as in the model, got ",
+                got,
+                "; load it into the model that it was saved from");
   };
   std::set<std::string> known;
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {

@@ -114,7 +114,12 @@ struct AdagradKind {
                                           const std::string& got,
                                           const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
-              cat("optimizer state: expected ", expected, ", got ", got, "; ", next));
+              "optimizer state: expected ",
+              expected,
+              ", got ",
+              got,
+              "; ",
+              next);
 }
 
 // Calls `use` with the optimizer's kind.

@@ -51,9 +51,9 @@ ScalarType scalar_type_of(const TensorEntry& entry) {
     if (name == entry.dtype)
       return dtype;
   throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected elements that LibTorch computes with, got ",
-                  to_string(entry),
-                  "; leave the tensor out, or convert it"));
+              "safetensors: expected elements that LibTorch computes with, got ",
+              to_string(entry),
+              "; leave the tensor out, or convert it");
 }
 
 // A type that the format lacks keeps LibTorch's name, for messages.

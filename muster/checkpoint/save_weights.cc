@@ -25,7 +25,11 @@ namespace {
 
 [[noreturn]] void refuse_to_save(const std::string& expected, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("save_weights: expected ", expected, ", got ", got, "; correct .names or .only"));
+              "save_weights: expected ",
+              expected,
+              ", got ",
+              got,
+              "; correct .names or .only");
 }
 
 // Cuts the tensor into the parts that the file has of it.
@@ -69,9 +73,9 @@ void write_whole(const std::filesystem::path& file,
                  const SaveWeightsOptions& options) {
   if (!options.replace && exists_at(file))
     throw Error(ErrorCode::invalid_argument,
-                cat("save_weights: expected a new file, got '",
-                    file.string(),
-                    "', which exists; name another, or set .replace = true"));
+                "save_weights: expected a new file, got '",
+                file.string(),
+                "', which exists; name another, or set .replace = true");
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   std::filesystem::create_directories(folder);
   const std::filesystem::path aside = name_aside(file);

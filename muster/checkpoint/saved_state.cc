@@ -20,12 +20,12 @@ const Value& entry_of(const std::map<std::string, Value>& entries,
   if (found != entries.end())
     return found->second;
   throw Error(ErrorCode::invalid_argument,
-              cat(owner,
-                  ": expected a saved state with the ",
-                  kind,
-                  " '",
-                  name,
-                  "', got one without; load the state of the same part"));
+              owner,
+              ": expected a saved state with the ",
+              kind,
+              " '",
+              name,
+              "', got one without; load the state of the same part");
 }
 
 }  // namespace
@@ -41,12 +41,12 @@ int64_t SavedState::whole_number(const std::string& owner, const std::string& na
   const bool is_count = value >= 0 && value <= kLargest && std::trunc(value) == value;
   if (!is_count) {
     throw Error(ErrorCode::invalid_argument,
-                cat(owner,
-                    ": expected a whole number of 0 or more as '",
-                    name,
-                    "', got ",
-                    value,
-                    "; load the state of the same part"));
+                owner,
+                ": expected a whole number of 0 or more as '",
+                name,
+                "', got ",
+                value,
+                "; load the state of the same part");
   }
   return static_cast<int64_t>(value);
 }

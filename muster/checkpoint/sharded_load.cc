@@ -87,11 +87,11 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   Manifest manifest = parse_manifest(text, path);  // alike on every rank
   if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected the step of '",
-                    path,
-                    "', got a manifest of step ",
-                    manifest.position.step,
-                    "; its folder was renamed, or has files of another checkpoint"));
+                "checkpoint: expected the step of '",
+                path,
+                "', got a manifest of step ",
+                manifest.position.step,
+                "; its folder was renamed, or has files of another checkpoint");
   }
   const auto problems =
       group.all_gather_bytes(own_problem(path, manifest, peers), "whether a checkpoint is whole");
@@ -99,19 +99,19 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   if (unseen != problems.end()) {
     const int rank = static_cast<int>(unseen - problems.begin());
     throw Error(ErrorCode::failed_precondition,
-                cat("checkpoint: expected every rank to read '",
-                    path,
-                    "', which rank 0 sees, got none on rank ",
-                    group.job_rank(rank),
-                    "; a model that is divided over ranks is loaded from a folder that "
-                    "all hosts share"));
+                "checkpoint: expected every rank to read '",
+                path,
+                "', which rank 0 sees, got none on rank ",
+                group.job_rank(rank),
+                "; a model that is divided over ranks is loaded from a folder that "
+                "all hosts share");
   }
   const auto damaged =
       std::ranges::find_if(problems, [](const std::string& problem) { return !problem.empty(); });
   if (damaged != problems.end()) {
     const int rank = static_cast<int>(damaged - problems.begin());
-    throw Error(ErrorCode::io,
-                cat(damaged->substr(kDamaged.size()), " (rank ", group.job_rank(rank), ")"));
+    throw Error(
+        ErrorCode::io, damaged->substr(kDamaged.size()), " (rank ", group.job_rank(rank), ")");
   }
   return manifest;
 }
@@ -163,23 +163,23 @@ void check_pieces_of(const TensorPieces& pieces,
     if (is_there && may_be_half && is_widened(found->second, mine))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("load: expected ",
-                    to_string(mine),
-                    " '",
-                    piece.name,
-                    "' in '",
-                    path,
-                    "', as in the model, got ",
-                    is_there ? to_string(found->second) : "no tensor of that name",
-                    "; load it into the model that it was saved from"));
+                "load: expected ",
+                to_string(mine),
+                " '",
+                piece.name,
+                "' in '",
+                path,
+                "', as in the model, got ",
+                is_there ? to_string(found->second) : "no tensor of that name",
+                "; load it into the model that it was saved from");
   }
   if (const auto holes = saved.source().incomplete(); !holes.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("load: expected all of '",
-                    holes[0],
-                    "' in '",
-                    path,
-                    "', got some of it; a rank's file is missing"));
+                "load: expected all of '",
+                holes[0],
+                "' in '",
+                path,
+                "', got some of it; a rank's file is missing");
   }
 }
 
@@ -202,11 +202,11 @@ void check_nothing_left(const TensorPieces& pieces,
     if (known.contains(name))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("load: expected only tensors of the model in '",
-                    path,
-                    "', got '",
-                    name,
-                    "' as well; load it into the model that it was saved from"));
+                "load: expected only tensors of the model in '",
+                path,
+                "', got '",
+                name,
+                "' as well; load it into the model that it was saved from");
   }
 }
 

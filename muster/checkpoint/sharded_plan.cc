@@ -74,13 +74,13 @@ struct SharedPiece {
                               const std::string& expected,
                               const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected ",
-                  expected,
-                  " for '",
-                  name,
-                  "', got ",
-                  got,
-                  "; name each tensor of the whole model once"));
+              "checkpoint: expected ",
+              expected,
+              " for '",
+              name,
+              "', got ",
+              got,
+              "; name each tensor of the whole model once");
 }
 
 // Names the owner of a piece in a message.

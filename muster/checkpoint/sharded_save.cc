@@ -214,10 +214,10 @@ std::string ShardedSave::start(const SaveOptions& options,
     if (::access(save->folder.c_str(), W_OK) == 0)
       return;
     throw Error(ErrorCode::failed_precondition,
-                cat("checkpoint: expected to write into '",
-                    save->folder,
-                    "', which rank 0 has made, got none "
-                    "here; a sharded checkpoint needs a folder that all hosts share"));
+                "checkpoint: expected to write into '",
+                save->folder,
+                "', which rank 0 has made, got none "
+                "here; a sharded checkpoint needs a folder that all hosts share");
   });
   save->plan = plan;
   if (background) {

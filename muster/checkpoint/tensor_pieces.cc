@@ -78,14 +78,14 @@ void require_each_same(const NamedTensorList& before,
     if (found != nullptr && found->is_same(tensor))
       continue;
     throw Error(ErrorCode::failed_precondition,
-                cat(owner,
-                    ": expected '",
-                    name,
-                    "' of the model to stay the tensor that it was, got ",
-                    found == nullptr ? "none" : "another one",
-                    "; replace modules and parameters before ",
-                    made,
-                    " made"));
+                owner,
+                ": expected '",
+                name,
+                "' of the model to stay the tensor that it was, got ",
+                found == nullptr ? "none" : "another one",
+                "; replace modules and parameters before ",
+                made,
+                " made");
   }
 }
 
@@ -127,12 +127,12 @@ void TensorsOfModel::require_no_others(const char* owner, const char* made) cons
     return;
   if (const auto other = first_other(model_.lock()->named_parameters().keys(), parameters_))
     throw Error(ErrorCode::failed_precondition,
-                cat(owner,
-                    ": expected a model without other parameters than it had, got '",
-                    *other,
-                    "' too; register it before ",
-                    made,
-                    " made"));
+                owner,
+                ": expected a model without other parameters than it had, got '",
+                *other,
+                "' too; register it before ",
+                made,
+                " made");
 }
 
 // A buffer that the model computes anew, such as a table of a first forward, need not be saved.
@@ -216,13 +216,13 @@ void check_pieces(const TensorPieces& pieces) {
   for (const TensorPiece& piece : pieces) {
     const auto refuse = [&](const std::string& expected, const std::string& got) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("checkpoint: expected ",
-                      expected,
-                      " as '",
-                      piece.name,
-                      "', got ",
-                      got,
-                      "; correct the piece"));
+                  "checkpoint: expected ",
+                  expected,
+                  " as '",
+                  piece.name,
+                  "', got ",
+                  got,
+                  "; correct the piece");
     };
     if (!piece.tensor.defined())
       refuse("a tensor", "an undefined one");

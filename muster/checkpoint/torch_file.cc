@@ -48,7 +48,14 @@ constexpr const char* kConvertIt =
                                     const std::string& got,
                                     const std::string& next = "it is damaged or of another kind") {
   throw Error(ErrorCode::invalid_argument,
-              cat("torch file: expected ", expected, " in '", path, "', got ", got, "; ", next));
+              "torch file: expected ",
+              expected,
+              " in '",
+              path,
+              "', got ",
+              got,
+              "; ",
+              next);
 }
 
 struct NamedType {

@@ -171,13 +171,13 @@ void check_space(const std::string& directory, uint64_t bytes) {
     return;
   const std::vector<std::string> texts = format_compared_bytes({bytes, free});
   throw Error(ErrorCode::unavailable,
-              cat("checkpoint: expected ",
-                  texts[0],
-                  " free in '",
-                  directory,
-                  "', got ",
-                  texts[1],
-                  "; free some, or keep fewer checkpoints"));
+              "checkpoint: expected ",
+              texts[0],
+              " free in '",
+              directory,
+              "', got ",
+              texts[1],
+              "; free some, or keep fewer checkpoints");
 }
 
 // Another job may remove the new folder as a leftover before it is locked, so several tries are
@@ -198,11 +198,10 @@ Staging::Staging(const std::string& directory, int64_t step)
     if (!is_taken && is_still_at(lock_, path_))
       return;
   }
-  throw Error(
-      ErrorCode::io,
-      cat("checkpoint: expected the folder that a save makes in '",
-          directory,
-          "' to stay, got it removed each time; see whether another program cleans up there"));
+  throw Error(ErrorCode::io,
+              "checkpoint: expected the folder that a save makes in '",
+              directory,
+              "' to stay, got it removed each time; see whether another program cleans up there");
 }
 
 Staging::~Staging() {

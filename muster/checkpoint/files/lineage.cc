@@ -79,13 +79,13 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory,
     return {std::move(folder)};
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected one of ",
-                  names.empty() ? "none" : join(names, ", "),
-                  " in '",
-                  directory,
-                  "', got '",
-                  only,
-                  "'; see `muster checkpoint ls`"));
+              "checkpoint: expected one of ",
+              names.empty() ? "none" : join(names, ", "),
+              " in '",
+              directory,
+              "', got '",
+              only,
+              "'; see `muster checkpoint ls`");
 }
 
 bool is_accepted(const std::string& path, const IsOwn& accept) {
@@ -109,10 +109,10 @@ void SkippedCheckpoints::refuse_if_any(const std::string& directory) const {
   if (problems_.empty())
     return;
   throw Error(ErrorCode::io,
-              cat("checkpoint: expected a whole one in '",
-                  directory,
-                  "', got only damaged ones; remove them to start anew:",
-                  problems_));
+              "checkpoint: expected a whole one in '",
+              directory,
+              "', got only damaged ones; remove them to start anew:",
+              problems_);
 }
 
 void warn_of_abandoned(const std::string& path) {

@@ -67,9 +67,9 @@ void add_manifest(ListedCheckpoint& row, const Manifest& manifest) {
 std::string checkpoints_folder(const std::string& folder) {
   if (!is_folder(folder)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("expected a folder, got '",
-                    printable(folder),
-                    "'; name a run's folder or its checkpoints/"));
+                "expected a folder, got '",
+                printable(folder),
+                "'; name a run's folder or its checkpoints/");
   }
   const std::string inner = cat(folder, "/checkpoints");
   return list_checkpoints(folder).empty() && is_folder(inner) ? inner : folder;

@@ -41,13 +41,13 @@ constexpr size_t kMaxRanges = 1 << 20;
                                   const std::string& expected,
                                   const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected ",
-                  expected,
-                  " in '",
-                  name,
-                  "', got ",
-                  shown_text(got),
-                  "; it is damaged, load another"));
+              "checkpoint: expected ",
+              expected,
+              " in '",
+              name,
+              "', got ",
+              shown_text(got),
+              "; it is damaged, load another");
 }
 
 // The checksum of a document that does not have its own yet.
@@ -265,13 +265,13 @@ void check_step(const Manifest& manifest, int64_t step, const std::string& path)
   if (manifest.position.step == step)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected step ",
-                  step,
-                  " in '",
-                  path,
-                  "', got a manifest of step ",
-                  manifest.position.step,
-                  "; its folder was renamed, or has files of another checkpoint"));
+              "checkpoint: expected step ",
+              step,
+              " in '",
+              path,
+              "', got a manifest of step ",
+              manifest.position.step,
+              "; its folder was renamed, or has files of another checkpoint");
 }
 
 // The size is looked at before the file is read into memory.

@@ -44,13 +44,13 @@ class Unpickler {
 
   [[noreturn]] void refuse(const std::string& got) const {
     throw Error(ErrorCode::invalid_argument,
-                cat("torch file: expected a pickle as torch.save writes it in '",
-                    file_,
-                    "', got ",
-                    got,
-                    " at byte ",
-                    at_,
-                    "; it is damaged or of another kind"));
+                "torch file: expected a pickle as torch.save writes it in '",
+                file_,
+                "', got ",
+                got,
+                " at byte ",
+                at_,
+                "; it is damaged or of another kind");
   }
 
   std::string_view take(uint64_t count) {

@@ -87,12 +87,12 @@ void SafetensorsFile::refuse_other_kind(uint64_t file_bytes) const {
     if (!begin.starts_with(other.begins_with))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("safetensors: expected a safetensors file at '",
-                    path_,
-                    "', got ",
-                    other.what,
-                    "; ",
-                    other.next));
+                "safetensors: expected a safetensors file at '",
+                path_,
+                "', got ",
+                other.what,
+                "; ",
+                other.next);
   }
 }
 
@@ -123,7 +123,12 @@ void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
 
 void SafetensorsFile::refuse(const std::string& got, const std::string& next) const {
   throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected a valid file in '", path_, "', got ", got, "; ", next));
+              "safetensors: expected a valid file in '",
+              path_,
+              "', got ",
+              got,
+              "; ",
+              next);
 }
 
 }  // namespace muster

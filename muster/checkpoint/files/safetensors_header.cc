@@ -252,11 +252,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view json,
   }
   if (!reader.problem.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("safetensors: expected a valid file in '",
-                    name,
-                    "', got ",
-                    shown_text(reader.problem),
-                    "; it is damaged or of another kind"));
+                "safetensors: expected a valid file in '",
+                name,
+                "', got ",
+                shown_text(reader.problem),
+                "; it is damaged or of another kind");
   }
   return std::move(reader.header);
 }
@@ -270,9 +270,9 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   for (const auto& [name, entry] : header.tensors) {
     if (name == kMetadataKey) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("safetensors: expected another tensor name than '",
-                      kMetadataKey,
-                      "', which the format keeps for itself; rename it"));
+                  "safetensors: expected another tensor name than '",
+                  kMetadataKey,
+                  "', which the format keeps for itself; rename it");
     }
     by_place.emplace_back(entry.begin, name);
   }

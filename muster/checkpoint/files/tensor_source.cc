@@ -60,13 +60,13 @@ PieceRecord record_in(const json& value, bool& wrong) {
                                 const std::string& name,
                                 const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected pieces of whole tensors in '",
-                  file,
-                  "', got ",
-                  got,
-                  " for '",
-                  shown_text(name),
-                  "'; it is damaged, load another"));
+              "checkpoint: expected pieces of whole tensors in '",
+              file,
+              "', got ",
+              got,
+              " for '",
+              shown_text(name),
+              "'; it is damaged, load another");
 }
 
 // Checks that a file has as much of a tensor as its record says, and that the record makes sense.
@@ -194,9 +194,9 @@ void TensorSource::read(const std::string& name, const Elements& elements, void*
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected a tensor '",
-                    shown_text(name),
-                    "', got none of that name; load what was saved"));
+                "checkpoint: expected a tensor '",
+                shown_text(name),
+                "', got none of that name; load what was saved");
   }
   const uint64_t size = safetensors_element_size(found->second.kind.dtype);
   char* const out = static_cast<char*>(to);
@@ -211,13 +211,13 @@ void TensorSource::read(const std::string& name, const Elements& elements, void*
   if (missing == 0)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected ",
-                  to_string(elements),
-                  " of '",
-                  shown_text(name),
-                  "', got all but ",
-                  missing,
-                  " of these elements; a file of the checkpoint is missing"));
+              "checkpoint: expected ",
+              to_string(elements),
+              " of '",
+              shown_text(name),
+              "', got all but ",
+              missing,
+              " of these elements; a file of the checkpoint is missing");
 }
 
 }  // namespace muster

@@ -63,13 +63,13 @@ void verify_head(const std::string& path, const Tensors& promised) {
     if (header.tensors.contains(tensor))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected '",
-                    shown_text(tensor),
-                    "' in '",
-                    path,
-                    "', as ",
-                    kWeightIndexFile,
-                    " says, got no such tensor; fetch the files again"));
+                "checkpoint: expected '",
+                shown_text(tensor),
+                "' in '",
+                path,
+                "', as ",
+                kWeightIndexFile,
+                " says, got no such tensor; fetch the files again");
   }
 }
 

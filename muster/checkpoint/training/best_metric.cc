@@ -39,14 +39,14 @@ BestMetric::BestMetric(BestOptions options) : options_(std::move(options)) {
   const bool is_name = !name.empty() && printable(name) == name && !name.ends_with('/');
   if (!is_name || options_.patience < 0 || !(options_.min_delta >= 0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoints: expected a best with a printable name, patience and min_delta of "
-                    "0 or more, got '",
-                    printable(name),
-                    "', ",
-                    options_.patience,
-                    " and ",
-                    options_.min_delta,
-                    "; a larger metric is better with larger_is_better"));
+                "checkpoints: expected a best with a printable name, patience and min_delta of "
+                "0 or more, got '",
+                printable(name),
+                "', ",
+                options_.patience,
+                " and ",
+                options_.min_delta,
+                "; a larger metric is better with larger_is_better");
   }
 }
 

@@ -25,11 +25,11 @@ void require_each_once(const std::string& owner,
       continue;
     throw Error(
         ErrorCode::invalid_argument,
-        cat(owner,
-            ": expected each parameter once in an optimizer, got ",
-            name_of(parameter),
-            " twice, as LibTorch's net->parameters() has a weight that two layers share; make the "
-            "optimizer of model.parameters() or muster::distinct_parameters(*net)"));
+        owner,
+        ": expected each parameter once in an optimizer, got ",
+        name_of(parameter),
+        " twice, as LibTorch's net->parameters() has a weight that two layers share; make the "
+        "optimizer of model.parameters() or muster::distinct_parameters(*net)");
   }
 }
 

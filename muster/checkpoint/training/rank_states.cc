@@ -82,13 +82,13 @@ SavedState own_state(const ProcessGroup& group, const std::string& owner, const 
   const int64_t ranks = all.whole_number(owner, kRanks);
   if (ranks != group.size()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("checkpoints: expected ",
-                    plural(ranks, "rank"),
-                    ", of which each saved a state of '",
-                    owner,
-                    "', got ",
-                    group.size(),
-                    "; start as many ranks, or add a part that is the same on all"));
+                "checkpoints: expected ",
+                plural(ranks, "rank"),
+                ", of which each saved a state of '",
+                owner,
+                "', got ",
+                group.size(),
+                "; start as many ranks, or add a part that is the same on all");
   }
   const std::string prefix = cat(group.rank(), "/");
   SavedState mine;

@@ -39,13 +39,13 @@ const at::Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece
       found->second.scalar_type() == piece.tensor.scalar_type())
     return found->second;
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoints: expected ",
-                  plural(piece.tensor.numel(), "element"),
-                  " of '",
-                  piece.name,
-                  "' in memory, as this rank has, got ",
-                  is_there ? cat(found->second.numel(), " of another part") : "none",
-                  "; divide the model as before"));
+              "checkpoints: expected ",
+              plural(piece.tensor.numel(), "element"),
+              " of '",
+              piece.name,
+              "' in memory, as this rank has, got ",
+              is_there ? cat(found->second.numel(), " of another part") : "none",
+              "; divide the model as before");
 }
 
 // An optimizer's tensors with the shapes that they have undivided, which are those of the

@@ -45,10 +45,10 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
     if (position.left.size() != workers) {
       throw Error(
           ErrorCode::failed_precondition,
-          cat("checkpoints: expected stream loaders with the same number of workers on every rank, "
-              "got others on rank 0 and rank ",
-              position.rank,
-              "; their parts would overlap: give every rank the same number"));
+          "checkpoints: expected stream loaders with the same number of workers on every rank, "
+          "got others on rank 0 and rank ",
+          position.rank,
+          "; their parts would overlap: give every rank the same number");
     }
     all.push_back(std::ssize(of_rank));
     all.insert(all.end(), of_rank.begin(), of_rank.end());
@@ -64,11 +64,11 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
   // The tensor may be of a damaged file, or of another part of that name.
   const auto refuse = [&](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoints: expected the positions of all ranks in the stream of '",
-                    owner,
-                    "', got ",
-                    got,
-                    "; take the loader out, or begin anew"));
+                "checkpoints: expected the positions of all ranks in the stream of '",
+                owner,
+                "', got ",
+                got,
+                "; take the loader out, or begin anew");
   };
   if (all.dim() != 1 || all.scalar_type() != at::kLong)
     refuse(tensor_text(all));

@@ -144,9 +144,9 @@ void WholeStore::check_kept(const TrainingState& mine,
     return;
   if (!image.optimizer) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoints: expected an optimizer in ",
-                    name,
-                    ", got none; add what was added before"));
+                "checkpoints: expected an optimizer in ",
+                name,
+                ", got none; add what was added before");
   }
   check_optimizer(mine.model,
                   *mine.optimizer,
