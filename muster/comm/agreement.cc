@@ -70,29 +70,29 @@ void Agreement::compare(int64_t sequence,
   }
   if (theirs == kGivenUp) {
     throw Error(ErrorCode::peer_failed,
-                cat("collective #",
-                    sequence,
-                    " ('",
-                    mine,
-                    "')",
-                    names_.group(),
-                    ": rank ",
-                    names_[other],
-                    " has given up the group after a call that failed; make a new one"));
+                "collective #",
+                sequence,
+                " ('",
+                mine,
+                "')",
+                names_.group(),
+                ": rank ",
+                names_[other],
+                " has given up the group after a call that failed; make a new one");
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("collective #",
-                  sequence,
-                  names_.group(),
-                  ": expected the same call on every rank, got '",
-                  mine,
-                  "' on rank ",
-                  names_[rank_],
-                  " and '",
-                  theirs,
-                  "' on rank ",
-                  names_[other],
-                  "; make all ranks issue the same operations in the same order"));
+              "collective #",
+              sequence,
+              names_.group(),
+              ": expected the same call on every rank, got '",
+              mine,
+              "' on rank ",
+              names_[rank_],
+              " and '",
+              theirs,
+              "' on rank ",
+              names_[other],
+              "; make all ranks issue the same operations in the same order");
 }
 
 // The lock is free while it waits: a rank whose earlier call is stuck says so meanwhile, by
@@ -127,17 +127,17 @@ std::string Agreement::wait_for(int other,
       return *std::move(theirs);
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("collective #",
-                      sequence,
-                      " ('",
-                      signature,
-                      "'): waited ",
-                      deadline.limit().count(),
-                      " ms on ",
-                      names_.whose(rank_),
-                      "; missing rank(s) ",
-                      join(names_(absent(sequence)), ", "),
-                      "; see whether they ended, or are busy elsewhere"));
+                  "collective #",
+                  sequence,
+                  " ('",
+                  signature,
+                  "'): waited ",
+                  deadline.limit().count(),
+                  " ms on ",
+                  names_.whose(rank_),
+                  "; missing rank(s) ",
+                  join(names_(absent(sequence)), ", "),
+                  "; see whether they ended, or are busy elsewhere");
     }
     if (late_ranks.due())
       tell_of_late(sequence, signature, late_ranks);

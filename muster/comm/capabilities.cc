@@ -37,9 +37,12 @@ const Capabilities& capabilities_of(const std::string& backend) {
       kCapabilities, [&](const Capabilities& can) { return can.backend == backend; });
   if (found != kCapabilities.end())
     return *found;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("backend: expected ", join(known_backends(), ", "), ", got '", backend, "'; correct it"));
+  throw Error(ErrorCode::invalid_argument,
+              "backend: expected ",
+              join(known_backends(), ", "),
+              ", got '",
+              backend,
+              "'; correct it");
 }
 
 std::vector<std::string> known_backends() {

@@ -101,13 +101,13 @@ void ProcessGroup::add_traffic(const Traffic& more) {
 ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const {
   if (timeout <= std::chrono::milliseconds(0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("with_timeout: expected more than 0 ms, got ",
-                    timeout.count(),
-                    " (rank ",
-                    state_->name(),
-                    "); the group's own limit is ",
-                    state_->options.timeout.count(),
-                    " ms"));
+                "with_timeout: expected more than 0 ms, got ",
+                timeout.count(),
+                " (rank ",
+                state_->name(),
+                "); the group's own limit is ",
+                state_->options.timeout.count(),
+                " ms");
   }
   ProcessGroup limited = *this;
   limited.timeout_ = countable(timeout);
@@ -246,17 +246,17 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
         if (are_splits_of(splits, tensor, state_->size))
           return;
         throw Error(ErrorCode::invalid_argument,
-                    cat("all_to_all: expected ",
-                        name,
-                        " splits, one a rank (",
-                        state_->size,
-                        "), that sum to its rows, got [",
-                        join(splits, ", "),
-                        "] for ",
-                        tensor_text(tensor),
-                        " (rank ",
-                        state_->name(),
-                        ")"));
+                    "all_to_all: expected ",
+                    name,
+                    " splits, one a rank (",
+                    state_->size,
+                    "), that sum to its rows, got [",
+                    join(splits, ", "),
+                    "] for ",
+                    tensor_text(tensor),
+                    " (rank ",
+                    state_->name(),
+                    ")");
       };
   check(output, output_splits, "output");
   check(input, input_splits, "input");
@@ -264,13 +264,13 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
   if (output.scalar_type() != input.scalar_type() ||
       output.sizes().slice(1) != input.sizes().slice(1)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("all_to_all: expected output rows like the input's, got output ",
-                    tensor_text(output),
-                    " and input ",
-                    tensor_text(input),
-                    " (rank ",
-                    state_->name(),
-                    ")"));
+                "all_to_all: expected output rows like the input's, got output ",
+                tensor_text(output),
+                " and input ",
+                tensor_text(input),
+                " (rank ",
+                state_->name(),
+                ")");
   }
   const std::string row = join(input.sizes().slice(1), ", ");
   call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });

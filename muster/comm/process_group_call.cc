@@ -65,8 +65,7 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
     : operation_(operation), state_(state), limit_(limit), pass_(state->gate.enter()) {
   state->fork.check(operation);
   if (!pass_)
-    throw Error(ErrorCode::failed_precondition,
-                cat(operation, ": the process group was shut down"));
+    throw Error(ErrorCode::failed_precondition, operation, ": the process group was shut down");
   state->expect_not_interrupted(operation);
 }
 
@@ -75,11 +74,11 @@ void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
   if (!can.on_gpus || num_interruptions() == interruptions)
     return;
   throw Error(ErrorCode::failed_precondition,
-              cat(operation,
-                  ": expected a group that is whole, got one that was interrupted, as a rank of it "
-                  "was lost (rank ",
-                  name(),
-                  ")"));
+              operation,
+              ": expected a group that is whole, got one that was interrupted, as a rank of it "
+              "was lost (rank ",
+              name(),
+              ")");
 }
 
 // A copy that is made for an output is noted, and copied back when the call is over.
@@ -115,28 +114,28 @@ at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, Reduc
     return memory;
   if (!nccl_has(op, memory.scalar_type())) {
     throw Error(ErrorCode::invalid_argument,
-                cat(operation_,
-                    ": expected a reduction that NCCL has, got ",
-                    to_string(op),
-                    " of ",
-                    c10::toString(memory.scalar_type()),
-                    " (rank ",
-                    state_->name(),
-                    "); reduce a tensor on the CPU, or of another type"));
+                operation_,
+                ": expected a reduction that NCCL has, got ",
+                to_string(op),
+                " of ",
+                c10::toString(memory.scalar_type()),
+                " (rank ",
+                state_->name(),
+                "); reduce a tensor on the CPU, or of another type");
   }
   if (!memory.is_complex())
     return memory;
   if (op == ReduceOp::sum || op == ReduceOp::avg)
     return at::view_as_real(memory);
   throw Error(ErrorCode::invalid_argument,
-              cat(operation_,
-                  ": expected an operation that ",
-                  c10::toString(memory.scalar_type()),
-                  " has, got ",
-                  to_string(op),
-                  " (rank ",
-                  state_->name(),
-                  ")"));
+              operation_,
+              ": expected an operation that ",
+              c10::toString(memory.scalar_type()),
+              " has, got ",
+              to_string(op),
+              " (rank ",
+              state_->name(),
+              ")");
 }
 
 // MPI takes no input that lies in its output.
@@ -170,7 +169,11 @@ void ProcessGroupCall::check_root(int root) const {
   if (root >= 0 && root < state_->size)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
+              operation_,
+              ": expected 0 <= rank < ",
+              state_->size,
+              ", got ",
+              root);
 }
 
 void ProcessGroupCall::check_parts(const at::Tensor& whole,
@@ -180,32 +183,38 @@ void ProcessGroupCall::check_parts(const at::Tensor& whole,
   if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type())
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat(operation_,
-                  ": expected ",
-                  whole_name,
-                  " to hold ",
-                  state_->size,
-                  " × ",
-                  part_name,
-                  ", got ",
-                  whole_name,
-                  " ",
-                  tensor_text(whole),
-                  " and ",
-                  part_name,
-                  " ",
-                  tensor_text(part),
-                  " (rank ",
-                  state_->name(),
-                  ")"));
+              operation_,
+              ": expected ",
+              whole_name,
+              " to hold ",
+              state_->size,
+              " × ",
+              part_name,
+              ", got ",
+              whole_name,
+              " ",
+              tensor_text(whole),
+              " and ",
+              part_name,
+              " ",
+              tensor_text(part),
+              " (rank ",
+              state_->name(),
+              ")");
 }
 
 // A tensor on a GPU makes the call one of the GPU's, where the backend has those.
 void ProcessGroupCall::check(const at::Tensor& tensor) {
   const auto bad = [&](const std::string& expected, const std::string& got) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->name(), ")"));
+    throw Error(ErrorCode::invalid_argument,
+                operation_,
+                ": expected ",
+                expected,
+                ", got ",
+                got,
+                " (rank ",
+                state_->name(),
+                ")");
   };
   if (!tensor.defined())
     bad("a tensor", "an undefined one");
@@ -297,9 +306,9 @@ void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
   if (state_->agreement)
     state_->agreement->give_up(work.sequence);
   throw Error(ErrorCode::failed_precondition,
-              cat(work.name(),
-                  ": expected a group in which no call was given up, got one in which this rank "
-                  "has left a call that failed; make a new one"));
+              work.name(),
+              ": expected a group in which no call was given up, got one in which this rank "
+              "has left a call that failed; make a new one");
 }
 
 // The backend is called past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a
@@ -317,7 +326,10 @@ Work ProcessGroupCall::start_barrier(Caller caller) {
 Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   if (peer == state_->rank) {
     throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected another rank, got this rank (", peer, ")"));
+                operation_,
+                ": expected another rank, got this rank (",
+                peer,
+                ")");
   }
   auto work = new_work();
   work->peer = peer;

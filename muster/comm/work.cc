@@ -36,12 +36,12 @@ constexpr std::chrono::microseconds kAskLater{500};
 
 [[noreturn]] void fail_for_time(const Work::State& state) {
   throw Error(ErrorCode::timeout,
-              cat(state.name(),
-                  ": Timed out waiting ",
-                  state.deadline.limit().count(),
-                  "ms; ",
-                  state.why_late(),
-                  "; see what they do, or give a longer timeout"));
+              state.name(),
+              ": Timed out waiting ",
+              state.deadline.limit().count(),
+              "ms; ",
+              state.why_late(),
+              "; see what they do, or give a longer timeout");
 }
 
 // One bounded wait for a GPU's operation; false when it ran out. The host is kept from going on,

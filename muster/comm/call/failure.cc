@@ -83,11 +83,11 @@ void rethrow_translated(const std::string& what) {
       throw;
     throw Error(error.code(), cat(error.message(), "; ", ended, " ended"));
   } catch (const c10d::TimeoutError& error) {
-    throw Error(ErrorCode::timeout, cat(what, ": ", first_line(error)));
+    throw Error(ErrorCode::timeout, what, ": ", first_line(error));
   } catch (const c10::DistStoreError& error) {
-    throw Error(ErrorCode::unavailable, cat(what, ": ", first_line(error)));
+    throw Error(ErrorCode::unavailable, what, ": ", first_line(error));
   } catch (const c10::DistNetworkError& error) {
-    throw Error(ErrorCode::unavailable, cat(what, ": ", first_line(error)));
+    throw Error(ErrorCode::unavailable, what, ": ", first_line(error));
   } catch (const std::exception& error) {
     throw classify(what, json_words(first_line(error)));
   }

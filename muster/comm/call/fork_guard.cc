@@ -76,10 +76,10 @@ void ForkMark::check(const char* operation) const {
     return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat(operation,
-          ": expected the process that made the group, got a child that it has forked (process ",
-          ::getpid(),
-          "); leave communication to the parent, or make a group of the children's own"));
+      operation,
+      ": expected the process that made the group, got a child that it has forked (process ",
+      ::getpid(),
+      "); leave communication to the parent, or make a group of the children's own");
 }
 
 }  // namespace muster

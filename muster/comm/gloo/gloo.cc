@@ -33,11 +33,11 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
   } catch (const std::exception& error) {
     throw Error(
         ErrorCode::invalid_argument,
-        cat("gloo: expected a usable network interface, got ",
-            names ? cat("GLOO_SOCKET_IFNAME=", *names) : cat("the route to '", master_addr, "'"),
-            " (",
-            std::string(error.what()).substr(0, 200),
-            "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
+        "gloo: expected a usable network interface, got ",
+        names ? cat("GLOO_SOCKET_IFNAME=", *names) : cat("the route to '", master_addr, "'"),
+        " (",
+        std::string(error.what()).substr(0, 200),
+        "); set GLOO_SOCKET_IFNAME to one of `ip link`");
   }
 }
 

@@ -180,10 +180,10 @@ struct GlooMessages::Shared {
     if (!given_up)
       return;
     throw Error(ErrorCode::failed_precondition,
-                cat("recv: expected a group in which no message was given up, got one in which an "
-                    "earlier message was not as its receiver expected (rank ",
-                    names[rank],
-                    "); make a new one"));
+                "recv: expected a group in which no message was given up, got one in which an "
+                "earlier message was not as its receiver expected (rank ",
+                names[rank],
+                "); make a new one");
   }
   void leave_behind(WorkPtr work) {
     const std::lock_guard lock(mutex);

@@ -118,16 +118,19 @@ WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
 std::vector<int64_t> bytes_of_parts(const Tensors& parts, int ranks, at::ScalarType type) {
   if (std::ssize(parts) != ranks) {
     throw Error(ErrorCode::invalid_argument,
-                cat("all_to_all: expected ", ranks, " tensors in and out, got ", parts.size()));
+                "all_to_all: expected ",
+                ranks,
+                " tensors in and out, got ",
+                parts.size());
   }
   std::vector<int64_t> found;
   for (const at::Tensor& part : parts) {
     if (part.scalar_type() != type || part.layout() != at::kStrided) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("all_to_all: expected dense tensors of one type, got ",
-                      c10::toString(type),
-                      " and ",
-                      c10::toString(part.scalar_type())));
+                  "all_to_all: expected dense tensors of one type, got ",
+                  c10::toString(type),
+                  " and ",
+                  c10::toString(part.scalar_type()));
     }
     found.push_back(part.numel() * part.element_size());
   }
@@ -153,19 +156,22 @@ void expect_parts(const char* name,
                   int ranks) {
   if (inputs.size() != 1 || outputs.size() != 1 || std::ssize(inputs[0]) != ranks) {
     throw Error(ErrorCode::invalid_argument,
-                cat(name,
-                    ": expected one list of ",
-                    ranks,
-                    " tensors, got ",
-                    inputs.empty() ? 0 : inputs[0].size()));
+                name,
+                ": expected one list of ",
+                ranks,
+                " tensors, got ",
+                inputs.empty() ? 0 : inputs[0].size());
   }
   for (const at::Tensor& input : inputs[0]) {
     expect_one_type(name, input, outputs[0]);
     if (input.numel() == outputs[0].numel())
       continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(name, ": expected tensors of ", outputs[0].numel(), " elements, got ", input.numel()));
+    throw Error(ErrorCode::invalid_argument,
+                name,
+                ": expected tensors of ",
+                outputs[0].numel(),
+                " elements, got ",
+                input.numel());
   }
 }
 
@@ -173,7 +179,7 @@ void expect_parts(const char* name,
 shm::MessageFrame frame_of_one(const char* name, const Tensors& tensors, int tag) {
   const auto expect = [name](bool right, const std::string& expected, const std::string& got) {
     if (!right)
-      throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
+      throw Error(ErrorCode::invalid_argument, name, ": expected ", expected, ", got ", got);
   };
   expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
   expect(tag >= 0, "a tag of at least 0", cat(tag));
@@ -253,15 +259,13 @@ WorkPtr OverGloo::gathered(const char* operation,
 // Gloo sums sparse tensors itself, as they are.
 WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].is_sparse())
-    return shown(
-        "all_reduce", tensors, [&] { return backend_->allreduce(tensors, options); });
+    return shown("all_reduce", tensors, [&] { return backend_->allreduce(tensors, options); });
   return reduced("all_reduce", tensors, options, &Backend::allreduce);
 }
 // The event has a name of its own, as in PyTorch.
 WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return shown("sparse_all_reduce", tensors, [&] {
-    return backend_->allreduce_sparse(tensors, options);
-  });
+  return shown(
+      "sparse_all_reduce", tensors, [&] { return backend_->allreduce_sparse(tensors, options); });
 }
 WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors,
                                       const c10d::AllreduceCoalescedOptions& options) {
@@ -337,16 +341,16 @@ WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output,
                                        const c10d::ReduceScatterOptions& options) {
   if (input.scalar_type() != output.scalar_type() || input.numel() != output.numel() * getSize()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("reduce_scatter: expected an input of ",
-                    getSize(),
-                    " × ",
-                    output.numel(),
-                    " ",
-                    c10::toString(output.scalar_type()),
-                    ", got ",
-                    input.numel(),
-                    " ",
-                    c10::toString(input.scalar_type())));
+                "reduce_scatter: expected an input of ",
+                getSize(),
+                " × ",
+                output.numel(),
+                " ",
+                c10::toString(output.scalar_type()),
+                ", got ",
+                input.numel(),
+                " ",
+                c10::toString(input.scalar_type()));
   }
   return call("reduce_scatter", {input}, [&](GlooCall& call) {
     return reduce_and_cut(call, {input}, output, options);

@@ -86,7 +86,7 @@ shm::Part message_of(shm::Part part, const at::Tensor& tensor) {
 
 void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
   if (!right)
-    throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
+    throw Error(ErrorCode::invalid_argument, name, ": expected ", expected, ", got ", got);
 }
 
 // The tensor is held, whether it is the caller's or a copy.

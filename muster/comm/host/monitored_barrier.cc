@@ -133,13 +133,13 @@ void monitored_barrier(
     Carrier& carrier, int rank, int size, int tag, milliseconds timeout, bool name_all) {
   if (timeout <= milliseconds(0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("[Rank ",
-                    rank,
-                    "]: Rank ",
-                    rank,
-                    " timed out in monitoredBarrier after ",
-                    timeout.count(),
-                    " ms; give a longer timeout"));
+                "[Rank ",
+                rank,
+                "]: Rank ",
+                rank,
+                " timed out in monitoredBarrier after ",
+                timeout.count(),
+                " ms; give a longer timeout");
   }
   if (rank == 0) {
     hear_all(carrier, size, tag, timeout, name_all);

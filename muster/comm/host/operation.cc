@@ -147,8 +147,8 @@ bool HostWork::wait(std::chrono::milliseconds asked) {
   const WaitSpan span(operation_->call().name, !operation_->over());
   const auto ended = operation_->wait(timeout);
   if (!ended) {
-    throw Error(ErrorCode::timeout,
-                cat(operation_->call().name, ": Timed out waiting ", timeout.count(), "ms"));
+    throw Error(
+        ErrorCode::timeout, operation_->call().name, ": Timed out waiting ", timeout.count(), "ms");
   }
   if (ended->error)
     std::rethrow_exception(ended->error);

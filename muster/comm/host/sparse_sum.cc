@@ -40,9 +40,9 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
   const at::Tensor counts = gathered(facts, 1, ranks, all_gather);
   if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("all_reduce: expected the same shape on every rank, got other shapes than [",
-                    join(mine.sizes(), ", "),
-                    "]"));
+                "all_reduce: expected the same shape on every rank, got other shapes than [",
+                join(mine.sizes(), ", "),
+                "]");
   }
   const int64_t most = counts.select(1, 0).max().item<int64_t>();
   if (most == 0)

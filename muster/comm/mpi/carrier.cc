@@ -77,11 +77,11 @@ class MpiCarrier : public Carrier {
     const bool any = from == shm::kAnySource;
     if (any && data.bytes > kPieceBytes) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("recv: expected at most ",
-                      kPieceBytes,
-                      " bytes from any rank, got ",
-                      data.bytes,
-                      "; name the rank, or send less at once"));
+                  "recv: expected at most ",
+                  kPieceBytes,
+                  " bytes from any rank, got ",
+                  data.bytes,
+                  "; name the rank, or send less at once");
     }
     post(
         cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"),
@@ -127,11 +127,11 @@ class MpiCarrier : public Carrier {
     if (tag >= 0 && tag <= engine_.world().highest_tag)
       return;
     throw Error(ErrorCode::invalid_argument,
-                cat(operation,
-                    ": expected a tag from 0 to ",
-                    engine_.world().highest_tag,
-                    " (the highest of this MPI), got ",
-                    tag));
+                operation,
+                ": expected a tag from 0 to ",
+                engine_.world().highest_tag,
+                " (the highest of this MPI), got ",
+                tag);
   }
 
   // Gives a call to the engine, under a name for its errors.
@@ -196,19 +196,19 @@ void check_places(const MpiRendezvous& rendezvous,
                                      ? cat("process ", rank, " of ", rendezvous.size)
                                      : "a process of its own";
     throw Error(ErrorCode::invalid_argument,
-                cat("mpi: expected rank ",
-                    rank,
-                    " of ",
-                    rendezvous.size,
-                    " to be ",
-                    expected,
-                    " in MPI_COMM_WORLD, got process ",
-                    place.rank,
-                    " of ",
-                    place.size,
-                    " (",
-                    library,
-                    "); start all ranks by one mpirun of that MPI, and let it number them"));
+                "mpi: expected rank ",
+                rank,
+                " of ",
+                rendezvous.size,
+                " to be ",
+                expected,
+                " in MPI_COMM_WORLD, got process ",
+                place.rank,
+                " of ",
+                place.size,
+                " (",
+                library,
+                "); start all ranks by one mpirun of that MPI, and let it number them");
   }
 }
 

@@ -97,10 +97,10 @@ void Engine::initialise(bool by_the_program) {
     check(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
       throw Error(ErrorCode::failed_precondition,
-                  cat("mpi: expected the program's own MPI_Init_thread to give "
-                      "MPI_THREAD_MULTIPLE, got level ",
-                      level,
-                      "; ask for it, or leave MPI to muster"));
+                  "mpi: expected the program's own MPI_Init_thread to give "
+                  "MPI_THREAD_MULTIPLE, got level ",
+                  level,
+                  "; ask for it, or leave MPI to muster");
     }
   } else {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
@@ -158,11 +158,11 @@ void Engine::run_and_wait(const char* what,
   if (result.wait_for(timeout) != std::future_status::ready) {
     spoiled_ = true;
     throw Error(ErrorCode::timeout,
-                cat("mpi: expected ",
-                    what,
-                    " to end within ",
-                    timeout.count(),
-                    " ms, got no answer; see whether all ranks have called it"));
+                "mpi: expected ",
+                what,
+                " to end within ",
+                timeout.count(),
+                " ms, got no answer; see whether all ranks have called it");
   }
   result.get();
 }
@@ -236,10 +236,10 @@ bool Engine::poll_one(Airborne& airborne) {
     if (!call.deadline.passed())
       return false;
     throw Error(ErrorCode::timeout,
-                cat("expected its end within ",
-                    call.deadline.limit().count(),
-                    " ms, got none; see what the other ranks do, or give a longer timeout (MPI "
-                    "cannot end an operation: this group is over)"));
+                "expected its end within ",
+                call.deadline.limit().count(),
+                " ms, got none; see what the other ranks do, or give a longer timeout (MPI "
+                "cannot end an operation: this group is over)");
   } catch (...) {
     const auto why = failure_of(call.name);
     if (is_refusal(why) && airborne.flight.idle()) {

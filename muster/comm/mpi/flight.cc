@@ -55,9 +55,9 @@ void Flight::check_request(size_t i, int code) {
     return;
   if (class_of(code) == MPI_ERR_TRUNCATE) {
     throw Error(ErrorCode::invalid_argument,
-                cat("expected a message of ",
-                    expected_[i],
-                    " bytes, got a longer one; send and receive tensors of one size"));
+                "expected a message of ",
+                expected_[i],
+                " bytes, got a longer one; send and receive tensors of one size");
   }
   check(code, "an operation of MPI");
 }
@@ -69,13 +69,13 @@ void Flight::check_message(size_t i, const MPI_Status& status) {
   if (static_cast<size_t>(bytes) == expected_[i])
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("expected a message of ",
-                  expected_[i],
-                  " bytes, got ",
-                  bytes,
-                  " from rank ",
-                  source_,
-                  "; send and receive tensors of one size"));
+              "expected a message of ",
+              expected_[i],
+              " bytes, got ",
+              bytes,
+              " from rank ",
+              source_,
+              "; send and receive tensors of one size");
 }
 
 // MPI sets a request to MPI_REQUEST_NULL when it is over.

@@ -47,14 +47,13 @@ std::string find_library() {
     if (::access(path.c_str(), F_OK) == 0)
       return path;
   }
-  throw Error(
-      ErrorCode::unavailable,
-      cat("mpi: expected the library ",
-          join(names, " or "),
-          " in ",
-          folder,
-          ", got none; install the MPI of this launcher with its headers (libopenmpi-dev or "
-          "libmpich-dev) and build muster with -DMUSTER_MPI=ON"));
+  throw Error(ErrorCode::unavailable,
+              "mpi: expected the library ",
+              join(names, " or "),
+              " in ",
+              folder,
+              ", got none; install the MPI of this launcher with its headers (libopenmpi-dev or "
+              "libmpich-dev) and build muster with -DMUSTER_MPI=ON");
 }
 
 const MpiPlugin& load_mpi_plugin() {
@@ -64,13 +63,13 @@ const MpiPlugin& load_mpi_plugin() {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw Error(ErrorCode::unavailable,
-                cat("mpi: expected a usable library, got: ",
-                    ::dlerror(),
-                    "; check that this host has the MPI that muster was built with"));
+                "mpi: expected a usable library, got: ",
+                ::dlerror(),
+                "; check that this host has the MPI that muster was built with");
   }
   const auto function = reinterpret_cast<MpiPluginFunction>(::dlsym(library, kMpiPluginSymbol));
   if (function == nullptr)
-    throw Error(ErrorCode::unavailable, cat("mpi: '", path, "' is no muster_mpi library"));
+    throw Error(ErrorCode::unavailable, "mpi: '", path, "' is no muster_mpi library");
   return *function();
 }
 

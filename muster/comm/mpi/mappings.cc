@@ -63,14 +63,14 @@ void check(int code, const char* what) {
 #ifdef MPIX_ERR_PROC_FAILED
   if (class_of(code) == MPIX_ERR_PROC_FAILED) {
     throw Error(ErrorCode::peer_failed,
-                cat("mpi: ",
-                    what,
-                    ": another rank ended (",
-                    text_of(code),
-                    "); the first rank that failed has the cause"));
+                "mpi: ",
+                what,
+                ": another rank ended (",
+                text_of(code),
+                "); the first rank that failed has the cause");
   }
 #endif
-  throw Error(ErrorCode::backend_failed, cat("mpi: ", what, ": ", text_of(code)));
+  throw Error(ErrorCode::backend_failed, "mpi: ", what, ": ", text_of(code));
 }
 
 // The table ends with Type::other.

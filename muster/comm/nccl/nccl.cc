@@ -51,15 +51,14 @@ const CudaPlugin& load_plugin() {
   // again is a no-op.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    throw Error(
-        ErrorCode::unavailable,
-        cat("cuda: expected the library muster_cuda, got: ",
-            ::dlerror(),
-            "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)"));
+    throw Error(ErrorCode::unavailable,
+                "cuda: expected the library muster_cuda, got: ",
+                ::dlerror(),
+                "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)");
   }
   const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
   if (table == nullptr)
-    throw Error(ErrorCode::unavailable, cat("cuda: '", path, "' is no muster_cuda library"));
+    throw Error(ErrorCode::unavailable, "cuda: '", path, "' is no muster_cuda library");
   return *table();
 }
 
@@ -103,13 +102,13 @@ std::string use_cuda_device(c10::Device device) {
   const int count = plugin.device_count();
   if (device.index() < 0 || device.index() >= count) {
     throw Error(ErrorCode::unavailable,
-                cat("cuda: expected a visible GPU, got ",
-                    device.str(),
-                    " of ",
-                    count,
-                    " (CUDA_VISIBLE_DEVICES=",
-                    get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
-                    "); see `muster devices`, or run on CPU with --nproc-per-node cpu"));
+                "cuda: expected a visible GPU, got ",
+                device.str(),
+                " of ",
+                count,
+                " (CUDA_VISIBLE_DEVICES=",
+                get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
+                "); see `muster devices`, or run on CPU with --nproc-per-node cpu");
   }
   plugin.set_device(device.index());
   return plugin.device_uuid(device.index());

@@ -27,9 +27,9 @@ auto served(const Operation& operation) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable)
       throw;
-    throw Error(
-        ErrorCode::peer_failed,
-        cat("the host of rank 0, which serves the ranks' store, is gone: ", error.message()));
+    throw Error(ErrorCode::peer_failed,
+                "the host of rank 0, which serves the ranks' store, is gone: ",
+                error.message());
   }
 }
 

@@ -36,25 +36,25 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
   const std::string first = store.compareSet("world_size", "", cat(self.world_size));
   if (first != cat(self.world_size)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected one world size, got ",
-                    self.world_size,
-                    " on rank ",
-                    self.rank,
-                    " and ",
-                    first,
-                    " on the rank that came first; start all ranks with the same number"));
+                "rendezvous: expected one world size, got ",
+                self.world_size,
+                " on rank ",
+                self.rank,
+                " and ",
+                first,
+                " on the rank that came first; start all ranks with the same number");
   }
   const std::string mine = to_text(self);
   const std::string owner = store.compareSet(member_key(self.rank), "", mine);
   if (owner != mine) {
     throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected one process with rank ",
-                    self.rank,
-                    ", got pid ",
-                    self.pid,
-                    " beside ",
-                    name_of(rank_identity_from(owner, self.rank)),
-                    "; give every process its own rank"));
+                "rendezvous: expected one process with rank ",
+                self.rank,
+                ", got pid ",
+                self.pid,
+                " beside ",
+                name_of(rank_identity_from(owner, self.rank)),
+                "; give every process its own rank");
   }
 }
 
@@ -79,15 +79,15 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::mil
     }
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("rendezvous: expected ",
-                      self.world_size,
-                      " ranks within ",
-                      timeout.count(),
-                      " ms, missing rank(s) ",
-                      join(missing_ranks(store, self.world_size), ", "),
-                      " (seen by rank ",
-                      self.rank,
-                      "); see whether they were started, and why they ended"));
+                  "rendezvous: expected ",
+                  self.world_size,
+                  " ranks within ",
+                  timeout.count(),
+                  " ms, missing rank(s) ",
+                  join(missing_ranks(store, self.world_size), ", "),
+                  " (seen by rank ",
+                  self.rank,
+                  "); see whether they were started, and why they ended");
     }
     if (!has_said && first_word.passed()) {
       has_said = true;
@@ -113,15 +113,15 @@ void check_versions(const std::vector<RankIdentity>& members) {
     if (minor_of(member.libtorch) == minor_of(members[0].libtorch))
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected one LibTorch version, got ",
-                    members[0].libtorch,
-                    " on ",
-                    name_of(members[0]),
-                    " and ",
-                    member.libtorch,
-                    " on ",
-                    name_of(member),
-                    "; build all ranks with the same"));
+                "rendezvous: expected one LibTorch version, got ",
+                members[0].libtorch,
+                " on ",
+                name_of(members[0]),
+                " and ",
+                member.libtorch,
+                " on ",
+                name_of(member),
+                "; build all ranks with the same");
   }
 }
 
@@ -188,9 +188,9 @@ void check_nccl(const std::vector<RankIdentity>& members,
   if (!any_asks || obstacle.empty())
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("nccl: expected a GPU of its own for every rank, got: ",
-                  obstacle,
-                  "; change the placement, or use --backend gloo"));
+              "nccl: expected a GPU of its own for every rank, got: ",
+              obstacle,
+              "; change the placement, or use --backend gloo");
 }
 
 // Each rank has asked for a backend, from its own arguments and environment.
@@ -199,14 +199,14 @@ void check_same_backend(const std::vector<RankIdentity>& members) {
     if (member.backend == members[0].backend)
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected the same on every rank, got '",
-                    members[0].backend,
-                    "' on ",
-                    name_of(members[0]),
-                    " and '",
-                    member.backend,
-                    "' on ",
-                    name_of(member)));
+                "backend: expected the same on every rank, got '",
+                members[0].backend,
+                "' on ",
+                name_of(members[0]),
+                " and '",
+                member.backend,
+                "' on ",
+                name_of(member));
   }
 }
 
@@ -216,15 +216,15 @@ void check_one_host(const std::vector<RankIdentity>& members) {
     if (member.host == members[0].host)
       continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("shm: expected all ranks on one host, got ",
-                    name_of(members[0]),
-                    " on ",
-                    members[0].host,
-                    " and ",
-                    name_of(member),
-                    " on ",
-                    member.host,
-                    "; use gloo or auto"));
+                "shm: expected all ranks on one host, got ",
+                name_of(members[0]),
+                " on ",
+                members[0].host,
+                " and ",
+                name_of(member),
+                " on ",
+                member.host,
+                "; use gloo or auto");
   }
 }
 

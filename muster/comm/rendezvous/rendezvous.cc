@@ -31,8 +31,8 @@ namespace {
 void check_rank_options(const InitOptions& options, const std::optional<RankEnv>& env) {
   if (options.rank.has_value() != options.world_size.has_value()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("init_process_group: expected rank and world_size together, got only ",
-                    options.rank ? "rank" : "world_size"));
+                "init_process_group: expected rank and world_size together, got only ",
+                options.rank ? "rank" : "world_size");
   }
   if (!options.rank && !env) {
     throw Error(ErrorCode::invalid_argument,
@@ -48,10 +48,10 @@ void check_rank_range(const Rendezvous& rendezvous) {
   if (rank >= 0 && rank < rendezvous.world_size)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("init_process_group: expected 0 <= rank < world_size, got rank ",
-                  rank,
-                  " of ",
-                  rendezvous.world_size));
+              "init_process_group: expected 0 <= rank < world_size, got rank ",
+              rank,
+              " of ",
+              rendezvous.world_size);
 }
 
 // Arguments and environment may both say the rank, and must say the same then.
@@ -65,17 +65,17 @@ void settle_rank(const InitOptions& options,
       !env || (env->rank == rendezvous.rank && env->world_size == rendezvous.world_size);
   if (!agree) {
     throw Error(ErrorCode::invalid_argument,
-                cat("init_process_group: expected arguments and environment to agree, got rank ",
-                    rendezvous.rank,
-                    " of ",
-                    rendezvous.world_size,
-                    " as arguments and rank ",
-                    env->rank,
-                    " of ",
-                    env->world_size,
-                    " from ",
-                    env->source,
-                    "; give one of them"));
+                "init_process_group: expected arguments and environment to agree, got rank ",
+                rendezvous.rank,
+                " of ",
+                rendezvous.world_size,
+                " as arguments and rank ",
+                env->rank,
+                " of ",
+                env->world_size,
+                " from ",
+                env->source,
+                "; give one of them");
   }
   check_rank_range(rendezvous);
 }
@@ -128,11 +128,11 @@ c10::intrusive_ptr<c10d::Store> open_master(const InitOptions& options,
   const int port = env ? env->master_port : get_env_count("MASTER_PORT").value_or(0);
   if (host.empty() || port < 1 || port > 65535) {
     throw Error(ErrorCode::invalid_argument,
-                cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='",
-                    host,
-                    "' and MASTER_PORT=",
-                    port,
-                    "; set them to the host of rank 0 and a free port there"));
+                "env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='",
+                host,
+                "' and MASTER_PORT=",
+                port,
+                "; set them to the host of rank 0 and a free port there");
   }
   rendezvous.serves_store = rendezvous.rank == 0 && !(env && env->use_agent_store);
   return open_tcp(host, port, rendezvous.serves_store, options.init_timeout);
@@ -173,9 +173,10 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
                                                               .world_size = rendezvous.world_size});
     return adapt_store(std::move(store), options.init_timeout);
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("init_method: expected env://, tcp://host:port or file:///path, got '", method, "'"));
+  throw Error(ErrorCode::invalid_argument,
+              "init_method: expected env://, tcp://host:port or file:///path, got '",
+              method,
+              "'");
 }
 
 }  // namespace
