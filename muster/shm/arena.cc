@@ -102,9 +102,9 @@ std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
     return {data, [state = state_, offset, size](std::byte*) { state->give_back(offset, size); }};
   }
   throw Error(ErrorCode::unavailable,
-              cat("shared memory: expected room for ",
-                  format_bytes(bytes),
-                  " in this rank's part, got none"));
+              "shared memory: expected room for ",
+              format_bytes(bytes),
+              " in this rank's part, got none");
 }
 
 // A forked child's buffer stays its parent's. After its rank has given up, other ranks may still be

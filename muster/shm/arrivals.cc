@@ -45,13 +45,13 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
   while (!missing_ranks().empty()) {
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("shared memory: expected ",
-                      peers_.size(),
-                      " ranks within ",
-                      deadline.limit().count(),
-                      " ms, missing rank(s) ",
-                      join(missing_ranks(), ", "),
-                      "; see whether they ended"));
+                  "shared memory: expected ",
+                  peers_.size(),
+                  " ranks within ",
+                  deadline.limit().count(),
+                  " ms, missing rank(s) ",
+                  join(missing_ranks(), ", "),
+                  "; see whether they ended");
     }
     wait_for_some(deadline);
   }

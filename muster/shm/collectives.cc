@@ -146,11 +146,11 @@ void check_reduction(const Request& request) {
   if (!reduces(request.kind) || reduce_for(request.type, request.op) != nullptr)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat(to_string(request.kind),
-                  ": expected an operation that ",
-                  to_string(request.type),
-                  " has, got ",
-                  to_string(request.op)));
+              to_string(request.kind),
+              ": expected an operation that ",
+              to_string(request.type),
+              " has, got ",
+              to_string(request.op));
 }
 
 bool Collectives::is_small(const Request& request) const {
@@ -286,18 +286,18 @@ void Collectives::check_same_calls() const {
     if (theirs.kind == Kind::leave)
       throw left(number, describe(mine), team_.name(rank));
     throw Error(ErrorCode::invalid_argument,
-                cat("collective #",
-                    sequence_,
-                    team_.group(),
-                    ": expected the same call on every rank, got '",
-                    describe(mine),
-                    "' on rank ",
-                    team_.name(team_.rank()),
-                    " and '",
-                    describe(theirs),
-                    "' on rank ",
-                    team_.name(rank),
-                    "; make all ranks issue the same operations in the same order"));
+                "collective #",
+                sequence_,
+                team_.group(),
+                ": expected the same call on every rank, got '",
+                describe(mine),
+                "' on rank ",
+                team_.name(team_.rank()),
+                " and '",
+                describe(theirs),
+                "' on rank ",
+                team_.name(rank),
+                "; make all ranks issue the same operations in the same order");
   }
 }
 
@@ -314,17 +314,17 @@ void Collectives::check_same_sizes() const {
       if (sent == wanted)
         continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat("all_to_all #",
-                      sequence_,
-                      ": expected rank ",
-                      team_.name(from),
-                      " to send as many bytes as rank ",
-                      team_.name(to),
-                      " expects from it, got ",
-                      sent,
-                      " and ",
-                      wanted,
-                      " bytes; make the splits match"));
+                  "all_to_all #",
+                  sequence_,
+                  ": expected rank ",
+                  team_.name(from),
+                  " to send as many bytes as rank ",
+                  team_.name(to),
+                  " expects from it, got ",
+                  sent,
+                  " and ",
+                  wanted,
+                  " bytes; make the splits match");
     }
   }
 }

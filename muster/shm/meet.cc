@@ -43,9 +43,9 @@ void check_name(const std::string& name) {
   if (fits && name.find_first_not_of(kHexDigits, kNamePrefix.size()) == std::string::npos)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("shared memory: expected the name of rank 0's socket in the store, got ",
-                  name.size(),
-                  " bytes of something else; another program writes into this job's store"));
+              "shared memory: expected the name of rank 0's socket in the store, got ",
+              name.size(),
+              " bytes of something else; another program writes into this job's store");
 }
 
 // An abstract address needs no file that could be left behind. check_name() allows the name.
@@ -153,7 +153,7 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
 std::string name_of_socket(const Exchange& exchange) {
   std::string name = exchange.get(kKey);
   if (name.starts_with("error "))
-    throw Error(ErrorCode::unavailable, cat(escaped(name.substr(6), kMostOfError), " (rank 0)"));
+    throw Error(ErrorCode::unavailable, escaped(name.substr(6), kMostOfError), " (rank 0)");
   check_name(name);
   return name;
 }

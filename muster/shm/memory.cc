@@ -48,11 +48,11 @@ std::byte* map_whole(int fd, size_t bytes) {
 
 [[noreturn]] void fail_for_want(const std::string& wanted, const std::string& left) {
   throw Error(ErrorCode::unavailable,
-              cat("shared memory: expected ",
-                  wanted,
-                  " to be free for the group's memory, got ",
-                  left,
-                  "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
+              "shared memory: expected ",
+              wanted,
+              " to be free for the group's memory, got ",
+              left,
+              "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo");
 }
 
 // The largest file that this process may make.
@@ -68,11 +68,11 @@ void check_file_limit(size_t bytes) {
     return;
   const std::vector<std::string> texts = format_compared_bytes({bytes, limit});
   throw Error(ErrorCode::unavailable,
-              cat("shared memory: expected files of ",
-                  texts[0],
-                  " to be allowed (addresses, not memory), got a limit of ",
-                  texts[1],
-                  " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo"));
+              "shared memory: expected files of ",
+              texts[0],
+              " to be allowed (addresses, not memory), got a limit of ",
+              texts[1],
+              " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo");
 }
 
 }  // namespace

@@ -43,11 +43,11 @@ constexpr size_t kPartForATeam = 32;
 Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes) {
   if (size > kMaxRanks) {
     throw Error(ErrorCode::invalid_argument,
-                cat("shared memory: expected at most ",
-                    kMaxRanks,
-                    " ranks on a host, got ",
-                    size,
-                    "; use MUSTER_BACKEND=gloo"));
+                "shared memory: expected at most ",
+                kMaxRanks,
+                " ranks on a host, got ",
+                size,
+                "; use MUSTER_BACKEND=gloo");
   }
   const size_t ranks = size;
   const size_t stage = std::clamp(kAllStages / (4 * ranks), kLeastStage, kStage);
@@ -166,12 +166,11 @@ std::string to_string(const Step& step) {
 void Team::check_here(const Step& what) const {
   if (line(rank_).state.load() == RankState::here)
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat(to_string(what),
-          " ",
-          here(),
-          ": this rank has given up the group, after a failure or abort(); make a new one"));
+  throw Error(ErrorCode::failed_precondition,
+              to_string(what),
+              " ",
+              here(),
+              ": this rank has given up the group, after a failure or abort(); make a new one");
 }
 
 void Team::check_all_here(const Step& what) const {
@@ -181,12 +180,12 @@ void Team::check_all_here(const Step& what) const {
     if (state == RankState::here)
       continue;
     throw Error(ErrorCode::peer_failed,
-                cat(to_string(what),
-                    " ",
-                    here(),
-                    ": ",
-                    failure({rank}),
-                    "; the first rank that failed has the cause"));
+                to_string(what),
+                " ",
+                here(),
+                ": ",
+                failure({rank}),
+                "; the first rank that failed has the cause");
   }
 }
 
@@ -291,25 +290,32 @@ void Team::check_going_on(const Step& what,
                           const Deadline& deadline) {
   if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
     throw Error(ErrorCode::failed_precondition,
-                cat(to_string(what), " ", here(), ": this rank has given up the group"));
+                to_string(what),
+                " ",
+                here(),
+                ": this rank has given up the group");
   }
   if (const std::string why = failure(late); !why.empty() && !all_there()) {
     give_up();
-    throw Error(
-        ErrorCode::peer_failed,
-        cat(to_string(what), " ", here(), ": ", why, "; the first rank that failed has the cause"));
+    throw Error(ErrorCode::peer_failed,
+                to_string(what),
+                " ",
+                here(),
+                ": ",
+                why,
+                "; the first rank that failed has the cause");
   }
   if (deadline.passed() && !late.empty()) {
     give_up();
     throw Error(ErrorCode::timeout,
-                cat(to_string(what),
-                    " ",
-                    here(),
-                    ": Timed out waiting ",
-                    deadline.limit().count(),
-                    "ms; missing rank(s) ",
-                    join(names_(late), ", "),
-                    "; see what they do, or give a longer timeout"));
+                to_string(what),
+                " ",
+                here(),
+                ": Timed out waiting ",
+                deadline.limit().count(),
+                "ms; missing rank(s) ",
+                join(names_(late), ", "),
+                "; see what they do, or give a longer timeout");
   }
 }
 
