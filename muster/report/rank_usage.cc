@@ -66,7 +66,7 @@ std::vector<ProcStat> all_processes() {
       all.push_back(stat_of(pid, status));
   }
   if (error)
-    throw Error(ErrorCode::io, cat("cannot read /proc: ", error.message()));
+    throw Error(ErrorCode::io, "cannot read /proc: ", error.message());
   return all;
 }
 

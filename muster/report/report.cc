@@ -20,11 +20,11 @@ namespace {
 
 [[noreturn]] void refuse_folder(const std::string& folder, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("expected the folder of a run, got '",
-                  printable(folder),
-                  "', ",
-                  got,
-                  "; runs are in runs/, as runs/latest"));
+              "expected the folder of a run, got '",
+              printable(folder),
+              "', ",
+              got,
+              "; runs are in runs/, as runs/latest");
 }
 
 // Throws: invalid_argument for a path that is no folder.
@@ -61,11 +61,11 @@ std::string ranks_report(const std::string& folder) {
   const std::vector<ActivityView> ranks = read_ranks(folder, problems);
   if (ranks.empty()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("--ranks: expected activity files of ranks in '",
-                    printable(folder),
-                    "/activity', got ",
-                    problems.empty() ? "none" : problems.front(),
-                    "; programs of muster::run write them"));
+                "--ranks: expected activity files of ranks in '",
+                printable(folder),
+                "/activity', got ",
+                problems.empty() ? "none" : problems.front(),
+                "; programs of muster::run write them");
   }
   std::string text;
   text += sum_of<std::string>(compare_activity(ranks),

@@ -108,7 +108,8 @@ std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
     return mapped(Json::parse(bytes), rank_of);
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
-                cat("expected rows of `muster top`, got: ", json_words(error.what())));
+                "expected rows of `muster top`, got: ",
+                json_words(error.what()));
   }
 }
 
