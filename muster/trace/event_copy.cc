@@ -75,7 +75,9 @@ void unpack_events(const std::string& packed,
                    const std::string& place) {
   if (!is_place(place))
     throw Error(ErrorCode::invalid_argument,
-                cat("events of another host: expected ATTEMPT/RANK, got '", printable(place), "'"));
+                "events of another host: expected ATTEMPT/RANK, got '",
+                printable(place),
+                "'");
   const std::string path = cat(run_dir, "/trace/", place);
   std::error_code error;
   if (fs::exists(path, error))

@@ -19,7 +19,11 @@ Fd open_mapped_file(const std::string& who, const std::string& path, int flags) 
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error)
     throw Error(ErrorCode::io,
-                cat(who, ": cannot make the folder of '", printable(path), "': ", error.message()));
+                who,
+                ": cannot make the folder of '",
+                printable(path),
+                "': ",
+                error.message());
   Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0644));
   if (!file.valid())
     fail_errno(cat(who, ": cannot open '", path, "'"), errno);

@@ -56,13 +56,13 @@ Record record_at(const std::string& bytes, size_t offset, size_t index = 0) {
                               const std::string& expected,
                               const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("activity file '",
-                  name,
-                  "': expected ",
-                  expected,
-                  ", got ",
-                  got,
-                  "; name one of RUN_DIR/activity that this version of muster has written"));
+              "activity file '",
+              name,
+              "': expected ",
+              expected,
+              ", got ",
+              got,
+              "; name one of RUN_DIR/activity that this version of muster has written");
 }
 
 // Throws unless the bytes have an activity file's size, version and sensible ranks.
