@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 enum class LogLevel { debug, info, warn, error };
@@ -12,6 +14,11 @@ enum class LogLevel { debug, info, warn, error };
 // Blocking: at most five seconds; a reader that has taken nothing for that long is not waited for
 // again.
 void log(LogLevel level, const std::string& text);
+// The same with a text in parts, which cat() joins.
+template <class First, class Second, class... More>
+void log(LogLevel level, const First& first, const Second& second, const More&... more) {
+  log(level, cat(first, second, more...));
+}
 
 // The prefix of every later line, e.g. "muster" (default) or "rank 3".
 void set_log_name(const std::string& name);

@@ -12,6 +12,7 @@ namespace muster {
 
 class BackgroundSave : NoCopy {
  public:
+  BackgroundSave() = default;
   ~BackgroundSave();  // waits; logs a failure that no call has thrown
 
   // Blocking: until the previous image is written, and this one copied; copies from a GPU are only

@@ -103,11 +103,11 @@ void log_backend(const std::string& backend, const InitOptions& options, size_t 
   static std::atomic<bool> told = false;
   if (options.device.is_cuda() && !capabilities_of(backend).on_gpus) {
     log(LogLevel::info,
-        cat("process group: ",
-            backend,
-            ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
+        "process group: ",
+        backend,
+        ", CUDA tensors staged through host memory (a rank without a GPU of its own)");
   } else if (!told.exchange(true)) {
-    log(LogLevel::info, cat("process group: ", plural(ranks, "rank"), " over ", backend));
+    log(LogLevel::info, "process group: ", plural(ranks, "rank"), " over ", backend);
   }
 }
 

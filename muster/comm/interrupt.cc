@@ -99,7 +99,7 @@ c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
     if (backend->getBackendName() != "gloo")
       backend->abort();  // Gloo's own does nothing
   } catch (const std::exception& error) {
-    log(LogLevel::warn, cat("a group was not aborted: ", error.what()));
+    log(LogLevel::warn, "a group was not aborted: ", error.what());
   }
   return backend;
 }

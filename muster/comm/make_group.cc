@@ -97,7 +97,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 // for ever. It leaves no result in memory, so that the process ends with its communicator.
 LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
-    log(LogLevel::error, cat(what, "; NCCL's communicator is aborted, and this rank ends"));
+    log(LogLevel::error, what, "; NCCL's communicator is aborted, and this rank ends");
     // The abort may wait for calls that are under way.
     std::thread([] {
       std::this_thread::sleep_for(kToAbort);
@@ -107,7 +107,7 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
       if (const auto held = backend.lock())
         held->abort();
     } catch (const std::exception& error) {
-      log(LogLevel::warn, cat("NCCL's communicator was not aborted: ", error.what()));
+      log(LogLevel::warn, "NCCL's communicator was not aborted: ", error.what());
     }
     ::_exit(1);
   };
@@ -119,7 +119,7 @@ LateWatch::Lost interrupt_all(int64_t interruptions) {
   return [interruptions](const std::string& what) {
     if (num_interruptions() != interruptions)
       return;
-    log(LogLevel::warn, cat(what, "; NCCL's communicators are aborted"));
+    log(LogLevel::warn, what, "; NCCL's communicators are aborted");
     interrupt_groups();
   };
 }

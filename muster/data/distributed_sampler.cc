@@ -74,11 +74,11 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
   set_epoch(0, 0);
   if (options.drop_last && length_ < std::max<int64_t>(options.num_replicas, global_batch_)) {
     log(LogLevel::warn,
-        cat("sampler: drop_last leaves every rank without samples (",
-            length_,
-            " for ",
-            options.num_replicas,
-            " ranks); turn drop_last off or use fewer ranks"));
+        "sampler: drop_last leaves every rank without samples (",
+        length_,
+        " for ",
+        options.num_replicas,
+        " ranks); turn drop_last off or use fewer ranks");
   }
 }
 
@@ -132,13 +132,13 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
   if (consumed_of == 0 && consumed - length_ >= most_repeated) {
     log(LogLevel::warn,
-        cat("sampler: the position says that epoch ",
-            epoch,
-            " has used ",
-            plural(consumed, "sample"),
-            ", but the data set has only ",
-            length_,
-            ", so nothing of the epoch is left; see whether training began with this data set"));
+        "sampler: the position says that epoch ",
+        epoch,
+        " has used ",
+        plural(consumed, "sample"),
+        ", but the data set has only ",
+        length_,
+        ", so nothing of the epoch is left; see whether training began with this data set");
   }
 }
 
@@ -232,9 +232,9 @@ EpochSamples DistributedSampler::start() {
   if (epoch_started_ && order_.changes && !epoch_repeated_) {
     epoch_repeated_ = true;
     log(LogLevel::warn,
-        cat("sampler: epoch ",
-            epoch_,
-            " starts again with the same order; call sampler.set_epoch(epoch) before each epoch"));
+        "sampler: epoch ",
+        epoch_,
+        " starts again with the same order; call sampler.set_epoch(epoch) before each epoch");
   }
   epoch_started_ = true;
   // A copy: the epoch's samples stay as they are now, whatever set_epoch says later.

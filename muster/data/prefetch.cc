@@ -303,12 +303,12 @@ Prefetch::Thing Prefetch::next() {
         fail_late();
       if (!std::exchange(warned, true))
         log(LogLevel::warn,
-            cat("data loader: batch ",
-                next_,
-                " has not come for ",
-                kPatience.count(),
-                " s: the workers are at ",
-                places_text()));
+            "data loader: batch ",
+            next_,
+            " has not come for ",
+            kPatience.count(),
+            " s: the workers are at ",
+            places_text());
     }
   }
   stalled_ += std::chrono::steady_clock::now() - start;

@@ -76,13 +76,13 @@ at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts)
   if (least < parts) {
     const int64_t rare = classes[counts.argmin().item<int64_t>()].item<int64_t>();
     log(LogLevel::warn,
-        cat("split: class ",
-            rare,
-            " has ",
-            plural(least, "sample"),
-            " for ",
-            parts,
-            " parts, so not every part has one"));
+        "split: class ",
+        rare,
+        " has ",
+        plural(least, "sample"),
+        " for ",
+        parts,
+        " parts, so not every part has one");
   }
   return on_cpu;
 }

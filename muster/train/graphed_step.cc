@@ -118,9 +118,9 @@ GraphedStep::GraphedStep(StepModels models,
     optimizer->round_rates();
   if (!device_.is_cuda()) {
     log(LogLevel::warn,
-        cat("GraphedStep: the model is on ",
-            device_.str(),
-            ", which has no graphs, so all steps run as TrainStep's"));
+        "GraphedStep: the model is on ",
+        device_.str(),
+        ", which has no graphs, so all steps run as TrainStep's");
     return;
   }
   side_ = new_gpu_stream(device_);
@@ -246,12 +246,12 @@ at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
     forget_graph();
   if (graph_ && way == Way::as_usual && !std::exchange(told_of_fewer_, true)) {
     log(LogLevel::info,
-        cat("GraphedStep: a batch of ",
-            shapes_and_types(inputs),
-            " with weight ",
-            weight,
-            " runs without the graph, on all ranks",
-            place()));
+        "GraphedStep: a batch of ",
+        shapes_and_types(inputs),
+        " with weight ",
+        weight,
+        " runs without the graph, on all ranks",
+        place());
   }
   const bool warms_up = !graph_ && warm_ups_ < kWarmUpSteps;
   if (warms_up || way == Way::as_usual) {

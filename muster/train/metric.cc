@@ -67,9 +67,9 @@ void warn_of_nan(double predictions) {
   static std::once_flag told;
   std::call_once(told, [&] {
     log(LogLevel::warn,
-        cat("confusion matrix: expected logits that are numbers, got NaN for ",
-            predictions,
-            " labels on all ranks, which are left out; see where the model becomes NaN"));
+        "confusion matrix: expected logits that are numbers, got NaN for ",
+        predictions,
+        " labels on all ranks, which are left out; see where the model becomes NaN");
   });
 }
 

@@ -437,13 +437,13 @@ void Metrics::make_room(int64_t step) {
   if (moved == 0)
     return;
   log(LogLevel::info,
-      cat("metrics: ",
-          plural(moved, "line"),
-          " after ",
-          *after,
-          " moved to '",
-          path_,
-          ".replaced', as the training takes these steps again"));
+      "metrics: ",
+      plural(moved, "line"),
+      " after ",
+      *after,
+      " moved to '",
+      path_,
+      ".replaced', as the training takes these steps again");
 }
 
 // Refuses names that the line has already: a reader would take the second number for the first.
@@ -473,12 +473,12 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
   } catch (const Error& error) {
     if (lost_++ == 0)
       log(LogLevel::warn,
-          cat(error.message(),
-              "; training goes on, and metrics are lost until they can be written again"));
+          error.message(),
+          "; training goes on, and metrics are lost until they can be written again");
     return;
   }
   if (lost_ > 0)
-    log(LogLevel::warn, cat("metrics: written again; ", plural(lost_, "line"), " were lost"));
+    log(LogLevel::warn, "metrics: written again; ", plural(lost_, "line"), " were lost");
   lost_ = 0;
 }
 
@@ -496,13 +496,13 @@ void take_steps(std::vector<std::string>& messages, int64_t step, bool is_main) 
     if (is_main && theirs != step)
       std::call_once(told, [&] {
         log(LogLevel::warn,
-            cat("metrics: expected all ranks at one step, got ",
-                step,
-                " on rank 0 and ",
-                theirs,
-                " on rank ",
-                rank,
-                "; the line has the means over both: write on every rank in the same steps"));
+            "metrics: expected all ranks at one step, got ",
+            step,
+            " on rank 0 and ",
+            theirs,
+            " on rank ",
+            rank,
+            "; the line has the means over both: write on every rank in the same steps");
       });
   }
 }
@@ -559,10 +559,10 @@ void Metrics::warn_of_second_line(int64_t step, const MetricValues& values) {
   if (!is_second || std::exchange(has_warned_of_second_line_, true) || group_.rank() != 0)
     return;
   log(LogLevel::warn,
-      cat("metrics: expected write_every once a step, got step ",
-          step,
-          " again, so that it has two lines; call it after the step's last batch: "
-          "if (!batch.last) continue;"));
+      "metrics: expected write_every once a step, got step ",
+      step,
+      " again, so that it has two lines; call it after the step's last batch: "
+      "if (!batch.last) continue;");
 }
 
 // TensorBoard hides what is later; the lines of the other file are moved.

@@ -82,11 +82,11 @@ void Rebalance::load_state(const SavedState& state) {
   if (std::ssize(found) != group_.size() || sum_of(found) != sum_of(shares())) {
     if (group_.rank() == 0) {
       log(LogLevel::warn,
-          cat("batch shares: [",
-              join(found, ", "),
-              "] were saved for other ranks or another global batch; [",
-              join(shares(), ", "),
-              "] stay in use"));
+          "batch shares: [",
+          join(found, ", "),
+          "] were saved for other ranks or another global batch; [",
+          join(shares(), ", "),
+          "] stay in use");
     }
     return;
   }
@@ -114,7 +114,7 @@ bool Rebalance::compare() {
   if (!search_.observe({times, times + all.numel()}))
     return false;
   if (group_.rank() == 0)
-    log(LogLevel::info, cat("batch shares: after step ", steps_, " ", search_.reason()));
+    log(LogLevel::info, "batch shares: after step ", steps_, " ", search_.reason());
   give_shares();
   return true;
 }

@@ -50,13 +50,13 @@ void tell_other_global_batch(const std::string& owner,
     return cat(batch.samples, " samples (", batch.ranks, batch.ranks == 1 ? " rank)" : " ranks)");
   };
   log(LogLevel::warn,
-      cat("resume: the global batch of '",
-          owner,
-          "' was ",
-          shown(then),
-          " and is ",
-          shown(now),
-          " now; give each rank another batch size to keep it, or fit the learning rate to it"));
+      "resume: the global batch of '",
+      owner,
+      "' was ",
+      shown(then),
+      " and is ",
+      shown(now),
+      " now; give each rank another batch size to keep it, or fit the learning rate to it");
 }
 
 TrainingPosition training_position(int64_t step, const DataPosition& position) {

@@ -39,15 +39,15 @@ void ProgramsRates::tell_differences() const {
     if (now == before_[i])
       continue;
     log(LogLevel::info,
-        cat("resume: '",
-            rates_[i].name,
-            "' goes on with the checkpoint's learning rate, ",
-            join(now, ", "),
-            "; the program gave ",
-            join(before_[i], ", "),
-            " (.new_learning_rates takes that); torch::optim's own schedulers count from 0 again, "
-            "and a "
-            "muster::Schedule that is added goes on"));
+        "resume: '",
+        rates_[i].name,
+        "' goes on with the checkpoint's learning rate, ",
+        join(now, ", "),
+        "; the program gave ",
+        join(before_[i], ", "),
+        " (.new_learning_rates takes that); torch::optim's own schedulers count from 0 again, "
+        "and a "
+        "muster::Schedule that is added goes on");
   }
 }
 

@@ -57,13 +57,13 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
   if (!step)
     return;
   log(LogLevel::warn,
-      cat(kind,
-          ": expected to be a part of the Checkpoints that resumed ",
-          beside,
-          " after step ",
-          *step,
-          ", got one that was not added and begins anew; add it before restore(), with "
-          ".new_parts or .fresh where it is to begin anew"));
+      kind,
+      ": expected to be a part of the Checkpoints that resumed ",
+      beside,
+      " after step ",
+      *step,
+      ", got one that was not added and begins anew; add it before restore(), with "
+      ".new_parts or .fresh where it is to begin anew");
 }
 
 }  // namespace muster

@@ -163,9 +163,9 @@ std::optional<RestoredState> ShardedStore::restore_kept() {
   if (!kept) {
     if (group().rank() == 0)
       log(LogLevel::warn,
-          cat("checkpoints: ",
-              why_not_in_memory(shards.ranks_then(), group().size()),
-              "; all go on from the newest checkpoint on the disk"));
+          "checkpoints: ",
+          why_not_in_memory(shards.ranks_then(), group().size()),
+          "; all go on from the newest checkpoint on the disk");
     return std::nullopt;
   }
   const at::NoGradGuard no_grad;

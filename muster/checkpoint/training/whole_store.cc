@@ -74,13 +74,13 @@ void WholeStore::warn_of_own_values(const torch::nn::Module& model) {
   if (group().rank() != 0)
     return;
   log(LogLevel::warn,
-      cat("checkpoints: expected parameters that are the same on every rank, got other values of '",
-          others->parameter,
-          "' on rank ",
-          others->rank,
-          ": only rank 0's are saved, and a resume gives them to every rank; where each rank "
-          "trains "
-          "its own, add own_pieces(*net), or an object with its own parameters by add_per_rank"));
+      "checkpoints: expected parameters that are the same on every rank, got other values of '",
+      others->parameter,
+      "' on rank ",
+      others->rank,
+      ": only rank 0's are saved, and a resume gives them to every rank; where each rank "
+      "trains "
+      "its own, add own_pieces(*net), or an object with its own parameters by add_per_rank");
 }
 
 void WholeStore::finish() {

@@ -25,6 +25,7 @@ namespace muster {
 // A HostBackend offers these beside c10d's interface, which has no options for them.
 class BlockingCollectives : NoCopy {
  public:
+  BlockingCollectives() = default;
   virtual ~BlockingCollectives() = default;
 
   // Does what allreduce() and the wait() of its Work do, which cost more than a small operation; it

@@ -38,6 +38,7 @@ class Carrier : NoCopy {
     Done done;
   };
 
+  Carrier() = default;
   virtual ~Carrier() = default;  // without leave(): gives up what is under way
 
   // The memory stays the caller's until `done`. Throws: invalid_argument for a call that cannot be;

@@ -13,6 +13,7 @@ namespace muster {
 
 class GpuGraph : NoCopy {
  public:
+  GpuGraph() = default;
   virtual ~GpuGraph() = default;
 
   // From here to end(), the GPU keeps what the current stream is given, and does nothing of it.

@@ -121,7 +121,7 @@ void begin_gpu_thread(c10::Device device) noexcept {
     load_plugin().begin_thread(device.index());
     end_turns_at_exit();
   } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("cuda: ", error.what()));
+    log(LogLevel::debug, "cuda: ", error.what());
   }
 }
 

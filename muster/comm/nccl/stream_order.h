@@ -51,7 +51,7 @@ class OnStream : NoCopy {
     try {
       let_wait(*callers_, guard_->current_stream());
     } catch (const std::exception& error) {
-      log(LogLevel::debug, cat("a stream of a GPU was not waited for: ", error.what()));
+      log(LogLevel::debug, "a stream of a GPU was not waited for: ", error.what());
     }
   }
 

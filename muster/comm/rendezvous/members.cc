@@ -92,10 +92,10 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::mil
     if (!has_said && first_word.passed()) {
       has_said = true;
       log(LogLevel::info,
-          cat("rendezvous: waiting for rank(s) ",
-              join(missing_ranks(store, self.world_size), ", "),
-              " of ",
-              self.world_size));
+          "rendezvous: waiting for rank(s) ",
+          join(missing_ranks(store, self.world_size), ", "),
+          " of ",
+          self.world_size);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestPause);
@@ -134,16 +134,16 @@ void tell_differences(const std::vector<RankIdentity>& members, const RankIdenti
       if (member.*version == members[0].*version || (member.*version).empty())
         continue;
       log(LogLevel::warn,
-          cat("rendezvous: ",
-              what,
-              " ",
-              members[0].*version,
-              " on ",
-              name_of(members[0]),
-              " and ",
-              member.*version,
-              " on ",
-              name_of(member)));
+          "rendezvous: ",
+          what,
+          " ",
+          members[0].*version,
+          " on ",
+          name_of(members[0]),
+          " and ",
+          member.*version,
+          " on ",
+          name_of(member));
       return;
     }
   };

@@ -113,13 +113,13 @@ void DiLoCo::warn_of_other_memory() {
     return;
   warned_ = true;
   log(LogLevel::warn,
-      cat("DiLoCo: expected take_present() where weights are loaded after the constructor, got "
-          "parameters with other memory in step ",
-          steps_,
-          " without it (rank ",
-          group_.job_rank(),
-          "); if their values are other ones too, as after torch::load, call it on all ranks "
-          "before this step"));
+      "DiLoCo: expected take_present() where weights are loaded after the constructor, got "
+      "parameters with other memory in step ",
+      steps_,
+      " without it (rank ",
+      group_.job_rank(),
+      "); if their values are other ones too, as after torch::load, call it on all ranks "
+      "before this step");
 }
 
 // All ranks call it equally often, so they reach the outer step, which is collective, together.

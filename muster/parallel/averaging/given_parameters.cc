@@ -50,14 +50,14 @@ void require_present(const char* owner,
     if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]) || !is_news(owner))
       continue;
     log(LogLevel::warn,
-        cat(owner,
-            ": expected parameters that a model has, got one of shape [",
-            join(tensor.sizes(), ", "),
-            "] that only the ",
-            owner,
-            " has; if a module was replaced, make the ",
-            owner,
-            " anew on all ranks"));
+        owner,
+        ": expected parameters that a model has, got one of shape [",
+        join(tensor.sizes(), ", "),
+        "] that only the ",
+        owner,
+        " has; if a module was replaced, make the ",
+        owner,
+        " anew on all ranks");
   }
 }
 

@@ -342,15 +342,15 @@ void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by
   const size_t left =
       filtered_indices(workers.size(), [this](size_t i) { return pace.here(i); }).size();
   log(LogLevel::warn,
-      cat("parameter server rank ",
-          rank,
-          ": worker rank ",
-          lost,
-          " is lost (",
-          lost_by,
-          "); ",
-          plural(left, "worker"),
-          word_for(left, " goes on", " go on")));
+      "parameter server rank ",
+      rank,
+      ": worker rank ",
+      lost,
+      " is lost (",
+      lost_by,
+      "); ",
+      plural(left, "worker"),
+      word_for(left, " goes on", " go on"));
 }
 
 }  // namespace muster

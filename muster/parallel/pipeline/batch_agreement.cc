@@ -191,15 +191,15 @@ void BatchAgreement::warn_of_other_batches(const std::vector<Row>& rows, int64_t
   if (!is_first())
     return;
   log(LogLevel::warn,
-      cat("pipeline: expected the first stage's rank and the last stage's to read the same batch, "
-          "got another input and another target on rank ",
-          group_.job_rank(last()),
-          " in step ",
-          step,
-          " (rank ",
-          group_.job_rank(),
-          "), so targets may not belong to their inputs; give all ranks of a pipeline one sampler: "
-          "{.num_replicas = mesh.size(\"dp\"), .rank = mesh.rank(\"dp\")}"));
+      "pipeline: expected the first stage's rank and the last stage's to read the same batch, "
+      "got another input and another target on rank ",
+      group_.job_rank(last()),
+      " in step ",
+      step,
+      " (rank ",
+      group_.job_rank(),
+      "), so targets may not belong to their inputs; give all ranks of a pipeline one sampler: "
+      "{.num_replicas = mesh.size(\"dp\"), .rank = mesh.rank(\"dp\")}");
 }
 
 }  // namespace muster

@@ -255,14 +255,14 @@ void Pipeline::State::warn_without_replicas() const {
   if (is_told || job_ranks() <= group.size() || has_layer_parts)
     return;
   log(LogLevel::warn,
-      cat("pipeline: expected average_over for the replicas that a job of ",
-          job_ranks(),
-          " ranks has beside this pipeline's ",
-          group.size(),
-          ", got a first step without, so that each trains alone unless something else averages "
-          "them (rank ",
-          group.job_rank(),
-          "); call pipeline.average_over(mesh.group(\"dp\")) before it"));
+      "pipeline: expected average_over for the replicas that a job of ",
+      job_ranks(),
+      " ranks has beside this pipeline's ",
+      group.size(),
+      ", got a first step without, so that each trains alone unless something else averages "
+      "them (rank ",
+      group.job_rank(),
+      "); call pipeline.average_over(mesh.group(\"dp\")) before it");
 }
 
 // The output of the last stage stays here as a part of the loss; any other becomes a message.
@@ -365,13 +365,13 @@ void Pipeline::State::warn_of_local_step() {
   if (!local.were_applied())
     return;
   log(LogLevel::warn,
-      cat("pipeline: '",
-          local.name(),
-          "' has changed after a step with .reduce = false, whose gradients are this rank's alone "
-          "(rank ",
-          group.job_rank(),
-          "); if an optimizer has stepped on them, replicas and tied weights differ from here on: "
-          "set .reduce in the last step before each of the optimizer's"));
+      "pipeline: '",
+      local.name(),
+      "' has changed after a step with .reduce = false, whose gradients are this rank's alone "
+      "(rank ",
+      group.job_rank(),
+      "); if an optimizer has stepped on them, replicas and tied weights differ from here on: "
+      "set .reduce in the last step before each of the optimizer's");
   local.forget();
 }
 

@@ -62,16 +62,15 @@ void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGrou
     for (size_t i = 0; i < buffers.size(); ++i) {
       if (by_rank[rank][i] == by_rank[0][i])
         continue;
-      return log(
-          LogLevel::warn,
-          cat("pipeline: expected the same values of buffers on all replicas, got others of '",
-              buffers[i].first,
-              "' on rank ",
-              replicas.job_rank(rank),
-              ": all take those of rank ",
-              replicas.job_rank(0),
-              "; set .broadcast_buffers = false where each is to have its own, as the "
-              "positions of its part of a sequence"));
+      return log(LogLevel::warn,
+                 "pipeline: expected the same values of buffers on all replicas, got others of '",
+                 buffers[i].first,
+                 "' on rank ",
+                 replicas.job_rank(rank),
+                 ": all take those of rank ",
+                 replicas.job_rank(0),
+                 "; set .broadcast_buffers = false where each is to have its own, as the "
+                 "positions of its part of a sequence");
     }
   }
 }

@@ -115,12 +115,12 @@ void ScatteredGradients::drop_of_frozen() {
   }
   if (!dropped.empty() && group_.rank() == 0)
     log(LogLevel::warn,
-        cat("sharded gradients: expected parameters to stay trained between no_sync() and the "
-            "backward that averages, got those of ",
-            join(dropped, ", "),
-            " frozen, whose gradients are dropped (rank ",
-            group_.job_rank(),
-            "); freeze after a step"));
+        "sharded gradients: expected parameters to stay trained between no_sync() and the "
+        "backward that averages, got those of ",
+        join(dropped, ", "),
+        " frozen, whose gradients are dropped (rank ",
+        group_.job_rank(),
+        "); freeze after a step");
 }
 
 // All ranks call it together for the same bucket. Parameters without a gradient count as zeros.
