@@ -21,6 +21,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/found_weights.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -104,11 +105,10 @@ MadeWeights try_to_make(const ModelTensors& tensors,
     if (!made.defined())
       continue;
     if (made.sizes() != tensor.sizes())
-      refuse_weights(
-          cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
-          path,
-          cat("[", join(made.sizes(), ", "), "] of .make"),
-          "correct .make");
+      refuse_weights(cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
+                     path,
+                     cat("[", sizes_text(made), "] of .make"),
+                     "correct .make");
     result.made.insert(name);
   }
   return result;
@@ -195,7 +195,7 @@ void check_shape(const std::string& name,
   if (weight.kind.shape == tensor.sizes())
     return;
   const bool is_renamed = weight.parts[0] != name;
-  refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
+  refuse_weights(cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
                  path,
                  cat("[",
                      join(weight.kind.shape, ", "),

@@ -114,12 +114,7 @@ struct AdagradKind {
                                           const std::string& got,
                                           const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
-              "optimizer state: expected ",
-              expected,
-              ", got ",
-              got,
-              "; ",
-              next);
+              cat("optimizer state: expected ", expected, ", got ", got, "; ", next));
 }
 
 // Calls `use` with the optimizer's kind.

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/files/durable_file.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/model_state.h"
@@ -40,7 +41,7 @@ void put_parts(NamedTensors& out,
   const int64_t parts = place.parts.size();
   if (parts > 1 && (tensor.dim() == 0 || tensor.size(0) % parts != 0))
     refuse_to_save(cat("a first dimension that ", parts, " parts divide"),
-                   cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "]"));
+                   cat("'", name, "' of shape [", sizes_text(tensor), "]"));
   for (int64_t i = 0; i < parts; ++i) {
     at::Tensor part = parts > 1 ? tensor.chunk(parts)[i] : tensor;
     if (place.form == WeightForm::transposed && part.dim() == 2)

@@ -90,7 +90,7 @@ void check_batch(const char* what, const at::Tensor& images, const Generators& r
   if (images.dim() != 4)
     refuse_transform(what,
                      "images [B, channels, height, width] with a generator for each",
-                     cat("[", join(images.sizes(), ", "), "]"));
+                     cat("[", sizes_text(images), "]"));
   check_generators(what, images, rngs);
 }
 

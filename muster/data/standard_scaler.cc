@@ -21,6 +21,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
 
 namespace muster {
@@ -91,7 +92,7 @@ void StandardScalerImpl::check_shape(const at::Tensor& features) const {
   if (!is_list && !fits)
     refuse_features(
         cat("features of shape [N, ", num_features_, ", ...]"),
-        features.defined() ? cat("[", join(features.sizes(), ", "), "]") : "an undefined tensor",
+        features.defined() ? cat("[", sizes_text(features), "]") : "an undefined tensor",
         "make the scaler with that number of features");
 }
 

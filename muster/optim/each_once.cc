@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster::optim {
 
@@ -29,7 +30,7 @@ void keep_each_once(const std::string& owner,
       throw Error(ErrorCode::invalid_argument,
                   owner,
                   ": expected each parameter in one group, got one of shape [",
-                  join(parameter.sizes(), ", "),
+                  sizes_text(parameter),
                   "] in two",
                   where,
                   "; take it out of one");

@@ -9,6 +9,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster::optim {
 
@@ -132,7 +133,7 @@ void refuse_other_parts(const std::string& owner,
                   owner,
                   ": expected ranks with the same part of each divided layer, got other parts "
                   "of one of [",
-                  join(parameter.sizes(), ", "),
+                  sizes_text(parameter),
                   "] on ranks ",
                   std::min(rank, other),
                   " and ",

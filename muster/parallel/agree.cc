@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/ddp/replica_check.h"
 
 namespace muster {
@@ -88,7 +89,7 @@ std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor
     terms.push_back({.name = cat(name, " ", i),
                      .value = cat(c10::toString(tensor.scalar_type()),
                                   " [",
-                                  join(tensor.sizes(), ", "),
+                                  sizes_text(tensor),
                                   "] with bits ",
                                   hash_of_bits(tensor))});
   }

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/swapped_weights.h"
@@ -44,7 +45,7 @@ void check_ema_options(double decay, const EmaOptions& options) {
                                       const at::Tensor& average,
                                       const at::Tensor& weight) {
   const auto kind_of = [](at::ScalarType type, const at::Tensor& tensor) {
-    return cat(c10::toString(type), " [", join(tensor.sizes(), ", "), "]");
+    return cat(c10::toString(type), " [", sizes_text(tensor), "]");
   };
   throw Error(ErrorCode::failed_precondition,
               "ema: expected '",
@@ -320,9 +321,9 @@ void Ema::load_state(const SavedState& state) {
                 "ema: expected '",
                 name,
                 "' of shape [",
-                join(average.sizes(), ", "),
+                sizes_text(average),
                 "], got [",
-                join(saved.sizes(), ", "),
+                sizes_text(saved),
                 "]; load the state of the same model");
   }
   const at::NoGradGuard no_grad;

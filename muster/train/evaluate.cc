@@ -3,6 +3,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/saved_state.h"
 
 namespace muster {
@@ -13,7 +14,7 @@ void SampleMeans::add(const at::Tensor& values, int64_t samples) {
                 "evaluate: expected a score with one value for each of ",
                 samples,
                 " samples, or their mean, got shape [",
-                join(values.sizes(), ", "),
+                sizes_text(values),
                 "]; take the mean over the other dimensions");
   }
   if (values.dim() == 0)

@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/train/device_copy.h"
 
@@ -35,7 +36,7 @@ void check_is_number(const char* name, const at::Tensor& tensor) {
                   cat("a ",
                       name,
                       " of one element, got ",
-                      tensor.defined() ? cat("shape [", join(tensor.sizes(), ", "), "]")
+                      tensor.defined() ? cat("shape [", sizes_text(tensor), "]")
                                        : std::string("an undefined tensor"),
                       "; add values without a count, or their mean"));
 }
@@ -91,9 +92,9 @@ at::Tensor predicted_classes(const at::Tensor& predicted,
                       "] or whole numbers […], and labels […], got ",
                       c10::toString(predicted.scalar_type()),
                       " [",
-                      join(predicted.sizes(), ", "),
+                      sizes_text(predicted),
                       "] and [",
-                      join(labels.sizes(), ", "),
+                      sizes_text(labels),
                       "]; move the classes to the end, as by logits.movedim(1, -1)"));
 }
 
@@ -110,7 +111,7 @@ void SumMetric::add_sums(const at::Tensor& more) {
                     cat("sums of shape [",
                         join(shape_, ", "),
                         "], got [",
-                        join(more.sizes(), ", "),
+                        sizes_text(more),
                         "]; give the constructor their shape"));
   }
   const at::NoGradGuard no_grad;
@@ -251,9 +252,9 @@ at::Tensor label_hits(const std::string& owner,
   if (!fits || k < 1 || k > logits.size(-1)) {
     refuse_addition(owner,
                     cat("logits […, classes], labels […] and k from 1 to the classes, got [",
-                        join(logits.sizes(), ", "),
+                        sizes_text(logits),
                         "], [",
-                        join(labels.sizes(), ", "),
+                        sizes_text(labels),
                         "] and ",
                         k,
                         "; move the classes to the end, as by logits.movedim(1, -1)"));
@@ -261,7 +262,7 @@ at::Tensor label_hits(const std::string& owner,
   if (logits.size(-1) < 2)
     refuse_addition(owner,
                     cat("logits of 2 classes or more, got [",
-                        join(logits.sizes(), ", "),
+                        sizes_text(logits),
                         "], of which the one class is always the likeliest; with one logit for two "
                         "classes take Mean, and add (logits.squeeze(-1) > 0).eq(labels)"));
   if (k == 1)

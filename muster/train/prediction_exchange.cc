@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/peers.h"
 
 namespace muster::evaluation {
@@ -48,7 +49,7 @@ void check_rows(const IndexedRows& mine) {
                 "predict: expected outputs with a row for each of ",
                 rows,
                 " samples, got ",
-                output.defined() ? cat("shape [", join(output.sizes(), ", "), "]")
+                output.defined() ? cat("shape [", sizes_text(output), "]")
                                  : std::string("an undefined tensor"),
                 "; return the outputs of all samples of the batch");
   }

@@ -18,6 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/trace/span.h"
@@ -123,7 +124,7 @@ std::string kind_of_loss(const at::Tensor& loss) {
   if (!loss.defined())
     return "an undefined tensor";
   if (loss.numel() != 1)
-    return cat("a tensor of shape [", join(loss.sizes(), ", "), "]");
+    return cat("a tensor of shape [", sizes_text(loss), "]");
   return "one that does not depend on parameters";
 }
 

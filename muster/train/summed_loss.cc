@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ void check_is_one_element(const char* what, const at::Tensor& tensor, const std:
               "train step: expected a SummedLoss with a ",
               what,
               " of one element, got ",
-              tensor.defined() ? cat("one of shape [", join(tensor.sizes(), ", "), "]") : "none",
+              tensor.defined() ? cat("one of shape [", sizes_text(tensor), "]") : "none",
               place,
               "; return the sum of the batch's losses and their number, as .sum() gives it");
 }

@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -34,7 +35,7 @@ void require_each_once(const std::string& owner,
 }
 
 std::string shape_as_name(const at::Tensor& parameter) {
-  return cat("a parameter of shape [", join(parameter.sizes(), ", "), "]");
+  return cat("a parameter of shape [", sizes_text(parameter), "]");
 }
 
 }  // namespace muster

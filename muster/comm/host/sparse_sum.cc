@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -41,7 +42,7 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
   if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
     throw Error(ErrorCode::invalid_argument,
                 "all_reduce: expected the same shape on every rank, got other shapes than [",
-                join(mine.sizes(), ", "),
+                sizes_text(mine),
                 "]");
   }
   const int64_t most = counts.select(1, 0).max().item<int64_t>();

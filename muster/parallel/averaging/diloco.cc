@@ -13,6 +13,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
 
@@ -63,9 +64,9 @@ at::Tensor own_copy(const SavedState& state, const std::string& name, const at::
                 "DiLoCo: expected a saved state with the tensor '",
                 name,
                 "' of shape [",
-                join(like.sizes(), ", "),
+                sizes_text(like),
                 "], got shape [",
-                join(saved.sizes(), ", "),
+                sizes_text(saved),
                 "]; load the state of the same model");
   }
   return saved.to(like.options()).clone();

@@ -13,6 +13,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -52,7 +53,7 @@ void require_present(const char* owner,
     log(LogLevel::warn,
         owner,
         ": expected parameters that a model has, got one of shape [",
-        join(tensor.sizes(), ", "),
+        sizes_text(tensor),
         "] that only the ",
         owner,
         " has; if a module was replaced, make the ",

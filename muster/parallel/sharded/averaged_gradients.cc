@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -56,7 +57,7 @@ ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t 
       " than on rank ",
       group.job_rank(first),
       " of a parameter of shape [",
-      join(parameter.sizes(), ", "),
+      sizes_text(parameter),
       "] (rank ",
       group.job_rank(),
       "); wrap the model that has the parameter in DistributedDataParallel, which must not "

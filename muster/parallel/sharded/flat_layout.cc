@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/ddp/live_reducers.h"
 
 namespace muster {
@@ -60,7 +61,7 @@ std::string flat_problem(const std::string& owner,
                                  ", ",
                                  c10::toString(parameter.scalar_type()),
                                  " [",
-                                 join(parameter.sizes(), ", "),
+                                 sizes_text(parameter),
                                  "],");
     if (parameter.device() != group.device()) {
       return cat(owner,
@@ -111,7 +112,7 @@ std::string wrapped_problem(const std::string& owner,
       ": expected parameters whose gradients nothing else averages, got parameter ",
       wrapped - parameters.begin(),
       ", [",
-      join(wrapped->sizes(), ", "),
+      sizes_text(*wrapped),
       "], of a model that a DistributedDataParallel wraps (rank ",
       group.job_rank(),
       "); leave the model without DistributedDataParallel, since this averages its gradients "
@@ -190,7 +191,7 @@ void require_same_place(const std::string& owner,
   const auto kind_of = [](const at::Tensor& tensor) {
     return cat(c10::toString(tensor.scalar_type()),
                " [",
-               join(tensor.sizes(), ", "),
+               sizes_text(tensor),
                "] on ",
                tensor.device().str());
   };

@@ -4,6 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -23,7 +24,7 @@ const std::vector<std::string>& ParameterNames::of(const std::string& owner,
               owner,
               ": expected the model whose parameters are divided, got one without a parameter of "
               "shape [",
-              join(parameter.sizes(), ", "),
+              sizes_text(parameter),
               "]; give the outermost module");
 }
 

@@ -18,6 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/shared_tensor.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
@@ -388,7 +389,7 @@ void ShardsState::lend_whole_gradients() {
         throw Error(ErrorCode::failed_precondition,
                     "sharded optimizer: expected dense gradients, got a sparse one of a "
                     "parameter of shape [",
-                    join(gradient.sizes(), ", "),
+                    sizes_text(gradient),
                     "] (rank ",
                     group.job_rank(),
                     "); make the embedding with sparse(false)");
@@ -470,7 +471,7 @@ void ShardsState::require_same_type(const at::Tensor& parameter, const at::Tenso
               ", as they were sharded, got one of ",
               c10::toString(parameter.scalar_type()),
               " [",
-              join(parameter.sizes(), ", "),
+              sizes_text(parameter),
               "] (rank ",
               group.job_rank(),
               "); call net->to(type) before the optimizer is made, and load values of its type");
@@ -519,7 +520,7 @@ void ShardsState::require_same_trained() const {
                   "sharded optimizer: expected parameters that were frozen at its construction "
                   "to stay frozen, ",
                   "got one of shape [",
-                  join(bucket.parameters[i].sizes(), ", "),
+                  sizes_text(bucket.parameters[i]),
                   "] that requires a gradient (rank ",
                   group.job_rank(),
                   "); make the optimizer after unfreezing, with gather_state and divide_state "
@@ -547,7 +548,7 @@ void ShardsState::require_sole_claim() const {
                   " of group ",
                   bucket.group,
                   ", of shape [",
-                  join(bucket.parameters[i].sizes(), ", "),
+                  sizes_text(bucket.parameters[i]),
                   "] (rank ",
                   group.job_rank(),
                   "); destroy the earlier one before the next backward, or give one optimizer "

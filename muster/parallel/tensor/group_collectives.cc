@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 
 namespace muster {
 
@@ -141,7 +142,7 @@ int64_t existing_dim(const char* call,
     throw Error(ErrorCode::invalid_argument,
                 call,
                 ": expected a dimension of [",
-                join(x.sizes(), ", "),
+                sizes_text(x),
                 "], got ",
                 dim,
                 " (rank ",
@@ -167,7 +168,7 @@ int64_t divisible_dim(const char* call,
                 " divide, got ",
                 x.size(counted),
                 " of [",
-                join(x.sizes(), ", "),
+                sizes_text(x),
                 "] (rank ",
                 group.job_rank(),
                 "); pad it, or use another group");

@@ -15,6 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/parallel/tensor/attention_tile.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -58,13 +59,7 @@ void check_attention(const char* call,
   const bool same_type = q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type();
   if (!same_shape || !same_type) {
     fail("q, k and v of one type and of one shape [batch, heads, own tokens, width]",
-         cat("[",
-             join(q.sizes(), ", "),
-             "], [",
-             join(k.sizes(), ", "),
-             "] and [",
-             join(v.sizes(), ", "),
-             "]"),
+         cat("[", sizes_text(q), "], [", sizes_text(k), "] and [", sizes_text(v), "]"),
          "repeat keys that several heads share");
   }
   if (options.order == SequenceOrder::zigzag && q.size(2) % 2 != 0)

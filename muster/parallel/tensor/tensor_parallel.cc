@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -151,7 +152,7 @@ void DividedLayer::require_part(const char* name,
               " along dimension ",
               dim,
               ", got [",
-              join(mine.sizes(), ", "),
+              sizes_text(mine),
               "] (rank ",
               group_.job_rank(),
               "); load an undivided model's file before the layers are divided");

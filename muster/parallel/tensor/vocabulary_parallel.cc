@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -252,9 +253,9 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits,
                 " of ",
                 vocabulary,
                 " tokens], got [",
-                join(logits.sizes(), ", "),
+                sizes_text(logits),
                 "] for targets [",
-                join(targets.sizes(), ", "),
+                sizes_text(targets),
                 "] (rank ",
                 group.job_rank(),
                 "); give the head's part");
