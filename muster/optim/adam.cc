@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
 
@@ -129,7 +130,7 @@ void take_adam_step(typename Kind::Base& optimizer, const StepKind& kind) {
 }
 
 template <class Kind>
-std::vector<at::Tensor> adam_tensors(typename Kind::Base& optimizer, void* parameter) {
+Tensors adam_tensors(typename Kind::Base& optimizer, void* parameter) {
   const auto* const state = adam_state<Kind>(optimizer, parameter);
   if (state == nullptr)
     return {};
@@ -167,10 +168,10 @@ void take_step(torch::optim::AdamW& optimizer, const StepKind& kind) {
   take_adam_step<OfAdamW>(optimizer, kind);
 }
 
-std::vector<at::Tensor> state_of(torch::optim::Adam& optimizer, void* parameter) {
+Tensors state_of(torch::optim::Adam& optimizer, void* parameter) {
   return adam_tensors<OfAdam>(optimizer, parameter);
 }
-std::vector<at::Tensor> state_of(torch::optim::AdamW& optimizer, void* parameter) {
+Tensors state_of(torch::optim::AdamW& optimizer, void* parameter) {
   return adam_tensors<OfAdamW>(optimizer, parameter);
 }
 

@@ -10,6 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster::optim {
 
 struct GraphNumbers;
@@ -51,7 +53,7 @@ class DeviceStep {
   virtual void describe(std::vector<uint64_t>& into) = 0;
 
   // The tensors of the state.
-  virtual std::vector<at::Tensor> state_tensors() = 0;
+  virtual Tensors state_tensors() = 0;
 };
 
 }  // namespace muster::optim

@@ -10,7 +10,7 @@
 
 namespace muster::optim {
 
-std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors) {
+Tensors each_once(const Tensors& tensors) {
   std::unordered_set<const c10::TensorImpl*> seen;
   return filtered(tensors, [&](const at::Tensor& tensor) {
     return seen.insert(tensor.unsafeGetTensorImpl()).second;

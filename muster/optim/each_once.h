@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster::optim {
 
 // The tensors in their order, without repetitions.
-std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors);
+Tensors each_once(const Tensors& tensors);
 
 // Takes repetitions out of each group. `where` says who asks, such as " (rank 1)". Throws:
 // invalid_argument, in the name of `owner`, for a parameter that is in two groups.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/mapped.h"
+#include "muster/base/tensors.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/graph_numbers.h"
 #include "muster/optim/kernels.h"
@@ -175,8 +176,8 @@ void Fused<Torch>::describe(std::vector<uint64_t>& into) {
 }
 
 template <class Torch>
-std::vector<at::Tensor> Fused<Torch>::state_tensors() {
-  std::vector<at::Tensor> found;
+Tensors Fused<Torch>::state_tensors() {
+  Tensors found;
   for (const auto& group : this->param_groups()) {
     for (const at::Tensor& parameter : group.params())
       append_all(found, state_of(*this, parameter.unsafeGetTensorImpl()));

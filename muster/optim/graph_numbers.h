@@ -8,10 +8,12 @@
 #include <map>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster::optim {
 
 struct GraphNumbers {
-  std::vector<at::Tensor> rates = {};  // of each group, float32
+  Tensors rates = {};  // of each group, float32
   struct Count {
     at::Tensor steps = {};      // float32
     void* parameter = nullptr;  // one that the graph steps on, if any has taken so many

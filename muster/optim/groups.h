@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 
@@ -29,7 +30,7 @@ inline void expect_parameters(const char* call, size_t count) {
 
 // A part of any parameter has one dimension, as a bias has, and lies in no layer.
 // Throws: invalid_argument for a rank's part.
-inline void expect_whole(const char* call, const std::vector<at::Tensor>& parameters) {
+inline void expect_whole(const char* call, const Tensors& parameters) {
   for (const at::Tensor& parameter : parameters) {
     if (!is_part(parameter))
       continue;
@@ -47,11 +48,11 @@ inline void expect_whole(const char* call, const std::vector<at::Tensor>& parame
 // Throws: invalid_argument for no parameters, and for a rank's parts of them
 // (FullySharded::parameters()): make groups of the model's, then FullySharded::parameters(groups).
 template <class Options>
-std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
-    const std::vector<at::Tensor>& parameters, const Options& options) {
+std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(const Tensors& parameters,
+                                                               const Options& options) {
   expect_parameters("groups_by_decay", parameters.size());
   expect_whole("groups_by_decay", parameters);
-  std::vector<at::Tensor> matrices, others;
+  Tensors matrices, others;
   for (const at::Tensor& parameter : each_once(parameters))
     (parameter.dim() < 2 ? others : matrices).push_back(parameter);
   Options without_decay = options;
@@ -67,10 +68,11 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_decay(
 // invalid_argument for no layers, for a factor that is not above 0 and finite, for a parameter of
 // two layers, which has no one rate, and for a rank's parts of parameters, as groups_by_decay.
 template <class Options>
-std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(
-    const std::vector<std::vector<at::Tensor>>& layers, const Options& options, double factor) {
+std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(const std::vector<Tensors>& layers,
+                                                               const Options& options,
+                                                               double factor) {
   expect_parameters("groups_by_layer", layers.size());
-  for (const std::vector<at::Tensor>& layer : layers)
+  for (const Tensors& layer : layers)
     expect_whole("groups_by_layer", layer);
   if (!(factor > 0) || !std::isfinite(factor)) {
     throw Error(ErrorCode::invalid_argument,

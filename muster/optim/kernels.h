@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/optim/graph_numbers.h"
 
 namespace muster::optim {
@@ -27,9 +28,9 @@ void take_step(torch::optim::AdamW& optimizer, const StepKind& kind);
 void take_step(torch::optim::SGD& optimizer, const StepKind& kind);
 
 // The tensors of the parameter's state; none if there is none yet.
-std::vector<at::Tensor> state_of(torch::optim::Adam& optimizer, void* parameter);
-std::vector<at::Tensor> state_of(torch::optim::AdamW& optimizer, void* parameter);
-std::vector<at::Tensor> state_of(torch::optim::SGD& optimizer, void* parameter);
+Tensors state_of(torch::optim::Adam& optimizer, void* parameter);
+Tensors state_of(torch::optim::AdamW& optimizer, void* parameter);
+Tensors state_of(torch::optim::SGD& optimizer, void* parameter);
 
 // The steps that a parameter's state counts; nothing if it counts none.
 std::optional<int64_t> count_of(torch::optim::Adam& optimizer, void* parameter);

@@ -8,7 +8,7 @@
 
 namespace muster::optim {
 
-std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group) {
+Tensors with_gradients(const torch::optim::OptimizerParamGroup& group) {
   return filtered(group.params(),
                   [&](const at::Tensor& parameter) { return parameter.grad().defined(); });
 }

@@ -12,12 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/optim/kernels.h"
 
 namespace muster::optim {
 
 // The parameters of a group that have a gradient.
-std::vector<at::Tensor> with_gradients(const torch::optim::OptimizerParamGroup& group);
+Tensors with_gradients(const torch::optim::OptimizerParamGroup& group);
 
 // Whether the rule holds for all parameters that have a gradient.
 template <class Rule>
@@ -44,10 +45,10 @@ at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor);
 
 // What a kernel takes at once: tensors of one device and type, by their place in the lists.
 struct Lot {
-  std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor> gradients;
-  std::vector<std::vector<at::Tensor>> state;  // a list for each tensor of the state
-  std::vector<at::Tensor> steps;
+  Tensors parameters;
+  Tensors gradients;
+  std::vector<Tensors> state;  // a list for each tensor of the state
+  Tensors steps;
 };
 
 // Lots by device, type and, for SGD with dampening, whether the step is a parameter's first.

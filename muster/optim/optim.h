@@ -23,6 +23,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/optim/device_step.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/graph_numbers.h"
@@ -53,7 +54,7 @@ class Fused : public Torch, public DeviceStep {
   void capture(GraphNumbers& numbers, const std::optional<at::Tensor>& found) override;
   void before_replay(GraphNumbers& numbers) override;
   void describe(std::vector<uint64_t>& into) override;
-  std::vector<at::Tensor> state_tensors() override;
+  Tensors state_tensors() override;
 
  private:
   void note_step(std::vector<void*> parameters);

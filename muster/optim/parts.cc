@@ -17,7 +17,7 @@ namespace {
 
 class MarkedTensors {
  public:
-  void mark(const std::vector<at::Tensor>& tensors, const std::vector<int>& numbers = {}) {
+  void mark(const Tensors& tensors, const std::vector<int>& numbers = {}) {
     const std::lock_guard lock(mutex_);
     std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
     for (const at::Tensor& tensor : tensors) {
@@ -28,7 +28,7 @@ class MarkedTensors {
     }
   }
 
-  void unmark(const std::vector<at::Tensor>& tensors) {
+  void unmark(const Tensors& tensors) {
     const std::lock_guard lock(mutex_);
     for (const at::Tensor& tensor : tensors) {
       const auto found = marks_.find(tensor.unsafeGetTensorImpl());
@@ -76,7 +76,7 @@ AllMarks& marks() {
 
 }  // namespace
 
-void record_parts(const std::vector<at::Tensor>& parts) {
+void record_parts(const Tensors& parts) {
   marks().flat_parts.mark(parts);
 }
 
@@ -84,11 +84,11 @@ bool is_part(const at::Tensor& tensor) {
   return marks().flat_parts.has(tensor);
 }
 
-void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
+void mark_divided_gradients(const Tensors& parameters) {
   marks().divided_gradients.mark(parameters);
 }
 
-void unmark_divided_gradients(const std::vector<at::Tensor>& parameters) {
+void unmark_divided_gradients(const Tensors& parameters) {
   marks().divided_gradients.unmark(parameters);
 }
 
@@ -96,11 +96,11 @@ bool has_divided_gradient(const at::Tensor& parameter) {
   return marks().divided_gradients.has(parameter);
 }
 
-void claim_gradients(const std::vector<at::Tensor>& parameters) {
+void claim_gradients(const Tensors& parameters) {
   marks().claimed_gradients.mark(parameters);
 }
 
-void release_gradients(const std::vector<at::Tensor>& parameters) {
+void release_gradients(const Tensors& parameters) {
   marks().claimed_gradients.unmark(parameters);
 }
 
@@ -108,7 +108,7 @@ int claims_of_gradient(const at::Tensor& parameter) {
   return marks().claimed_gradients.count_of(parameter);
 }
 
-void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks) {
+void mark_layer_parts(const Tensors& parameters, const std::vector<int>& ranks) {
   marks().layer_parts.mark(parameters, ranks);
 }
 
@@ -122,7 +122,7 @@ std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter) {
 
 // Rank 0's part would replace the others', and with it the layer.
 void refuse_other_parts(const std::string& owner,
-                        const std::vector<at::Tensor>& parameters,
+                        const Tensors& parameters,
                         const std::vector<int>& ranks,
                         int rank) {
   for (const at::Tensor& parameter : parameters) {
@@ -145,11 +145,11 @@ void refuse_other_parts(const std::string& owner,
   }
 }
 
-void mark_stage_parameters(const std::vector<at::Tensor>& parameters) {
+void mark_stage_parameters(const Tensors& parameters) {
   marks().stage_parameters.mark(parameters);
 }
 
-void unmark_stage_parameters(const std::vector<at::Tensor>& parameters) {
+void unmark_stage_parameters(const Tensors& parameters) {
   marks().stage_parameters.unmark(parameters);
 }
 

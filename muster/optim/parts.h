@@ -9,38 +9,40 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster::optim {
 
 // Flat parts of parameters, whose shape is not the parameter's.
-void record_parts(const std::vector<at::Tensor>& parts);
+void record_parts(const Tensors& parts);
 bool is_part(const at::Tensor& tensor);
 
 // Parameters, or parts of them, of whose gradient this rank has a part.
-void mark_divided_gradients(const std::vector<at::Tensor>& parameters);
-void unmark_divided_gradients(const std::vector<at::Tensor>& parameters);
+void mark_divided_gradients(const Tensors& parameters);
+void unmark_divided_gradients(const Tensors& parameters);
 bool has_divided_gradient(const at::Tensor& parameter);
 
 // Parameters whose gradients a living optimizer takes from every backward into its own parts.
-void claim_gradients(const std::vector<at::Tensor>& parameters);
-void release_gradients(const std::vector<at::Tensor>& parameters);
+void claim_gradients(const Tensors& parameters);
+void release_gradients(const Tensors& parameters);
 int claims_of_gradient(const at::Tensor& parameter);
 
 // Parts of divided layers (tensor parallelism), whose gradients are whole for what the rank has.
 // `ranks` of the job have the other parts, and this one.
-void mark_layer_parts(const std::vector<at::Tensor>& parameters, const std::vector<int>& ranks);
+void mark_layer_parts(const Tensors& parameters, const std::vector<int>& ranks);
 bool is_layer_part(const at::Tensor& parameter);
 // The ranks of the job that have the layer's parts; none for a parameter that is whole.
 std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter);
 // Throws: invalid_argument, in the name of `owner`, where `ranks`, which are about to get the same
 // parameters, have other parts of one layer. `rank` is this one.
 void refuse_other_parts(const std::string& owner,
-                        const std::vector<at::Tensor>& parameters,
+                        const Tensors& parameters,
                         const std::vector<int>& ranks,
                         int rank);
 
 // Whole parameters of a pipeline's stages, whose other stages lie on other ranks.
-void mark_stage_parameters(const std::vector<at::Tensor>& parameters);
-void unmark_stage_parameters(const std::vector<at::Tensor>& parameters);
+void mark_stage_parameters(const Tensors& parameters);
+void unmark_stage_parameters(const Tensors& parameters);
 bool is_stage_parameter(const at::Tensor& parameter);
 
 }  // namespace muster::optim

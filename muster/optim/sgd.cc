@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
 
@@ -97,7 +98,7 @@ void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
   }
 }
 
-std::vector<at::Tensor> state_of(torch::optim::SGD& optimizer, void* parameter) {
+Tensors state_of(torch::optim::SGD& optimizer, void* parameter) {
   const State* const state = momentum_of(optimizer, parameter);
   if (state == nullptr)
     return {};
