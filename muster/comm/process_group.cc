@@ -52,7 +52,7 @@ bool is_plain_on_host(const at::Tensor& tensor) {
 
 // Returns the ranks' parts of a tensor as flat views. The tensor is contiguous: a view would fail
 // otherwise.
-std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
+Tensors parts_of(const at::Tensor& whole, int parts) {
   const at::Tensor flat = whole.view({parts, whole.numel() / parts});
   return mapped_indices(parts, [&](int i) { return flat[i]; });
 }
@@ -161,7 +161,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
 // The tensor itself is what the backend reads and writes, unless it is not plain.
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
   ProcessGroupCall call("all_reduce", state_.get(), timeout_);
-  std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
+  Tensors tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
@@ -175,7 +175,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
 Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
+  Tensors tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " to ", root, " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
@@ -190,7 +190,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
 Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> tensors{call.moved(tensor, true)};
+  Tensors tensors{call.moved(tensor, true)};
   if (state_->rank == root)
     state_->count(tensor);
   call.in_common([&] { return cat("from ", root, " ", tensor_text(tensor)); });
@@ -284,9 +284,9 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
 Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   ProcessGroupCall call("gather", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> inputs{call.moved(input, false)};
+  Tensors inputs{call.moved(input, false)};
   state_->count(inputs[0]);
-  std::vector<std::vector<at::Tensor>> outputs;
+  std::vector<Tensors> outputs;
   if (state_->rank == root) {
     const at::Tensor to = call.moved(output, true);
     call.check_parts(output, input, "output", "input");
@@ -306,8 +306,8 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
 Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   ProcessGroupCall call("scatter", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> outputs{call.moved(output, true)};
-  std::vector<std::vector<at::Tensor>> inputs;
+  Tensors outputs{call.moved(output, true)};
+  std::vector<Tensors> inputs;
   if (state_->rank == root) {
     const at::Tensor from = call.apart(call.moved(input, false), outputs[0]);
     state_->count(from);
@@ -327,7 +327,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
 Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
   ProcessGroupCall call("send", state_.get(), timeout_);
   call.check_root(to);
-  std::vector<at::Tensor> tensors{call.host_tensor(tensor, false)};
+  Tensors tensors{call.host_tensor(tensor, false)};
   state_->count(tensor);
   if (timeout_ && state_->blocking)
     return call.start_between(
@@ -338,7 +338,7 @@ Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
 Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
   ProcessGroupCall call("recv", state_.get(), timeout_);
   call.check_root(from);
-  std::vector<at::Tensor> tensors{call.host_tensor(tensor, true)};
+  Tensors tensors{call.host_tensor(tensor, true)};
   if (timeout_ && state_->blocking)
     return call.start_between(from, tag, [&](auto&) {
       return state_->blocking->recv_within(tensors, from, tag, *timeout_);

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/work.h"
 
 namespace c10d {
@@ -151,9 +152,9 @@ class ProcessGroup {
   // is. Shapes: input [n of this rank, …]; types and other dimensions as the other ranks'.
   // Collective: yes. Throws: invalid_argument, on every rank, for tensors that do not fit together.
   // Source: MPI_Gatherv.
-  std::vector<at::Tensor> gather_varying(const at::Tensor& input, int root);
+  Tensors gather_varying(const at::Tensor& input, int root);
   // The same on every rank. Source: MPI_Allgatherv.
-  std::vector<at::Tensor> all_gather_varying(const at::Tensor& input);
+  Tensors all_gather_varying(const at::Tensor& input);
 
   // output = this rank's part of `root`'s input; other ranks' `input` is ignored.
   void scatter(at::Tensor output, at::Tensor input, int root) {

@@ -1,6 +1,7 @@
 // Bytes of any length go as collectives of tensors: first the length, then the content. The
 // content's shape is no part of what the ranks compare, since it would be new with every call.
 #include "muster/base/mapped.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/ops/empty.h>
@@ -33,7 +34,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   if (rank() == root)
     std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
   ProcessGroupCall call("broadcast_bytes", state_.get(), timeout_);
-  std::vector<at::Tensor> tensors{content};
+  Tensors tensors{content};
   call.in_common([&] { return cat("from ", root); });
   call.start([&](auto& group) {
         auto options = call.options<c10d::BroadcastOptions>(Caller::waits);

@@ -2,6 +2,7 @@
 // other what they have: so all of them refuse what does not fit, and those that receive know how
 // much comes. Then only the rows themselves are moved, without padding.
 #include "muster/base/mapped.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -171,7 +172,7 @@ std::vector<int64_t> rows_of(const std::vector<GivenRows>& all) {
 }  // namespace
 
 // An all_to_all in which everybody has rows for the root alone.
-std::vector<at::Tensor> ProcessGroup::gather_varying(const at::Tensor& input, int root) {
+Tensors ProcessGroup::gather_varying(const at::Tensor& input, int root) {
   const char* const operation = "gather_varying";
   ProcessGroupCall(operation, state_.get(), timeout_).check_root(root);
   const at::NoGradGuard no_grad;
@@ -191,11 +192,11 @@ std::vector<at::Tensor> ProcessGroup::gather_varying(const at::Tensor& input, in
                is_root ? rows : none,
                to_root);
   }
-  return is_root ? joined.split_with_sizes(rows, 0) : std::vector<at::Tensor>();
+  return is_root ? joined.split_with_sizes(rows, 0) : Tensors();
 }
 
 // Every rank's rows are broadcast to where they belong in each rank's own tensor.
-std::vector<at::Tensor> ProcessGroup::all_gather_varying(const at::Tensor& input) {
+Tensors ProcessGroup::all_gather_varying(const at::Tensor& input) {
   const char* const operation = "all_gather_varying";
   const at::NoGradGuard no_grad;
   const auto all = tell_each_other(operation, operation, input, *this);

@@ -14,8 +14,7 @@ bool profiler_looks_on() {
   return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
 }
 
-std::function<void()> begin_event(const std::string& title,
-                                  const std::vector<at::Tensor>& tensors) {
+std::function<void()> begin_event(const std::string& title, const Tensors& tensors) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
   if (!callbacks)
     return {};

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // Whether a profiler records this thread.
@@ -15,6 +17,6 @@ bool profiler_looks_on();
 
 // Begins the event `title`, with the shapes of `tensors`, where a profiler looks on. The function
 // that it returns ends the event, once, in any thread; it is empty where no profiler looks on.
-std::function<void()> begin_event(const std::string& title, const std::vector<at::Tensor>& tensors);
+std::function<void()> begin_event(const std::string& title, const Tensors& tensors);
 
 }  // namespace muster

@@ -13,6 +13,7 @@
 #include "muster/base/env.h"
 #include "muster/base/no_sigpipe.h"
 #include "muster/base/route.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -56,17 +57,15 @@ class Gloo : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
 
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override {
+  c10::intrusive_ptr<c10d::Work> send(Tensors& tensors, int to, int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::send(tensors, to, tag);
   }
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
-                                      int from,
-                                      int tag) override {
+  c10::intrusive_ptr<c10d::Work> recv(Tensors& tensors, int from, int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::recv(tensors, from, tag);
   }
-  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
+  c10::intrusive_ptr<c10d::Work> recvAnysource(Tensors& tensors, int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::recvAnysource(tensors, tag);
   }

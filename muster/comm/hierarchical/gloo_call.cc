@@ -83,12 +83,12 @@ at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
   return is_known_everywhere(memory.scalar_type()) ? memory : as_bytes(memory);
 }
 
-GlooCall::Tensors GlooCall::in(const Tensors& tensors) {
+Tensors GlooCall::in(const Tensors& tensors) {
   expect_one_kind(tensors);
   return mapped(tensors, [&](const at::Tensor& tensor) { return in(tensor); });
 }
 
-GlooCall::Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
+Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
   expect_one_kind(tensors);
   return mapped(tensors, [&](const at::Tensor& tensor) { return out(tensor, also_read); });
 }
@@ -105,7 +105,7 @@ at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& 
   return memory.is_complex() ? at::view_as_real(memory.detach()) : memory;
 }
 
-GlooCall::Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::ReduceOp& op) {
+Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::ReduceOp& op) {
   expect_one_kind(tensors);
   return mapped(tensors, [&](const at::Tensor& tensor) { return number_out(tensor, op); });
 }

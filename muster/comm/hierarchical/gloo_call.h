@@ -10,12 +10,12 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class GlooCall {
  public:
-  using Tensors = std::vector<at::Tensor>;
-
   explicit GlooCall(const char* operation) : operation_(operation) {}
 
   // Tensors to be moved, which are read (in) or written (out; and read too, where `also_read`).

@@ -26,6 +26,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/shm/mailbox.h"
 
 namespace muster {
@@ -68,7 +69,7 @@ void copy_memory(void* to, const void* from, size_t bytes) {
 }
 
 WorkPtr start_receive(c10d::Backend& gloo, const at::Tensor& memory, int from, int slot) {
-  std::vector<at::Tensor> tensors{memory};
+  Tensors tensors{memory};
   return from == shm::kAnySource ? gloo.recvAnysource(tensors, slot)
                                  : gloo.recv(tensors, from, slot);
 }
@@ -296,7 +297,7 @@ WorkPtr GlooMessages::send(const at::Tensor& memory, const MessageFrame& frame, 
   std::memcpy(envelope.mutable_data_ptr(), &frame, kFrame);
   copy_memory(room_in(envelope), memory.const_data_ptr(), in_envelope);
   const auto gloo = shared_->gloo.lock();
-  std::vector<at::Tensor> one{envelope};
+  Tensors one{envelope};
   std::vector<WorkPtr> parts{gloo->send(one, to, slot_of_envelope(frame))};
   if (!lies_in_envelope(frame)) {
     one = {memory};

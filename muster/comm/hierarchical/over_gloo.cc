@@ -33,7 +33,6 @@ namespace muster {
 
 namespace {
 
-using Tensors = OverGloo::Tensors;
 using WorkPtr = OverGloo::WorkPtr;
 
 // Does `end` once when the work has been seen to be over. Gloo tells nobody of the end of messages
@@ -54,7 +53,7 @@ class SeenOver : public c10d::Work {
   bool isSuccess() const override { return work_->isSuccess(); }
   std::exception_ptr exception() const override { return work_->exception(); }
   int sourceRank() const override { return work_->sourceRank(); }
-  std::vector<at::Tensor> result() override { return work_->result(); }
+  Tensors result() override { return work_->result(); }
   uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
   void abort() override { work_->abort(); }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/rank_names.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/hierarchical/gloo_call.h"
 #include "muster/comm/hierarchical/gloo_messages.h"
@@ -21,7 +22,6 @@ namespace muster {
 
 class OverGloo : public c10d::Backend {
  public:
-  using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   // getBackendName() returns `name`. As "gloo" it leaves the events to Gloo, which has the same.

@@ -35,7 +35,6 @@ namespace {
 using shm::Kind;
 using shm::Part;
 using shm::Request;
-using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // All ranks of a group have one. Any thread may call it; calls are numbered in the order in which

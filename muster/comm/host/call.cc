@@ -163,14 +163,13 @@ void HostCall::expect_like(const at::Tensor& tensor, const at::Tensor& model) co
          cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
 }
 
-void HostCall::expect_as_many(const std::vector<at::Tensor>& outputs,
-                              const std::vector<at::Tensor>& inputs) const {
+void HostCall::expect_as_many(const Tensors& outputs, const Tensors& inputs) const {
   expect(outputs.size() == inputs.size(),
          "as many outputs as inputs",
          cat(outputs.size(), " and ", inputs.size()));
 }
 
-const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {
+const at::Tensor& HostCall::one(const Tensors& tensors) const {
   expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
   return tensors[0];
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/call/record.h"
 #include "muster/shm/collectives.h"
 
@@ -58,9 +59,8 @@ class HostCall {
   // Throws: invalid_argument.
   void expect(bool right, const std::string& expected, const std::string& got) const;
   void expect_like(const at::Tensor& tensor, const at::Tensor& model) const;  // in type and length
-  void expect_as_many(const std::vector<at::Tensor>& outputs,
-                      const std::vector<at::Tensor>& inputs) const;
-  const at::Tensor& one(const std::vector<at::Tensor>& tensors) const;
+  void expect_as_many(const Tensors& outputs, const Tensors& inputs) const;
+  const at::Tensor& one(const Tensors& tensors) const;
 
   // A request has the type and shape of a part, for all ranks to compare.
   shm::Request request(shm::Kind kind, const at::Tensor& part) const;
@@ -70,16 +70,16 @@ class HostCall {
 
   const char* name;
   c10d::OpType type;
-  std::vector<at::Tensor> held;     // until the call is over
-  std::vector<at::Tensor> outputs;  // as the caller gave them
-  std::vector<Copy> copies;         // to be made when it is over
+  Tensors held;              // until the call is over
+  Tensors outputs;           // as the caller gave them
+  std::vector<Copy> copies;  // to be made when it is over
   // The caller's, where copies go to a GPU: they come behind what uses its memory now.
   std::optional<c10::Stream> stream;
   std::function<void()> end_event{};  // a profiler's, where there is one
   CallRecord record{};                // in the rank's activity file
 
   // The tensors that go in, or else those that come out.
-  const std::vector<at::Tensor>& shown() const { return held.empty() ? outputs : held; }
+  const Tensors& shown() const { return held.empty() ? outputs : held; }
   const at::Tensor* first_tensor() const { return shown().empty() ? nullptr : shown().data(); }
 };
 

@@ -11,8 +11,6 @@ namespace muster {
 
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 // Throws unless `whole` has a part as long as `part` for every rank.
 void expect_parts(const HostCall& call,
                   const char* name,

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -50,7 +51,7 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
     return mine;
   const at::Tensor indices = gathered(mine.indices().t().contiguous(), most, ranks, all_gather);
   const at::Tensor values = gathered(mine.values(), most, ranks, all_gather);
-  std::vector<at::Tensor> their_indices, their_values;
+  Tensors their_indices, their_values;
   for (int rank = 0; rank < ranks; ++rank) {
     const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();
     auto shape = mine.values().sizes().vec();
