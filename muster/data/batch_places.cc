@@ -55,7 +55,7 @@ struct BatchPlaces::Strip {
   bool is_taken(int64_t example) const {
     return taken->at(example).load(std::memory_order_acquire);
   }
-  bool has_some_of(const std::vector<at::Tensor>& tensors) const {
+  bool has_some_of(const Tensors& tensors) const {
     int64_t example = 0;
     return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
       return tensor.const_data_ptr() == at(example++);
@@ -155,8 +155,7 @@ std::optional<c10::Storage> BatchPlaces::place(int64_t bytes) {
 }
 
 // Nothing, if a place is in use by somebody else. One that nobody uses is free for its example.
-std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip,
-                                              const std::vector<at::Tensor>& tensors) const {
+std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip, const Tensors& tensors) const {
   std::vector<int64_t> elsewhere;
   for (int64_t i = 0; i < examples_; ++i) {
     if (strip.has(i, tensors[i]))
@@ -173,7 +172,7 @@ std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip,
   return batch;
 }
 
-std::optional<at::Tensor> BatchPlaces::join(std::vector<at::Tensor>& tensors) {
+std::optional<at::Tensor> BatchPlaces::join(Tensors& tensors) {
   const at::Tensor& first = tensors.front();
   if (example_ >= 0 || !is_plain(first))
     return {};
@@ -199,7 +198,7 @@ std::optional<at::Tensor> BatchPlaces::join(std::vector<at::Tensor>& tensors) {
   return {};
 }
 
-std::optional<at::Tensor> BatchPlaces::joined(std::vector<at::Tensor>& tensors) {
+std::optional<at::Tensor> BatchPlaces::joined(Tensors& tensors) {
   return t_batch_places == nullptr ? std::nullopt : t_batch_places->join(tensors);
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/data/batch_memory.h"
 
 namespace muster {
@@ -68,7 +69,7 @@ class BatchPlaces : NoCopy {
 
   // The batch of these tensors, if at least one lies at its place and nobody else uses another's;
   // those that lie elsewhere are copied. `tensors`, which must be alike, are then empty.
-  static std::optional<at::Tensor> joined(std::vector<at::Tensor>& tensors);
+  static std::optional<at::Tensor> joined(Tensors& tensors);
 
  private:
   friend at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type);
@@ -76,9 +77,8 @@ class BatchPlaces : NoCopy {
 
   std::optional<c10::Storage> place(int64_t bytes);
   Strip* strip_with_room(int64_t bytes);
-  std::optional<at::Tensor> join(std::vector<at::Tensor>& tensors);
-  std::optional<at::Tensor> filled(const Strip& strip,
-                                   const std::vector<at::Tensor>& tensors) const;
+  std::optional<at::Tensor> join(Tensors& tensors);
+  std::optional<at::Tensor> filled(const Strip& strip, const Tensors& tensors) const;
 
   LoaderMemory& loader_;
   UseOfBatchMemory use_;

@@ -39,7 +39,7 @@ bool are_alike(const at::Tensor& a, const at::Tensor& b, int64_t first_size) {
 }
 
 // `first_size` of 1: tensors may differ in length.
-void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, const char* advice) {
+void check_alike(const Tensors& tensors, int64_t first_size, const char* advice) {
   const at::Tensor& first = tensors.front();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& other = tensors[i];
@@ -60,11 +60,11 @@ void check_alike(const std::vector<at::Tensor>& tensors, int64_t first_size, con
 }
 
 // Returns the tensors of Padded or Packed examples, whose lengths may differ.
-std::vector<at::Tensor> values_of(const auto& examples) {
+Tensors values_of(const auto& examples) {
   return mapped(examples, [&](const auto& example) { return example.values; });
 }
 
-void check_alike_but_for_length(const std::vector<at::Tensor>& values) {
+void check_alike_but_for_length(const Tensors& values) {
   check_alike(values, 1, "give them one type and the same dimensions after the first");
 }
 
@@ -96,7 +96,7 @@ bool has_place(const at::Tensor& example) {
 
 // LibTorch gives the empty tensor the size and the strides that it would give a result of its own,
 // out of the memory that the empty tensor has.
-at::Tensor concatenated(const std::vector<at::Tensor>& tensors) {
+at::Tensor concatenated(const Tensors& tensors) {
   const at::Tensor& first = tensors.front();
   if (!has_place(first))
     return at::cat(tensors);
@@ -106,7 +106,7 @@ at::Tensor concatenated(const std::vector<at::Tensor>& tensors) {
 }
 
 // With a place it has the strides of at::stack(), which also concatenates where it can.
-at::Tensor stack_of_alike(const std::vector<at::Tensor>& tensors) {
+at::Tensor stack_of_alike(const Tensors& tensors) {
   const at::Tensor& first = tensors.front();
   if (first.dim() == 0 || !has_place(first))
     return at::stack(tensors);
@@ -115,7 +115,7 @@ at::Tensor stack_of_alike(const std::vector<at::Tensor>& tensors) {
   return at::_unsafe_view(concatenated(tensors), shape);
 }
 
-void check_stackable(const std::vector<at::Tensor>& tensors) {
+void check_stackable(const Tensors& tensors) {
   check_alike(tensors, 0, "resize them, or make the field a muster::Padded or muster::Packed");
 }
 
@@ -142,12 +142,12 @@ at::Tensor tensor_of(const std::vector<float>& numbers) {
 
 }  // namespace collation
 
-at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
+at::Tensor stacked(const Tensors& tensors) {
   check_stackable(tensors);
   return stack_of_alike(tensors);
 }
 
-at::Tensor stacked(std::vector<at::Tensor>&& tensors) {
+at::Tensor stacked(Tensors&& tensors) {
   check_stackable(tensors);
   if (auto batch = BatchPlaces::joined(tensors))
     return *std::move(batch);
@@ -159,7 +159,7 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
 }
 
 // The lengths are kept, since the padded tensor no longer shows them.
-Padded padded_with(int64_t filling, const std::vector<at::Tensor>& values) {
+Padded padded_with(int64_t filling, const Tensors& values) {
   check_alike_but_for_length(values);
   check_holds(values.front(), filling);
   std::vector<int64_t> lengths =

@@ -18,16 +18,17 @@
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/data/fields.h"
 
 namespace muster {
 
 // Shapes: each [...], all alike; the result [B, ...].
 // Throws: invalid_argument naming the first two that differ in shape or type.
-at::Tensor stacked(const std::vector<at::Tensor>& tensors);
+at::Tensor stacked(const Tensors& tensors);
 // The same of tensors that are given up: those that were made at their place (batch_places.h) are
 // not copied.
-at::Tensor stacked(std::vector<at::Tensor>&& tensors);
+at::Tensor stacked(Tensors&& tensors);
 
 // Tensors of different lengths as a rectangle, padded with zeros at the end.
 struct Padded {
@@ -39,7 +40,7 @@ struct Padded {
 // Shapes: each [L, ...], alike but for L; the result [B, longest L, ...], and lengths [B] int64.
 // Throws: invalid_argument naming the first two that differ, and for a filling that their type
 // cannot hold.
-Padded padded_with(int64_t filling, const std::vector<at::Tensor>& examples);
+Padded padded_with(int64_t filling, const Tensors& examples);
 
 // The same with another number in the place of zeros. PaddedWith<-100> is for labels:
 // cross_entropy_loss passes over -100, while 0 is a class.

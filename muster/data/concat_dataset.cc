@@ -89,9 +89,7 @@ void put_rows(
   to->index_copy_(0, places.to(to->device()), from);
 }
 
-void check_alike(const std::vector<at::Tensor>& of_first,
-                 const std::vector<at::Tensor>& of_part,
-                 size_t part) {
+void check_alike(const Tensors& of_first, const Tensors& of_part, size_t part) {
   const std::string next = "join data sets of one kind";
   if (of_first.size() != of_part.size())
     refuse_joined(cat("samples of ", of_first.size(), " tensors, as in the first data set"),

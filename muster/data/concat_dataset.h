@@ -19,6 +19,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
+#include "muster/base/tensors.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
 
@@ -61,13 +62,11 @@ void put_rows(
 
 // Throws: invalid_argument if the tensors of a sample of dataset `part` are not like those of the
 // first: in number, type, shape or device.
-void check_alike(const std::vector<at::Tensor>& of_first,
-                 const std::vector<at::Tensor>& of_part,
-                 size_t part);
+void check_alike(const Tensors& of_first, const Tensors& of_part, size_t part);
 
 template <class Batch>
-std::vector<at::Tensor> tensors_of(Batch& batch) {
-  std::vector<at::Tensor> tensors;
+Tensors tensors_of(Batch& batch) {
+  Tensors tensors;
   for_each_tensor(batch, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
   return tensors;
 }
@@ -133,7 +132,7 @@ class ConcatDataset {
     if (by_part.size() == 1)
       return parts_[by_part[0].part].get_batch(by_part[0].rows, pinned);
     Rows joined;
-    std::vector<at::Tensor> made;
+    Tensors made;
     for (const auto& [part, rows_there, places] : by_part) {
       auto batch = parts_[part].get_batch(rows_there, /*pinned=*/false);
       const auto tensors = datasets::tensors_of(batch);
@@ -209,7 +208,7 @@ class ConcatDataset {
       check_batches();
   }
   void check_batches() const {
-    std::vector<at::Tensor> of_first;
+    Tensors of_first;
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (parts_[i].size == 0)
         continue;

@@ -95,7 +95,7 @@ at::Tensor class_by_class(const at::Tensor& samples, const at::Tensor& labels) {
 }
 
 // Deals the samples out to parts of these lengths, so that all parts grow at an even rate.
-std::vector<at::Tensor> dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
+Tensors dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
   const double size = as_double(samples.numel());
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   std::vector<std::vector<int64_t>> parts(lengths.size());
@@ -133,9 +133,9 @@ std::vector<int64_t> SplitLengths::of(int64_t size) const {
   return counts;
 }
 
-std::vector<at::Tensor> datasets::split_indices(int64_t size,
-                                                const SplitLengths& lengths,
-                                                const SplitOptions& options) {
+Tensors datasets::split_indices(int64_t size,
+                                const SplitLengths& lengths,
+                                const SplitOptions& options) {
   const auto counts = lengths.of(size);
   const at::Tensor samples = samples_in_order(size, /*shuffle=*/true, options.seed);
   if (!options.labels.defined())
@@ -159,7 +159,7 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
   std::vector<int64_t> lengths = mapped_indices(
       folds, [&](int64_t fold) { return size / folds + (fold < size % folds ? 1 : 0); });
   at::Tensor samples = samples_in_order(size, options.shuffle, options.seed);
-  std::vector<at::Tensor> tests;
+  Tensors tests;
   if (options.labels.defined()) {
     samples = class_by_class(samples, checked_labels(options.labels, size, folds));
     tests = dealt_out(samples, lengths);
@@ -168,7 +168,7 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
   }
   std::vector<FoldIndices> made;
   for (int64_t fold = 0; fold < folds; ++fold) {
-    std::vector<at::Tensor> others = tests;
+    Tensors others = tests;
     others.erase(others.begin() + fold);
     made.push_back(
         {.train = std::get<0>(at::cat(others).sort()), .test = std::get<0>(tests[fold].sort())});

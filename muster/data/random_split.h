@@ -16,6 +16,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
+#include "muster/base/tensors.h"
 #include "muster/data/subset.h"
 
 namespace muster {
@@ -58,9 +59,7 @@ struct FoldOptions {
 
 namespace datasets {
 
-std::vector<at::Tensor> split_indices(int64_t size,
-                                      const SplitLengths& lengths,
-                                      const SplitOptions& options);
+Tensors split_indices(int64_t size, const SplitLengths& lengths, const SplitOptions& options);
 struct FoldIndices {
   at::Tensor train;
   at::Tensor test;
