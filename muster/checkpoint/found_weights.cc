@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/weight_names.h"
 
 namespace muster {
@@ -118,8 +119,8 @@ FoundWeights find_weights(const TensorEntries& entries,
 at::Tensor read_found(const FoundWeight& weight,
                       const WeightReader& file,
                       const std::string& path) {
-  std::vector<at::Tensor> parts = mapped(
-      weight.parts, [&](const std::string& name) { return in_form(file(name), weight.form); });
+  Tensors parts = mapped(weight.parts,
+                         [&](const std::string& name) { return in_form(file(name), weight.form); });
   for (const std::string& copy : weight.copies) {
     if (at::equal(in_form(file(copy), weight.form), parts[0]))
       continue;

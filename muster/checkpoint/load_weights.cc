@@ -22,6 +22,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/found_weights.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -293,7 +294,7 @@ const at::Tensor& named(const ModelTensors& tensors, const std::string& name) {
 }
 
 // Refuses two contents for a tensor that the model has under two names.
-void check_same_if_shared(const std::vector<at::Tensor>& filled,
+void check_same_if_shared(const Tensors& filled,
                           const std::string& name,
                           const at::Tensor& tensor,
                           const at::Tensor& values,
@@ -420,7 +421,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
     return source->read(name);
   };
   // One tensor at a time: no rank needs memory for all of them.
-  std::vector<at::Tensor> filled;
+  Tensors filled;
   for (const std::string& name : result.loaded) {
     const at::Tensor& tensor = named(tensors, name);
     const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));

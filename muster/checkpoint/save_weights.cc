@@ -15,6 +15,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/durable_file.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/model_state.h"
@@ -54,7 +55,7 @@ void put_parts(NamedTensors& out,
 
 NamedTensors tensors_of_file(const torch::nn::Module& model, const SaveWeightsOptions& options) {
   NamedTensors out;
-  std::vector<at::Tensor> written;
+  Tensors written;
   for (const auto& [name, tensor] : model_tensors(model)) {
     const bool is_written = std::ranges::any_of(
         written, [&tensor = tensor](const at::Tensor& other) { return other.is_same(tensor); });

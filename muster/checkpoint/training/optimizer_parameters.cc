@@ -11,14 +11,14 @@
 
 namespace muster {
 
-std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
+Tensors parameters_of(torch::optim::Optimizer& optimizer) {
   return concatenated(optimizer.param_groups(),
                       [](const auto& group) -> const auto& { return group.params(); });
 }
 
 // Tensors are told apart by their implementation: two handles of one parameter are equal there.
 void require_each_once(const std::string& owner,
-                       const std::vector<at::Tensor>& parameters,
+                       const Tensors& parameters,
                        const std::function<std::string(const at::Tensor&)>& name_of) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {

@@ -8,16 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // An optimizer's parameters, in its groups' order.
-std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
+Tensors parameters_of(torch::optim::Optimizer& optimizer);
 
 // An optimizer steps twice on what it has twice, as LibTorch's net->parameters() has a weight that
 // two layers share. `owner` is who asks and `name_of` gives a parameter's name, for messages.
 // Throws: invalid_argument.
 void require_each_once(const std::string& owner,
-                       const std::vector<at::Tensor>& parameters,
+                       const Tensors& parameters,
                        const std::function<std::string(const at::Tensor&)>& name_of);
 
 // A parameter without a name: "a parameter of shape [2, 3]".

@@ -87,8 +87,8 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
 }
 
 // Empty tensors have no memory that could be sent.
-std::vector<at::Tensor> packed_tensors(const CheckpointImage& image) {
-  std::vector<at::Tensor> all;
+Tensors packed_tensors(const CheckpointImage& image) {
+  Tensors all;
   const auto add = [&](const NamedTensors& tensors) {
     for (const auto& [name, tensor] : tensors)
       if (tensor.numel() > 0)

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/kept_state.h"
 
 namespace muster {
@@ -23,7 +24,7 @@ using MakeRoom = std::function<at::Tensor(const std::vector<int64_t>& shape, at:
 KeptState room_by_head(const std::string& head, const MakeRoom& make);
 
 // The non-empty tensors, in an order that is the same for all states with one head.
-std::vector<at::Tensor> packed_tensors(const CheckpointImage& image);
+Tensors packed_tensors(const CheckpointImage& image);
 
 // The size of a state with that head in one piece. Units: bytes.
 int64_t packed_bytes(const std::string& head);

@@ -24,7 +24,7 @@ struct SwappedStorages {
 
 }  // namespace
 
-void note_swapped(const void* owner, const std::vector<at::Tensor>& weights) {
+void note_swapped(const void* owner, const Tensors& weights) {
   auto& swapped = SwappedStorages::instance();
   const std::lock_guard lock(swapped.mutex);
   std::vector<c10::Storage>& storages = swapped.by_owner[owner];

@@ -6,10 +6,12 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // `owner` is whoever has swapped them, and forgets them again.
-void note_swapped(const void* owner, const std::vector<at::Tensor>& weights);
+void note_swapped(const void* owner, const Tensors& weights);
 void forget_swapped(const void* owner);
 // Whether the tensor has memory of such weights.
 bool is_swapped(const at::Tensor& tensor);
