@@ -32,10 +32,10 @@ void expect_for_clipping(bool holds, const char* call, const char* rule, double 
 }
 
 // Returns the norm over all gradients, on the device of the first: the norm of the tensors' norms.
-at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+at::Tensor norm_of(const Tensors& gradients, double norm_type) {
   if (gradients.empty())
     return at::zeros({});
-  std::vector<at::Tensor> norms;
+  Tensors norms;
   for (const auto& lot : by_device_and_type(gradients)) {
     for (const at::Tensor& norm : at::_foreach_norm(lot, norm_type))
       norms.push_back(copied_to(gradients[0].device(), norm));
@@ -45,7 +45,7 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
 
 // Throws: failed_precondition with `rule` if one of the parameters is so.
 void refuse_any(const char* call,
-                const std::vector<at::Tensor>& parameters,
+                const Tensors& parameters,
                 bool (*is_so)(const at::Tensor&),
                 const char* rule) {
   if (std::ranges::any_of(parameters, is_so))
@@ -54,7 +54,7 @@ void refuse_any(const char* call,
 
 // The norm of sharded gradients would be that of this rank's parts, and another on each rank. The
 // ranks of a divided layer would clip what they have alike by different norms.
-void expect_whole_parameters(const char* call, const std::vector<at::Tensor>& parameters) {
+void expect_whole_parameters(const char* call, const Tensors& parameters) {
   refuse_any(call,
              parameters,
              optim::has_divided_gradient,
@@ -68,7 +68,7 @@ void expect_whole_parameters(const char* call, const std::vector<at::Tensor>& pa
 }
 
 // Each rank of a pipeline would clip its stages by their own norm. The norm alone changes nothing.
-void refuse_stages(const char* call, const std::vector<at::Tensor>& parameters) {
+void refuse_stages(const char* call, const Tensors& parameters) {
   refuse_any(call,
              parameters,
              optim::is_stage_parameter,
@@ -78,16 +78,14 @@ void refuse_stages(const char* call, const std::vector<at::Tensor>& parameters) 
 
 }  // namespace
 
-at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
+at::Tensor grad_norm(const Tensors& parameters, double norm_type) {
   expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
   expect_whole_parameters("grad_norm", parameters);
   const at::NoGradGuard no_grad;
   return norm_of(gradient_values(parameters), norm_type);
 }
 
-void clip_grads_with_norm(const std::vector<at::Tensor>& parameters,
-                          double max_norm,
-                          const at::Tensor& norm) {
+void clip_grads_with_norm(const Tensors& parameters, double max_norm, const at::Tensor& norm) {
   expect_for_clipping(max_norm >= 0, "clip_grad_norm", "a max_norm of 0 or more", max_norm);
   const at::NoGradGuard no_grad;
   // Python computes number / tensor like this. Multiplying by 1 costs less than asking the GPU
@@ -98,9 +96,7 @@ void clip_grads_with_norm(const std::vector<at::Tensor>& parameters,
 }
 
 // The norm is that before the clipping, as PyTorch returns it.
-at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
-                          double max_norm,
-                          double norm_type) {
+at::Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
   expect_whole_parameters("clip_grad_norm", parameters);
   refuse_stages("clip_grad_norm", parameters);
@@ -111,7 +107,7 @@ at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
 }
 
 // The bounds are applied in place, one kernel a lot.
-void clip_grad_value(const std::vector<at::Tensor>& parameters, double value) {
+void clip_grad_value(const Tensors& parameters, double value) {
   expect_for_clipping(value > 0, "clip_grad_value", "a value above 0", value);
   const at::NoGradGuard no_grad;
   for (const auto& lot : by_device_and_type(gradient_values(parameters))) {

@@ -13,6 +13,8 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // The norm of all gradients as one vector: a scalar on the first one's device, 0 without gradients.
@@ -20,23 +22,19 @@ namespace muster {
 // Throws: invalid_argument for a norm_type that is not positive; failed_precondition (like
 // clip_grad_norm) for sharded gradients (FullySharded, ShardedOptimizer), of which a rank has only
 // a part: those classes have their own clip_grad_norm.
-at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2);
+at::Tensor grad_norm(const Tensors& parameters, double norm_type = 2);
 
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)) and returns the norm before
 // clipping. If that norm is infinite, finite gradients become 0 and infinite ones NaN; if it is
 // NaN, all become NaN. Check the norm, or use TrainStep. Does not block. Throws: also
 // invalid_argument for a negative max_norm.
-at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
-                          double max_norm,
-                          double norm_type = 2);
+at::Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type = 2);
 
 // The second half of clip_grad_norm, for callers that check the norm first.
-void clip_grads_with_norm(const std::vector<at::Tensor>& parameters,
-                          double max_norm,
-                          const at::Tensor& norm);
+void clip_grads_with_norm(const Tensors& parameters, double max_norm, const at::Tensor& norm);
 
 // Clamps every gradient value to [-value, value]; NaN stays. Does not block. Throws:
 // invalid_argument for a value that is not positive.
-void clip_grad_value(const std::vector<at::Tensor>& parameters, double value);
+void clip_grad_value(const Tensors& parameters, double value);
 
 }  // namespace muster

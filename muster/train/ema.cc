@@ -65,13 +65,11 @@ at::ScalarType average_type(const at::Tensor& weight) {
 
 // Averages and their weights, of one type and on one device.
 struct AverageLot {
-  std::vector<at::Tensor> averages, weights;
+  Tensors averages, weights;
 };
 
 // Moves the averages towards the weights. A device may have one kernel for a list of one type.
-void lerp_in_lots(const std::vector<at::Tensor>& averages,
-                  const std::vector<at::Tensor>& weights,
-                  double part) {
+void lerp_in_lots(const Tensors& averages, const Tensors& weights, double part) {
   using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>;
   std::map<Kind, AverageLot> lots;
   for (size_t i = 0; i < averages.size(); ++i) {
@@ -99,7 +97,7 @@ TensorPieces weights_of(const torch::nn::Module& model) {
 }
 
 // LibTorch refuses empty lists.
-void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+void copy_all(const Tensors& to, const Tensors& from) {
   if (!to.empty())
     at::_foreach_copy_(to, from);
 }
@@ -110,7 +108,7 @@ void follow_device(const at::Tensor& average, const at::Tensor& weight) {
 }
 
 // Weights that may share memory, because they lie in one storage.
-std::vector<std::vector<size_t>> by_storage(const std::vector<at::Tensor>& weights) {
+std::vector<std::vector<size_t>> by_storage(const Tensors& weights) {
   std::unordered_map<const c10::StorageImpl*, size_t> places;
   std::vector<std::vector<size_t>> groups;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -260,8 +258,7 @@ void Ema::exchange() {
   const at::NoGradGuard no_grad;
   aside_.resize(weights_.size());
   for (const std::vector<size_t>& together : by_storage(weights_)) {
-    std::vector<at::Tensor> before =
-        mapped(together, [&](const size_t i) { return weights_[i].clone(); });
+    Tensors before = mapped(together, [&](const size_t i) { return weights_[i].clone(); });
     for (size_t j = 0; j < together.size(); ++j)
       exchange_one(together[j], before[j]);
   }

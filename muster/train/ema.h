@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
 
@@ -102,16 +103,16 @@ class Ema : NoCopy {
 
   double decay_;
   EmaOptions options_;
-  std::vector<at::Tensor> weights_;    // the model's, each once
+  Tensors weights_;                    // the model's, each once
   std::vector<std::string> names_;     // the first of each
   std::vector<at::ScalarType> types_;  // of the weights that are averaged
-  std::vector<at::Tensor> kept_;   // their averages (during a swap, the weights of the same type)
-  std::vector<at::Tensor> aside_;  // during a swap, the weights of another type
+  Tensors kept_;   // their averages (during a swap, the weights of the same type)
+  Tensors aside_;  // during a swap, the weights of another type
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
   TensorPieces pieces_;  // their places in the whole model, without tensors
   std::vector<std::shared_ptr<const TensorsOfModel>> models_;  // that have the weights
-  std::vector<at::Tensor> averaged_weights_, averages_of_those_;
-  std::vector<at::Tensor> copied_weights_, copies_of_those_;
+  Tensors averaged_weights_, averages_of_those_;
+  Tensors copied_weights_, copies_of_those_;
   int64_t calls_ = 0;
   int64_t updates_ = 0;
   bool swapped_ = false;

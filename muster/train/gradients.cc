@@ -14,9 +14,9 @@
 namespace muster {
 
 // A parameter that is listed twice has one gradient, which counts once.
-std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameters) {
+Tensors gradient_values(const Tensors& parameters) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> found;
+  Tensors found;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
@@ -31,8 +31,8 @@ std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameter
   return found;
 }
 
-std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::vector<at::Tensor>> lots;
+std::vector<Tensors> by_device_and_type(const Tensors& tensors) {
+  std::vector<Tensors> lots;
   if (tensors.empty())
     return lots;
   const at::native::nested_optional_tensorvec_t lists{{tensors.begin(), tensors.end()}};
@@ -45,7 +45,7 @@ std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Te
   return lots;
 }
 
-void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
+void multiply(const Tensors& gradients, const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
   for (const auto& lot : by_device_and_type(gradients)) {
     const at::Tensor here = copied_to(lot[0].device(), factor);
@@ -55,11 +55,10 @@ void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor
 }
 
 // Each lot says on its own device whether it found one; the answers meet on the scale's.
-at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
-                                       const at::Tensor& inverse_scale) {
+at::Tensor multiply_and_find_nonfinite(const Tensors& gradients, const at::Tensor& inverse_scale) {
   const at::NoGradGuard no_grad;
   at::Tensor found = at::zeros({}, inverse_scale.options());
-  std::vector<at::Tensor> real;  // the kernel does not know complex numbers
+  Tensors real;  // the kernel does not know complex numbers
   real.reserve(gradients.size());
   for (const at::Tensor& gradient : gradients)
     real.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);

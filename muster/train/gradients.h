@@ -6,24 +6,24 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 
 namespace muster {
 
 // The gradients that exist, each once, however often its parameter is in the list. A sparse
 // gradient is coalesced in place and represented by its values: repeated rows would count twice.
-std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameters);
+Tensors gradient_values(const Tensors& parameters);
 
 // Groups by device and type, in the order of PyTorch's own grouping, which affects the last bit of
 // a norm.
-std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Tensor>& tensors);
+std::vector<Tensors> by_device_and_type(const Tensors& tensors);
 
 // Multiplies all by a scalar in place. Does not block.
-void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor);
+void multiply(const Tensors& gradients, const at::Tensor& factor);
 
 // Multiplies all by `inverse_scale` (a float scalar) in place. Returns a float scalar on its
 // device: 1 if a value was not finite before or after, else 0. Does not block.
-at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
-                                       const at::Tensor& inverse_scale);
+at::Tensor multiply_and_find_nonfinite(const Tensors& gradients, const at::Tensor& inverse_scale);
 
 }  // namespace muster

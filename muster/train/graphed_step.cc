@@ -26,12 +26,12 @@ namespace muster {
 
 namespace {
 
-std::string shapes_and_types(const std::vector<at::Tensor>& tensors) {
+std::string shapes_and_types(const Tensors& tensors) {
   return join(mapped(tensors, tensor_text<at::Tensor>), ", ");
 }
 
 // Whether the batch fits: as many tensors of the same type and shape, but for the number of rows.
-bool is_alike(const std::vector<at::Tensor>& batch, const std::vector<at::Tensor>& first) {
+bool is_alike(const Tensors& batch, const Tensors& first) {
   const auto same = [](const at::Tensor& one, const at::Tensor& other) {
     return one.dim() == other.dim() && one.scalar_type() == other.scalar_type() &&
            (one.dim() == 0 || one.sizes().slice(1) == other.sizes().slice(1));
@@ -40,13 +40,13 @@ bool is_alike(const std::vector<at::Tensor>& batch, const std::vector<at::Tensor
 }
 
 // Whether all tensors that have rows have fewer.
-bool has_fewer_rows(const std::vector<at::Tensor>& batch, const std::vector<at::Tensor>& first) {
+bool has_fewer_rows(const Tensors& batch, const Tensors& first) {
   return std::ranges::equal(batch, first, [](const at::Tensor& one, const at::Tensor& other) {
     return one.dim() == 0 || one.size(0) < other.size(0);
   });
 }
 
-bool has_same_rows(const std::vector<at::Tensor>& batch, const std::vector<at::Tensor>& first) {
+bool has_same_rows(const Tensors& batch, const Tensors& first) {
   return std::ranges::equal(batch, first, [](const at::Tensor& one, const at::Tensor& other) {
     return one.sizes() == other.sizes();
   });
@@ -161,7 +161,7 @@ void GraphedStep::check_models() const {
 
 at::Tensor GraphedStep::run(double weight,
                             bool last,
-                            const std::vector<at::Tensor>& inputs,
+                            const Tensors& inputs,
                             const LossOfInputs& loss_of) {
   check_inputs(last, inputs);
   at::Tensor loss;
@@ -179,7 +179,7 @@ at::Tensor GraphedStep::run(double weight,
   return loss;
 }
 
-void GraphedStep::check_inputs(bool last, const std::vector<at::Tensor>& inputs) {
+void GraphedStep::check_inputs(bool last, const Tensors& inputs) {
   if (broken_) {
     throw Error(ErrorCode::failed_precondition,
                 "graphed step: expected a step that could be captured, got one of which the "
@@ -228,7 +228,7 @@ GraphedStep::Way GraphedStep::agree(Way mine) {
   return Way(all.max().item<int64_t>());
 }
 
-GraphedStep::Way GraphedStep::way_of(double weight, const std::vector<at::Tensor>& inputs) {
+GraphedStep::Way GraphedStep::way_of(double weight, const Tensors& inputs) {
   if (graph_ && description() != described_)
     return Way::begin_anew;
   return weight == 1 && has_same_rows(inputs, first_) ? Way::replay : Way::as_usual;
@@ -237,7 +237,7 @@ GraphedStep::Way GraphedStep::way_of(double weight, const std::vector<at::Tensor
 // Runs on the side stream, for which everything before has been waited for.
 at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
                                     double weight,
-                                    const std::vector<at::Tensor>& inputs,
+                                    const Tensors& inputs,
                                     const LossOfInputs& loss_of) {
   for (const at::Tensor& input : inputs)
     record_on(input, *side_);
@@ -269,14 +269,14 @@ at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
 }
 
 at::Tensor GraphedStep::run_as_usual(double weight,
-                                     const std::vector<at::Tensor>& inputs,
+                                     const Tensors& inputs,
                                      const LossOfInputs& loss_of) {
   return step_->run(weight, /*last=*/true, [&] { return loss_of(inputs); });
 }
 
 // What the steps allocate outside of the graph, before it: in the graph's memory the kernels before
 // them would leave something else there in every replay.
-void GraphedStep::capture(const std::vector<at::Tensor>& inputs, const LossOfInputs& loss_of) {
+void GraphedStep::capture(const Tensors& inputs, const LossOfInputs& loss_of) {
   inputs_ =
       mapped(inputs, [&](const at::Tensor& input) { return at::empty_like(input).copy_(input); });
   numbers_ = mapped(device_steps_, [&](optim::DeviceStep* const optimizer) {
@@ -343,7 +343,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
   step_->end();
 }
 
-at::Tensor GraphedStep::replay(const std::vector<at::Tensor>& inputs) {
+at::Tensor GraphedStep::replay(const Tensors& inputs) {
   const Span span("step", Category::compute);
   const at::NoGradGuard no_grad;
   step_->tell_of_earlier_steps();

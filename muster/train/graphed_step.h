@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/data/batch.h"
 #include "muster/data/collate.h"
@@ -98,10 +99,10 @@ class GraphedStep : NoCopy {
                   "as they were when it was captured; make them tensors, or use TrainStep");
     Batch<Data> given = batch;
     given.sample_indices.clear();  // of one batch alone
-    std::vector<at::Tensor> inputs;
+    Tensors inputs;
     for_each_tensor(static_cast<Data&>(given),
                     [&](const at::Tensor& tensor) { inputs.push_back(tensor); });
-    const auto on_inputs = [&](const std::vector<at::Tensor>& tensors) -> at::Tensor {
+    const auto on_inputs = [&](const Tensors& tensors) -> at::Tensor {
       size_t next = 0;
       for_each_tensor(static_cast<Data&>(given),
                       [&](at::Tensor& tensor) { tensor = tensors.at(next++); });
@@ -110,12 +111,9 @@ class GraphedStep : NoCopy {
     return run(batch.weight, batch.last, inputs, on_inputs);
   }
 
-  using LossOfInputs = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+  using LossOfInputs = std::function<at::Tensor(const Tensors&)>;
   // Runs a step on tensors, by the two values of a batch.
-  at::Tensor run(double weight,
-                 bool last,
-                 const std::vector<at::Tensor>& inputs,
-                 const LossOfInputs& loss_of);
+  at::Tensor run(double weight, bool last, const Tensors& inputs, const LossOfInputs& loss_of);
 
   static constexpr int64_t kWarmUpSteps = 11;  // DDP measures its first ten, which waits
 
@@ -132,20 +130,18 @@ class GraphedStep : NoCopy {
 
   void check_options(const TrainStepOptions& options) const;
   void check_models() const;
-  void check_inputs(bool last, const std::vector<at::Tensor>& inputs);
-  Way way_of(double weight, const std::vector<at::Tensor>& inputs);
+  void check_inputs(bool last, const Tensors& inputs);
+  Way way_of(double weight, const Tensors& inputs);
   Way agree(Way mine);
   at::Tensor run_on_side(const c10::Stream& users,
                          double weight,
-                         const std::vector<at::Tensor>& inputs,
+                         const Tensors& inputs,
                          const LossOfInputs& loss_of);
-  at::Tensor run_as_usual(double weight,
-                          const std::vector<at::Tensor>& inputs,
-                          const LossOfInputs& loss_of);
-  void capture(const std::vector<at::Tensor>& inputs, const LossOfInputs& loss_of);
+  at::Tensor run_as_usual(double weight, const Tensors& inputs, const LossOfInputs& loss_of);
+  void capture(const Tensors& inputs, const LossOfInputs& loss_of);
   [[noreturn]] void fail_capture(const std::string& what) const;
   void launch(const LossOfInputs& loss_of);
-  at::Tensor replay(const std::vector<at::Tensor>& inputs);
+  at::Tensor replay(const Tensors& inputs);
   void forget_graph();
   void expect_buffers_to_differ() const;
   uint64_t num_reducers_made() const;
@@ -161,7 +157,7 @@ class GraphedStep : NoCopy {
   std::vector<optim::DeviceStep*> device_steps_;
   std::optional<c10::Stream> side_;  // none on the CPU
 
-  std::vector<at::Tensor> first_;  // the shapes and types of the first batch
+  Tensors first_;  // the shapes and types of the first batch
   int64_t warm_ups_ = 0;
   int64_t replays_ = 0;
   int64_t graphs_forgotten_ = 0;
@@ -169,7 +165,7 @@ class GraphedStep : NoCopy {
   bool broken_ = false;  // by a capture that failed
 
   // Of the graph, while there is one.
-  std::vector<at::Tensor> inputs_;
+  Tensors inputs_;
   std::unique_ptr<GpuGraph> graph_;
   std::vector<std::shared_ptr<optim::GraphNumbers>> numbers_;  // of each optimizer
   at::Tensor loss_, grad_norm_;

@@ -26,6 +26,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/metric.h"
@@ -259,7 +260,7 @@ void Metrics::fetch() {
       by_device[entry.on_device.device().str()].push_back(&entry);
   }
   for (const auto& [device, entries] : by_device) {
-    std::vector<at::Tensor> scalars;
+    Tensors scalars;
     for (const Entry* entry : entries) {
       const at::Tensor& count = entry->count_on_device;
       scalars.push_back(entry->on_device);

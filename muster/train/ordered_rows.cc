@@ -25,7 +25,7 @@ std::string row_text(const at::Tensor& tensor, bool of_one_shape) {
 
 }  // namespace
 
-void OrderedRows::check_like_before(const std::vector<at::Tensor>& outputs) {
+void OrderedRows::check_like_before(const Tensors& outputs) {
   if (like_.empty())
     for (const at::Tensor& output : outputs)
       like_.push_back(output.narrow(0, 0, 0).clone());
@@ -49,7 +49,7 @@ void OrderedRows::check_like_before(const std::vector<at::Tensor>& outputs) {
 
 void OrderedRows::add(IndexedRows rows) {
   check_like_before(rows.outputs);
-  const auto block = std::make_shared<const std::vector<at::Tensor>>(std::move(rows.outputs));
+  const auto block = std::make_shared<const Tensors>(std::move(rows.outputs));
   int64_t place = 0;
   for (const int64_t index : rows.indices) {
     const bool is_new = index >= next_ && !waiting_.contains(index);
@@ -91,7 +91,7 @@ IndexedRows OrderedRows::take() {
     return taken;
   // Where each block's rows begin in the joined ones.
   std::map<const void*, int64_t> begins;
-  std::vector<const std::vector<at::Tensor>*> blocks;
+  std::vector<const Tensors*> blocks;
   std::vector<int64_t> order;
   int64_t joined = 0;
   for (const Row& row : rows) {
@@ -104,7 +104,7 @@ IndexedRows OrderedRows::take() {
   }
   const at::Tensor places = at::tensor(order, at::kLong);
   for (size_t i = 0; i < like_.size(); ++i) {
-    std::vector<at::Tensor> parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
+    Tensors parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
     taken.outputs.push_back(at::cat(parts).index_select(0, places));
   }
   return taken;

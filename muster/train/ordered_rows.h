@@ -10,12 +10,14 @@
 #include <set>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster::evaluation {
 
 // Tensors with a row for each index.
 struct IndexedRows {
   std::vector<int64_t> indices = {};
-  std::vector<at::Tensor> outputs = {};
+  Tensors outputs = {};
 };
 
 class OrderedRows {
@@ -36,12 +38,12 @@ class OrderedRows {
 
  private:
   struct Row {
-    std::shared_ptr<const std::vector<at::Tensor>> block;
+    std::shared_ptr<const Tensors> block;
     int64_t place;
 
     bool has_shape_of(const Row& other) const;
   };
-  void check_like_before(const std::vector<at::Tensor>& outputs);
+  void check_like_before(const Tensors& outputs);
   std::vector<Row> rows_that_follow(std::vector<int64_t>& indices);
 
   int64_t size_;
@@ -50,7 +52,7 @@ class OrderedRows {
   int64_t came_ = 0;
   std::map<int64_t, Row> waiting_;
   std::set<int64_t> skipped_;
-  std::vector<at::Tensor> like_;  // no row of each output
+  Tensors like_;  // no row of each output
 };
 
 }  // namespace muster::evaluation

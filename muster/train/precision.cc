@@ -155,7 +155,7 @@ void Precision::unscale(torch::optim::Optimizer& optimizer) {
 
 // Gradients of a loss as it is would be divided all the same, and be thousands of times too small.
 // In a group of several ranks another one may have had the loss.
-void Precision::require_scaled(const std::vector<at::Tensor>& parameters) const {
+void Precision::require_scaled(const Tensors& parameters) const {
   const bool has_others = options_.group && options_.group->size() > 1;
   if (!scales() || *is_asked_ || has_others)
     return;
@@ -180,11 +180,10 @@ bool is_seen_by_this_rank_alone(const at::Tensor& parameter) {
 }  // namespace
 
 // Ranks take the step together or not at all, so they agree on what was found.
-void Precision::unscale(const std::vector<at::Tensor>& parameters,
-                        const std::optional<ProcessGroup>& group) {
+void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGroup>& group) {
   if (!scales())
     return;
-  std::vector<at::Tensor> fresh = parameters;
+  Tensors fresh = parameters;
   std::erase_if(fresh, [this](const at::Tensor& parameter) { return is_unscaled(parameter); });
   if (fresh.empty())
     return;
@@ -213,7 +212,7 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
 }
 
 // Lots are asked one after the other: each question waits for the device.
-bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const {
+bool Precision::found_nonfinite(const Tensors& parameters) const {
   for (const Unscaled& lot : unscaled_) {
     const bool has_some = std::ranges::any_of(parameters, [&](const at::Tensor& parameter) {
       return lot.parameters.contains(parameter.unsafeGetTensorImpl());

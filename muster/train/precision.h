@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/autocast.h"
@@ -76,12 +77,11 @@ class Precision {
   // several ranks for gradients of a loss that nobody has scaled since the last update().
   void unscale(torch::optim::Optimizer& optimizer);
   // Uses `group` instead of that of the options. Does not look at whether a loss was scaled.
-  void unscale(const std::vector<at::Tensor>& parameters,
-               const std::optional<ProcessGroup>& group = {});
+  void unscale(const Tensors& parameters, const std::optional<ProcessGroup>& group = {});
 
   // Whether any of these parameters, or any unscaled together with them, had a non-finite gradient.
   // False for those not unscaled since the last update(). Blocking: for the GPU.
-  bool found_nonfinite(const std::vector<at::Tensor>& parameters) const;
+  bool found_nonfinite(const Tensors& parameters) const;
 
   // Takes the optimizer's step, or returns false if a gradient is not finite. Without a scale it
   // always steps. Blocking: for the GPU, with fp16. Throws: invalid_argument for an optimizer that
@@ -116,7 +116,7 @@ class Precision {
     mutable bool is_known_bad = false;  // the host has read `found`
   };
   bool is_unscaled(const at::Tensor& parameter) const;
-  void require_scaled(const std::vector<at::Tensor>& parameters) const;
+  void require_scaled(const Tensors& parameters) const;
   void begin_update();
   double current_scale() const;
   float floor() const;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "muster/base/never.h"
+#include "muster/base/tensors.h"
 #include "muster/data/collate.h"
 #include "muster/data/fields.h"
 #include "muster/train/evaluation_batches.h"
@@ -62,14 +63,14 @@ void each_tensor(Output& output, const F& visit) {
 }
 
 template <class Output>
-std::vector<at::Tensor> tensors_of(Output& output) {
-  std::vector<at::Tensor> tensors;
+Tensors tensors_of(Output& output) {
+  Tensors tensors;
   each_tensor(output, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
   return tensors;
 }
 
 template <class Output>
-Output output_of(const std::vector<at::Tensor>& tensors) {
+Output output_of(const Tensors& tensors) {
   Output output{};
   auto next = tensors.begin();
   each_tensor(output, [&](at::Tensor& tensor) { tensor = *next++; });
@@ -145,7 +146,7 @@ auto predict(Context& ctx, Model& model, Loader& loader, const Forward& forward)
   using Output = evaluation::PredictedBy<Model, Loader, Forward>;
   const int64_t size = loader.dataset().size();
   Output none{};
-  std::vector<at::Tensor> all(evaluation::tensors_of(none).size());
+  Tensors all(evaluation::tensors_of(none).size());
   evaluation::predict_rows(evaluation::group_of(ctx),
                            model,
                            loader,

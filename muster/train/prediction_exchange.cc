@@ -137,7 +137,7 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
     return said.shapes.size();
   };
   const size_t outputs = count(std::ranges::max(all, {}, count));
-  std::vector<std::vector<at::Tensor>> parts = mapped_indices(outputs, [&](size_t i) {
+  std::vector<Tensors> parts = mapped_indices(outputs, [&](size_t i) {
     const bool is_mine = i < mine.outputs.size();
     return group_.gather_varying(is_mine ? mine.outputs[i].reshape({-1}) : at::Tensor(), 0);
   });
@@ -146,8 +146,7 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
     take_in(all, parts);
 }
 
-void PredictionExchange::take_in(const std::vector<Said>& all,
-                                 const std::vector<std::vector<at::Tensor>>& parts) {
+void PredictionExchange::take_in(const std::vector<Said>& all, const std::vector<Tensors>& parts) {
   try {
     for (size_t rank = 0; rank < all.size(); ++rank) {
       IndexedRows rows{.indices = all[rank].indices};

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/ordered_rows.h"
 
@@ -46,7 +47,7 @@ class PredictionExchange {
   std::string message(const IndexedRows& mine, bool is_over);
   static Said read(const std::string& message);
   void fail_if_any(const std::vector<Said>& all);
-  void take_in(const std::vector<Said>& all, const std::vector<std::vector<at::Tensor>>& parts);
+  void take_in(const std::vector<Said>& all, const std::vector<Tensors>& parts);
 
   ProcessGroup& group_;
   PredictionExchangeOptions options_;

@@ -24,6 +24,7 @@
 
 #include "muster/base/never.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/optim/device_step.h"
 #include "muster/train/ema.h"
 #include "muster/train/late_findings.h"
@@ -219,9 +220,9 @@ class TrainStep : NoCopy {
   StepModels models_;
   Several<torch::optim::Optimizer> optimizers_;
   TrainStepOptions options_;
-  std::optional<ProcessGroup> group_;   // of the first wrapped model
-  std::vector<at::Tensor> parameters_;  // of all optimizers, each once
-  std::vector<at::Tensor> shared_parameters_,
+  std::optional<ProcessGroup> group_;  // of the first wrapped model
+  Tensors parameters_;                 // of all optimizers, each once
+  Tensors shared_parameters_,
       own_parameters_;             // the same, split: own are ignored_parameters
   std::vector<Mark> left_;         // by the previous micro-batch
   bool all_are_averaged_ = false;  // wrapped models average all gradients of the optimizers

@@ -56,7 +56,7 @@ std::string name_in(const StepModels& models, const at::Tensor& parameter) {
 
 }  // namespace
 
-void check_each_once(const StepModels& models, const std::vector<at::Tensor>& parameters) {
+void check_each_once(const StepModels& models, const Tensors& parameters) {
   require_each_once("train step", parameters, [&](const at::Tensor& parameter) {
     return name_in(models, parameter);
   });
@@ -86,7 +86,7 @@ void check_trains_models(const StepModels& models,
   }
 }
 
-bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& parameters) {
+bool are_all_wrapped(const StepModels& models, const Tensors& parameters) {
   const ParameterSet wrapped = wrapped_parameters(models);
   return std::ranges::all_of(parameters, [&](const at::Tensor& parameter) {
     return wrapped.contains(parameter.unsafeGetTensorImpl());
@@ -95,7 +95,7 @@ bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& pa
 
 // A sharded gradient is averaged where it is made. LiveReducer knows the wrapped models of other
 // steps.
-void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks) {
+void check_reduced(const StepModels& models, const Tensors& parameters, int ranks) {
   if (ranks == 1)
     return;
   const ParameterSet wrapped = wrapped_parameters(models);
@@ -117,7 +117,7 @@ void check_reduced(const StepModels& models, const std::vector<at::Tensor>& para
 
 // The norm of one rank's part is not that of the gradients, and whether they are finite is for all
 // ranks to say.
-void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
+void check_divided(const Tensors& parameters, const TrainStepOptions& options) {
   if (std::ranges::none_of(parameters, optim::has_divided_gradient))
     return;
   if (options.clip_norm) {
@@ -133,7 +133,7 @@ void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOpt
 }
 
 // The ranks of a divided layer have other parts of it, and all else alike.
-void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
+void check_layer_parts(const Tensors& parameters, const TrainStepOptions& options) {
   if (std::ranges::none_of(parameters, optim::is_layer_part))
     return;
   if (options.clip_norm) {

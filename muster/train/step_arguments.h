@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/train/schedule.h"
 #include "muster/train/several.h"
 #include "muster/train/step_model.h"
@@ -18,23 +19,23 @@ struct TrainStepOptions;
 
 // Throws: invalid_argument for a weight that the optimizers' `parameters` have twice: they would
 // step on it twice.
-void check_each_once(const StepModels& models, const std::vector<at::Tensor>& parameters);
+void check_each_once(const StepModels& models, const Tensors& parameters);
 
 // Throws: invalid_argument for an optimizer that has no parameter of the models.
 void check_trains_models(const StepModels& models,
                          const Several<torch::optim::Optimizer>& optimizers);
 
 // Whether wrapped models have all of these parameters.
-bool are_all_wrapped(const StepModels& models, const std::vector<at::Tensor>& parameters);
+bool are_all_wrapped(const StepModels& models, const Tensors& parameters);
 
 // Throws: invalid_argument in a job of several `ranks` for a parameter whose gradient no wrapped or
 // sharded model reduces.
-void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks);
+void check_reduced(const StepModels& models, const Tensors& parameters, int ranks);
 
 // Throws: invalid_argument for options that would look at this rank's part of sharded gradients or
 // of divided layers.
-void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options);
-void check_layer_parts(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options);
+void check_divided(const Tensors& parameters, const TrainStepOptions& options);
+void check_layer_parts(const Tensors& parameters, const TrainStepOptions& options);
 
 // Throws: invalid_argument for OnNonfinite::go_back without its function, or the other way round.
 void check_way_back(const TrainStepOptions& options);
