@@ -82,7 +82,7 @@ void require_agreement(ProcessGroup& group,
 }
 
 // The hash covers every bit of a tensor, so models that differ in one value are told apart too.
-std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor>& tensors) {
+std::vector<Term> terms_of(const std::string& name, const Tensors& tensors) {
   std::vector<Term> terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -27,6 +28,6 @@ void require_agreement(ProcessGroup& group,
                        const std::vector<Term>& terms);
 
 // Number, types, shapes and contents of tensors.
-std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor>& tensors);
+std::vector<Term> terms_of(const std::string& name, const Tensors& tensors);
 
 }  // namespace muster

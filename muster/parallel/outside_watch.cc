@@ -17,7 +17,7 @@ void OutsideWatch::look() {
   leaves_.look(is_of_wrapped_model);
 }
 
-void OutsideWatch::look(const std::vector<at::Tensor>& leaves,
+void OutsideWatch::look(const Tensors& leaves,
                         const std::function<bool(const at::Tensor&)>& is_known) {
   leaves_.look(leaves,
                [&](const at::Tensor& leaf) { return is_known(leaf) || is_of_wrapped_model(leaf); });

@@ -5,8 +5,7 @@
 
 namespace muster {
 
-ParameterMemory::ParameterMemory(std::vector<at::Tensor> parameters)
-    : parameters_(std::move(parameters)) {
+ParameterMemory::ParameterMemory(Tensors parameters) : parameters_(std::move(parameters)) {
   remember();
 }
 

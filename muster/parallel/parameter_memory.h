@@ -8,19 +8,21 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // Where parameters have their values. torch::load, vector_to_parameters and others give them other
 // memory, and with it other values.
 class ParameterMemory {
  public:
-  explicit ParameterMemory(std::vector<at::Tensor> parameters);
+  explicit ParameterMemory(Tensors parameters);
   bool is_other() const;  // than it was when this was made or last remembered
   void remember();
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const Tensors& parameters() const { return parameters_; }
 
  private:
-  std::vector<at::Tensor> parameters_;
+  Tensors parameters_;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known_;
 };
 

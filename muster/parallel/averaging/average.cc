@@ -20,8 +20,8 @@ constexpr size_t kAverageLotBytes = size_t{32} << 20;
 }  // namespace
 
 // The lots follow from types and sizes alone, so all ranks make the same.
-std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::vector<at::Tensor>> lots;
+std::vector<Tensors> lots_of(const Tensors& tensors) {
+  std::vector<Tensors> lots;
   size_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
     const bool fits = !lots.empty() && bytes + tensor.nbytes() <= kAverageLotBytes &&
@@ -38,17 +38,17 @@ std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tens
 }
 
 // The result never shares memory with the lot, so a collective may write into it.
-at::Tensor flat_of(const std::vector<at::Tensor>& lot) {
+at::Tensor flat_of(const Tensors& lot) {
   const at::NoGradGuard no_grad;
   if (lot.size() == 1)
     return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
-  std::vector<at::Tensor> flats =
+  Tensors flats =
       mapped(lot, [&](const at::Tensor& tensor) { return tensor.detach().reshape(-1); });
   return at::cat(flats);
 }
 
 // Each tensor is written in place, so whoever holds it sees the new values.
-void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot) {
+void copy_from_flat(const at::Tensor& flat, const Tensors& lot) {
   const at::NoGradGuard no_grad;
   int64_t at = 0;
   for (const at::Tensor& tensor : lot) {
@@ -58,10 +58,10 @@ void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot) 
 }
 
 // All ranks of the group call it together, with tensors of the same types and sizes.
-void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+void average_over(ProcessGroup& group, const Tensors& tensors) {
   if (group.size() == 1)
     return;
-  for (const std::vector<at::Tensor>& lot : lots_of(tensors)) {
+  for (const Tensors& lot : lots_of(tensors)) {
     const at::Tensor flat = flat_of(lot);
     group.all_reduce(flat);
     flat.div_(group.size());
@@ -70,7 +70,7 @@ void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
 }
 
 // Counters and other whole numbers have no mean.
-std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors) {
+Tensors averaged_ones(const Tensors& tensors) {
   return filtered(tensors, [&](const at::Tensor& tensor) {
     return tensor.is_floating_point() || tensor.is_complex();
   });

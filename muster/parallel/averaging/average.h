@@ -6,27 +6,28 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
 
 // Splits the tensors, in order, into lots of one type and device and at most about 32 MiB, to be
 // sent at once.
-std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tensors);
+std::vector<Tensors> lots_of(const Tensors& tensors);
 
 // The elements of a lot, concatenated. Shapes: one dimension. Always a copy, even of a single
 // tensor.
-at::Tensor flat_of(const std::vector<at::Tensor>& lot);
+at::Tensor flat_of(const Tensors& lot);
 
 // The reverse: copies the elements back to the tensors.
-void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot);
+void copy_from_flat(const at::Tensor& flat, const Tensors& lot);
 
 // Replaces every tensor by the sum over the ranks divided by their number, with one all_reduce per
 // lot. Collective: over the group, with the same tensors.
-void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors);
+void average_over(ProcessGroup& group, const Tensors& tensors);
 
 // The tensors that have a mean: floating point or complex. Returns the tensors themselves, whose
 // memory may be replaced (torch::load, net->to).
-std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors);
+Tensors averaged_ones(const Tensors& tensors);
 
 }  // namespace muster

@@ -38,15 +38,12 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
 // By how much the ranks' steps have moved the model on average, per parameter. It is the gradient
 // of the outer step, so it points back.
 struct MeanMoves {
-  std::vector<at::Tensor> moves;
+  Tensors moves;
   at::Tensor trained;  // per parameter, the share of the ranks that train it
 };
 
-MeanMoves mean_moves(ProcessGroup& group,
-                     const std::vector<at::Tensor>& common,
-                     const std::vector<at::Tensor>& now) {
-  std::vector<at::Tensor> moves =
-      mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
+MeanMoves mean_moves(ProcessGroup& group, const Tensors& common, const Tensors& now) {
+  Tensors moves = mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
   const auto trained = mapped(
       now, [](const at::Tensor& parameter) { return parameter.requires_grad() ? 1.0F : 0.0F; });
   moves.push_back(at::tensor(trained, at::device(group.device()).dtype(at::kFloat)));
@@ -93,14 +90,14 @@ DiLoCo::DiLoCo(const GivenParameters& parameters, ProcessGroup group, DiLoCoOpti
                    [&](const at::Tensor& parameter) { return parameter.detach().clone(); });
 }
 
-const std::vector<at::Tensor>& DiLoCo::present_parameters() const {
+const Tensors& DiLoCo::present_parameters() const {
   require_present("DiLoCo", model_, memory_.parameters());
   return memory_.parameters();
 }
 
 // The outer step would take the way from the values before to those that were loaded for learning.
 void DiLoCo::take_present() {
-  const std::vector<at::Tensor>& parameters = present_parameters();
+  const Tensors& parameters = present_parameters();
   require_agreement(group_, "DiLoCo", "", terms_of("parameter", parameters));
   for (size_t i = 0; i < parameters.size(); ++i)
     common_[i] = parameters[i].detach().clone();
@@ -136,7 +133,7 @@ bool DiLoCo::step() {
 // results are bitwise those.
 void DiLoCo::step_outside() {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor>& parameters = present_parameters();
+  const Tensors& parameters = present_parameters();
   const auto [moves, trained] = mean_moves(group_, common_, parameters);
   average_over(group_, buffers_);
   // The first outer step starts the momentum with the move itself, as torch::optim::SGD does.
@@ -177,8 +174,8 @@ SavedState DiLoCo::state() const {
 void DiLoCo::load_state(const SavedState& state) {
   const int64_t steps = state.whole_number("DiLoCo", "steps");
   const bool has_momentum = state.number("DiLoCo", "has_momentum") != 0;
-  std::vector<at::Tensor> common;
-  std::vector<at::Tensor> momentum;
+  Tensors common;
+  Tensors momentum;
   for (size_t i = 0; i < common_.size(); ++i) {
     common.push_back(own_copy(state, cat("common.", i), common_[i]));
     if (has_momentum)

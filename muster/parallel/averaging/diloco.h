@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
@@ -28,7 +29,7 @@ struct DiLoCoOptions {
   double learning_rate = 0.7;  // of the outer optimizer, like its momentum
   double momentum = 0.9;
   bool nesterov = true;
-  std::vector<at::Tensor> buffers = {};  // averaged at every outer step, except integer buffers
+  Tensors buffers = {};  // averaged at every outer step, except integer buffers
 };
 
 class DiLoCo {
@@ -71,15 +72,15 @@ class DiLoCo {
  private:
   void warn_of_other_memory();
   void step_outside();
-  const std::vector<at::Tensor>& present_parameters() const;
+  const Tensors& present_parameters() const;
 
   ProcessGroup group_;
   DiLoCoOptions options_;
   std::shared_ptr<const TensorsOfModel> model_;
   ParameterMemory memory_;
-  std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> common_;    // the parameters after the last outer step
-  std::vector<at::Tensor> momentum_;  // empty before the first
+  Tensors buffers_;
+  Tensors common_;    // the parameters after the last outer step
+  Tensors momentum_;  // empty before the first
   int64_t steps_ = 0;
   bool is_loaded_ = false;  // from a state
   bool warned_ = false;     // of other memory

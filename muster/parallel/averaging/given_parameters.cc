@@ -41,7 +41,7 @@ GivenParameters::GivenParameters(const torch::nn::Module& of)
 // A tied weight is several times in the list.
 void require_present(const char* owner,
                      const std::shared_ptr<const TensorsOfModel>& model,
-                     const std::vector<at::Tensor>& kept) {
+                     const Tensors& kept) {
   if (model)
     return model->require_no_others(owner, cat("the ", owner, " is").c_str());
   std::map<const void*, size_t> counts;

@@ -9,16 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
 
 namespace muster {
 
 struct GivenParameters {
-  GivenParameters(std::vector<at::Tensor> parameters) : tensors(std::move(parameters)) {}
+  GivenParameters(Tensors parameters) : tensors(std::move(parameters)) {}
   GivenParameters(std::initializer_list<at::Tensor> parameters) : tensors(parameters) {}
   GivenParameters(const torch::nn::Module& of);
 
-  std::vector<at::Tensor> tensors;
+  Tensors tensors;
   std::shared_ptr<const TensorsOfModel> model = {};  // empty for a list
 };
 
@@ -27,6 +28,6 @@ struct GivenParameters {
 // if the model has other parameters now.
 void require_present(const char* owner,
                      const std::shared_ptr<const TensorsOfModel>& model,
-                     const std::vector<at::Tensor>& kept);
+                     const Tensors& kept);
 
 }  // namespace muster

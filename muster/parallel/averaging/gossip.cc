@@ -50,7 +50,7 @@ void GossipAverage::step() {
   if (!peer)
     return;
   const at::NoGradGuard no_grad;
-  for (const std::vector<at::Tensor>& lot : lots_of(parameters_)) {
+  for (const Tensors& lot : lots_of(parameters_)) {
     const at::Tensor mine = flat_of(lot);
     const at::Tensor other = at::empty_like(mine);
     // One after the other: two sends that meet may wait for each other over NCCL.

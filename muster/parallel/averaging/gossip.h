@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
@@ -52,7 +53,7 @@ class GossipAverage {
  private:
   ProcessGroup group_;
   std::shared_ptr<const TensorsOfModel> model_;
-  std::vector<at::Tensor> parameters_;
+  Tensors parameters_;
   int64_t steps_ = 0;
 };
 

@@ -24,6 +24,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/given_parameters.h"
@@ -35,7 +36,7 @@ struct LocalSGDOptions {
   int64_t start = 0;  // initial steps that average every time, while the model changes fast
   std::optional<ProcessGroup> inside = {};  // averaged in every step: ranks joined by a fast link
   // Averaged whenever the parameters are (batch norm statistics), except integer buffers.
-  std::vector<at::Tensor> buffers = {};
+  Tensors buffers = {};
 };
 
 class LocalSGD {
@@ -66,7 +67,7 @@ class LocalSGD {
   ProcessGroup group_;
   LocalSGDOptions options_;
   std::shared_ptr<const TensorsOfModel> model_;
-  std::vector<at::Tensor> averaged_;
+  Tensors averaged_;
   int64_t steps_ = 0;
 };
 

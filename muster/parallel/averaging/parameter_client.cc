@@ -26,13 +26,13 @@ ParameterClient::ParameterClient(const GivenParameters& parameters,
                                       ", got a ParameterClient; ask ",
                                       "keeps_parameters() which one to make")
                                 : "";
-  const std::vector<at::Tensor> distinct = optim::each_once(parameters.tensors);
+  const Tensors distinct = optim::each_once(parameters.tensors);
   servers_ = connect_parameter_pairs(group, distinct, options, wrong);
   shards_ = parameter_shards(distinct, options.servers);
 }
 
 void ParameterClient::require_parameters() const {
-  for (const std::vector<at::Tensor>& shard : shards_)
+  for (const Tensors& shard : shards_)
     require_present("ParameterClient", model_, shard);
 }
 
@@ -88,7 +88,7 @@ void ParameterClient::push() {
                 "); pull before every forward");
   }
   with_each_server("push", [&](size_t server) {
-    std::vector<at::Tensor> gradients;
+    Tensors gradients;
     std::vector<int64_t> which;
     for (int64_t i = 0; i < std::ssize(shards_[server]); ++i) {
       const at::Tensor& gradient = shards_[server][i].grad();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/parameter_server.h"
 
@@ -44,7 +45,7 @@ class ParameterClient {
   int rank_;
   std::vector<ProcessGroup> servers_;
   std::shared_ptr<const TensorsOfModel> model_;
-  std::vector<std::vector<at::Tensor>> shards_;
+  std::vector<Tensors> shards_;
   int64_t steps_ = 0;
   bool pulled_ = false;
 };

@@ -67,8 +67,7 @@ bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& o
 
 // The largest parameters are given out first, each to the server that has the fewest bytes. The
 // sort is stable and ties go to the first server, so all ranks compute the same shards.
-std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tensor>& parameters,
-                                                      int servers) {
+std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers) {
   std::vector<size_t> by_size(parameters.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
@@ -83,7 +82,7 @@ std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tens
     server_of[i] = least - bytes.begin();
   }
   // A shard keeps its parameters in the model's order.
-  std::vector<std::vector<at::Tensor>> shards(servers);
+  std::vector<Tensors> shards(servers);
   for (size_t i = 0; i < parameters.size(); ++i)
     shards[server_of[i]].push_back(parameters[i]);
   return shards;
@@ -92,7 +91,7 @@ std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tens
 // All ranks of the group call it. A server gets a pair for each worker, and a worker one for each
 // server.
 std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
-                                                  const std::vector<at::Tensor>& parameters,
+                                                  const Tensors& parameters,
                                                   const ParameterServerOptions& options,
                                                   const std::string& wrong) {
   std::vector<Term> terms{{.name = "servers", .value = cat(options.servers)},
@@ -137,14 +136,14 @@ std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from) {
 }
 
 // Both sides make the same lots from the same tensors, so no lengths need be sent.
-void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors) {
-  for (const std::vector<at::Tensor>& lot : lots_of(tensors))
+void send_tensors(ProcessGroup& pair, int to, const Tensors& tensors) {
+  for (const Tensors& lot : lots_of(tensors))
     pair.send(flat_of(lot).cpu(), to);
 }
 
 // The tensors are written in place, lot by lot as the sender made them.
-void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors) {
-  for (const std::vector<at::Tensor>& lot : lots_of(tensors)) {
+void receive_tensors(ProcessGroup& pair, int from, const Tensors& tensors) {
+  for (const Tensors& lot : lots_of(tensors)) {
     int64_t elements =
         sum_of<int64_t>(lot, [&](const at::Tensor& tensor) { return tensor.numel(); });
     const at::Tensor flat = at::empty({elements}, lot[0].options().device(at::kCPU));

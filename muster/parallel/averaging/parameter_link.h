@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/parameter_server.h"
 
@@ -15,14 +16,13 @@ namespace muster {
 
 // The parameters of each server: the largest first, each to the server with the fewest bytes;
 // within a shard in the model's order.
-std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tensor>& parameters,
-                                                      int servers);
+std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers);
 
 // This rank's groups of two: a server's with each worker, a worker's with each server. The server
 // is rank 0 of a pair. `wrong`: as require_agreement. Collective: over the group. Throws: as
 // ParameterServer.
 std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
-                                                  const std::vector<at::Tensor>& parameters,
+                                                  const Tensors& parameters,
                                                   const ParameterServerOptions& options,
                                                   const std::string& wrong);
 
@@ -38,7 +38,7 @@ std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from);
 
 // All elements, lot by lot, through host memory. Both sides have tensors of the same types and
 // shapes.
-void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors);
-void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors);
+void send_tensors(ProcessGroup& pair, int to, const Tensors& tensors);
+void receive_tensors(ProcessGroup& pair, int from, const Tensors& tensors);
 
 }  // namespace muster

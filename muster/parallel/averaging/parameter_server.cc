@@ -34,15 +34,15 @@ struct ParameterServer::State {
   int rank = 0;
   ParameterServerOptions options;
   std::shared_ptr<const TensorsOfModel> model;
-  std::vector<at::Tensor> shard;
+  Tensors shard;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::vector<ProcessGroup> workers;
 
   std::mutex mutex;
   std::condition_variable changed;
   WorkerPace pace{0, 0};
-  std::vector<std::vector<at::Tensor>> waiting;  // synchronous: a step's gradients, by worker
-  std::vector<int64_t> pulled_at;                // updates that there were, by worker
+  std::vector<Tensors> waiting;    // synchronous: a step's gradients, by worker
+  std::vector<int64_t> pulled_at;  // updates that there were, by worker
   size_t finished = 0;
   std::exception_ptr failure;  // of the server itself: all sessions end
   BeforeUpdate before_update;
@@ -52,9 +52,9 @@ struct ParameterServer::State {
   bool answer(size_t worker, ProcessGroup& pair);
   void answer_pull(size_t worker, ProcessGroup& pair);
   void take_push(size_t worker, ProcessGroup& pair);
-  void update(size_t worker, const std::vector<at::Tensor>& gradients);
+  void update(size_t worker, const Tensors& gradients);
   void update_when_all_have_come();
-  void step_optimizer(const std::vector<at::Tensor>& gradients, int64_t staleness);
+  void step_optimizer(const Tensors& gradients, int64_t staleness);
   void in_order(const std::function<void()>& change);
   void worker_left(size_t worker, const std::string& lost_by);
   void tell_lost(size_t worker, const std::string& lost_by);
@@ -75,7 +75,7 @@ std::string wrong_parameter_server(const ProcessGroup& group,
 // Returns nothing where no optimizer was made; `wrong` then says why, also to the other ranks.
 std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
     const ParameterServer::MakeOptimizer& make,
-    const std::vector<at::Tensor>& shard,
+    const Tensors& shard,
     int rank,
     std::string& wrong) {
   // An exception on this rank alone would leave the others waiting, so it becomes a text.
@@ -104,10 +104,10 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
 // The mean is undefined where no worker has a gradient. A worker that has none where others have
 // one counts as 0. The workers are added in their order, so the sum does not depend on who came
 // first.
-std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>& by_worker) {
-  std::vector<at::Tensor> sums;
+Tensors mean_in_order(const std::vector<Tensors>& by_worker) {
+  Tensors sums;
   int64_t count = 0;
-  for (const std::vector<at::Tensor>& gradients : by_worker) {
+  for (const Tensors& gradients : by_worker) {
     if (gradients.empty())
       continue;
     ++count;
@@ -148,7 +148,7 @@ ParameterServer::ParameterServer(const GivenParameters& parameters,
   state.rank = group.rank();
   state.options = options;
   state.model = parameters.model;
-  const std::vector<at::Tensor> distinct = optim::each_once(parameters.tensors);
+  const Tensors distinct = optim::each_once(parameters.tensors);
   std::string wrong = wrong_parameter_server(group, options);
   // The options may still be wrong here: connect_parameter_pairs() compares them on all ranks.
   if (wrong.empty() && options.servers <= std::ssize(distinct)) {
@@ -232,7 +232,7 @@ bool ParameterServer::State::answer(size_t worker, ProcessGroup& pair) {
 
 // The copy is made under the lock and sent without it, so a slow worker holds up nobody.
 void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
-  std::vector<at::Tensor> now;
+  Tensors now;
   {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return failure || pace.may_go_on(worker); });
@@ -249,8 +249,8 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
 
 // The worker's thread receives without the lock, so pushes of several workers arrive side by side.
 void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
-  std::vector<at::Tensor> gradients(shard.size());
-  std::vector<at::Tensor> come;
+  Tensors gradients(shard.size());
+  Tensors come;
   for (const int64_t i : receive_numbers(pair, 1)) {
     come.push_back(at::empty_like(shard.at(i)).detach());
     gradients[i] = come.back();
@@ -274,7 +274,7 @@ void ParameterServer::State::in_order(const std::function<void()>& change) {
 }
 
 // The caller of this, and of the functions up to step_optimizer(), holds the lock.
-void ParameterServer::State::update(size_t worker, const std::vector<at::Tensor>& gradients) {
+void ParameterServer::State::update(size_t worker, const Tensors& gradients) {
   pace.pushed(worker);
   const int64_t staleness = report.updates - pulled_at[worker];
   report.largest_staleness = std::max(report.largest_staleness, staleness);
@@ -294,15 +294,14 @@ void ParameterServer::State::update_when_all_have_come() {
   }
   if (!any)
     return;
-  const std::vector<at::Tensor> mean = mean_in_order(waiting);
-  for (std::vector<at::Tensor>& gradients : waiting)
+  const Tensors mean = mean_in_order(waiting);
+  for (Tensors& gradients : waiting)
     gradients.clear();
   step_optimizer(mean, 0);
 }
 
 // `before_update` runs under the lock too, so it never sees half a step.
-void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradients,
-                                            int64_t staleness) {
+void ParameterServer::State::step_optimizer(const Tensors& gradients, int64_t staleness) {
   if (before_update)
     before_update(*optimizer, report.updates);
   for (size_t i = 0; i < shard.size(); ++i)

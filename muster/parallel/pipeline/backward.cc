@@ -67,10 +67,10 @@ void collect_weights(const Edge& edge,
 
 // Without `accumulates` the gradients at `to` are returned; with it they are added to the weights.
 // The graph is kept, since the second run goes through it again.
-std::vector<at::Tensor> run_engine(const std::vector<Edge>& from,
-                                   const std::vector<at::Tensor>& gradients,
-                                   bool accumulates,
-                                   const std::vector<Edge>& to) {
+Tensors run_engine(const std::vector<Edge>& from,
+                   const Tensors& gradients,
+                   bool accumulates,
+                   const std::vector<Edge>& to) {
   return torch::autograd::Engine::get_default_engine().execute(from,
                                                                gradients,
                                                                /*keep_graph=*/true,
@@ -159,7 +159,7 @@ std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
 }
 
 // The backward from a crossing on, with the gradients that have come to it.
-WeightBackward::Part part_from(const Crossing& crossing, const std::vector<at::Tensor>& came) {
+WeightBackward::Part part_from(const Crossing& crossing, const Tensors& came) {
   WeightBackward::Part part{.from = {}, .gradients = {}, .weights = crossing.weights};
   for (size_t i = 0; i < came.size(); ++i) {
     if (!came[i].defined())
@@ -182,9 +182,7 @@ WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
 
 }  // namespace
 
-void add_leaves(const at::Tensor& output,
-                const at::Tensor& input,
-                std::vector<at::Tensor>& leaves) {
+void add_leaves(const at::Tensor& output, const at::Tensor& input, Tensors& leaves) {
   std::unordered_set<Node*> seen;
   std::vector<Edge> found;
   collect_weights(torch::autograd::impl::gradient_edge(output), seen, found);
@@ -228,12 +226,11 @@ InputBackward backward_of_input(const at::Tensor& output,
   std::vector<Edge> wanted{to_input};
   for (const Crossing& crossing : crossings)
     wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());
-  const std::vector<at::Tensor> found =
-      run_engine({root}, {gradient}, /*accumulates=*/false, wanted);
+  const Tensors found = run_engine({root}, {gradient}, /*accumulates=*/false, wanted);
   result.gradient = found[0];
   auto first = found.begin() + 1;
   for (const Crossing& crossing : crossings) {
-    const std::vector<at::Tensor> came(first, first + std::ssize(crossing.in));
+    const Tensors came(first, first + std::ssize(crossing.in));
     first += std::ssize(crossing.in);
     WeightBackward::Part part = part_from(crossing, came);
     if (!part.from.empty())

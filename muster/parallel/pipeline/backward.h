@@ -6,10 +6,12 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // Adds the leaves that the backward of `output` gives gradients to, but for `input`.
-void add_leaves(const at::Tensor& output, const at::Tensor& input, std::vector<at::Tensor>& leaves);
+void add_leaves(const at::Tensor& output, const at::Tensor& input, Tensors& leaves);
 
 // What remains for the weights after the input's gradient: the paths from nodes of the graph, with
 // the gradients that reached them, to the weights directly below. A weight used in several places
@@ -17,7 +19,7 @@ void add_leaves(const at::Tensor& output, const at::Tensor& input, std::vector<a
 struct WeightBackward {
   struct Part {
     std::vector<torch::autograd::Edge> from;
-    std::vector<at::Tensor> gradients;  // of `from`
+    Tensors gradients;  // of `from`
     std::vector<torch::autograd::Edge> weights;
   };
   std::vector<Part> parts = {};

@@ -36,7 +36,7 @@ bool may_have_gradient(const at::Tensor& parameter) {
 
 // All replicas construct it together. They start from rank 0's values, so that equal gradients keep
 // them equal.
-StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas)
+StageAverage::StageAverage(const Tensors& parameters, ProcessGroup replicas)
     : replicas_(std::move(replicas)), memory_(parameters) {
   take_first();
   for (const at::Tensor& parameter : parameters) {
@@ -92,7 +92,7 @@ at::Tensor flat_gradient(const at::Tensor& parameter, const ProcessGroup& replic
 void StageAverage::start() {
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
-    std::vector<at::Tensor> parts = mapped(bucket.parameters, [&](const at::Tensor& parameter) {
+    Tensors parts = mapped(bucket.parameters, [&](const at::Tensor& parameter) {
       return flat_gradient(parameter, replicas_);
     });
     const auto are_there = mapped(bucket.parameters, [](const at::Tensor& parameter) {
@@ -130,7 +130,7 @@ void StageAverage::finish() {
 namespace {
 
 ParameterMemory memory_of(const at::Tensor& parameter) {
-  return ParameterMemory(parameter.defined() ? std::vector{parameter} : std::vector<at::Tensor>{});
+  return ParameterMemory(parameter.defined() ? std::vector{parameter} : Tensors{});
 }
 
 // Returns the ranks that have the weight. All ranks call it together, and throw alike.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/parameter_memory.h"
 
@@ -22,7 +23,7 @@ bool may_have_gradient(const at::Tensor& parameter);
 // One stage's gradients, in one message per tensor type.
 class StageAverage {
  public:
-  StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas);
+  StageAverage(const Tensors& parameters, ProcessGroup replicas);
   bool has_other_memory() const { return memory_.is_other(); }
   void take_first();  // all parameters become the first replica's. Collective: over the replicas
   // Returns at once. Missing gradients count as zeros, but one that no replica has stays missing.
@@ -32,7 +33,7 @@ class StageAverage {
 
  private:
   struct Bucket {
-    std::vector<at::Tensor> parameters;
+    Tensors parameters;
     at::Tensor flat = {};
     std::optional<Work> work = {};
   };

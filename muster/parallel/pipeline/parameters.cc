@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
@@ -36,8 +37,7 @@ ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
 }
 
 // Returns each parameter once, without those in `seen`, which then has them too.
-std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters,
-                                     ParameterSet& seen) {
+Tensors without_seen(const Tensors& parameters, ParameterSet& seen) {
   return filtered(parameters, [&](const at::Tensor& parameter) {
     return seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
@@ -54,7 +54,7 @@ at::Tensor gradient_values_of(const at::Tensor& parameter) {
 }
 
 // As a double: squares of a large model may not fit into a float.
-at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device device) {
+at::Tensor sum_of_squares(const Tensors& parameters, at::Device device) {
   at::Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
   for (const at::Tensor& parameter : parameters)
     if (parameter.grad().defined())
@@ -64,7 +64,7 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device 
 }
 
 // Without the other ranks' parts each rank would clip by another norm, also what all of them have.
-void require_ranks_of_parts(const std::vector<at::Tensor>& divided,
+void require_ranks_of_parts(const Tensors& divided,
                             const std::optional<ProcessGroup>& divided_over,
                             const ProcessGroup& group) {
   const std::vector<int> given = divided_over ? divided_over->job_ranks() : std::vector<int>();
@@ -255,7 +255,7 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
                 "); 1.0 is a common choice");
   }
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> all;
+  Tensors all;
   ParameterSet counted = copies_of(tied);
   ParameterSet seen;
   at::Tensor divided = sum_of_squares({}, group.device());

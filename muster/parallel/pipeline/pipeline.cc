@@ -45,7 +45,7 @@ namespace {
 using RunKind = PipelineAction::Kind;
 
 // A parameter that several stages share comes once, so an optimizer steps it once.
-std::vector<at::Tensor> parameters_of(const std::vector<PipelineStage>& stages) {
+Tensors parameters_of(const std::vector<PipelineStage>& stages) {
   std::set<const void*> seen;
   const auto all = concatenated(
       stages, [](const PipelineStage& stage) { return distinct_parameters(*stage.module); });
@@ -155,7 +155,7 @@ struct Pipeline::State : NoCopy {
   bool adds_up = false;          // gradients of steps before are not reduced yet
   LocalGradients local;          // the optimizer's step that must not follow those
   std::optional<int64_t> failed_step;
-  std::vector<at::Tensor> marked;  // as a stage's, while this lives
+  Tensors marked;  // as a stage's, while this lives
   PipelineStats stats;
 
   // These belong to the step under way.
@@ -163,7 +163,7 @@ struct Pipeline::State : NoCopy {
   at::Tensor whole_input, whole_target, loss_sum;
   at::Tensor last_loss;             // of a micro-batch, for its type
   std::vector<int> backwards_left;  // by stage of this rank
-  std::vector<at::Tensor> leaves;   // of the backwards, where replicas look at them
+  Tensors leaves;                   // of the backwards, where replicas look at them
   int held = 0;
 };
 
@@ -551,7 +551,7 @@ void Pipeline::average_over(ProcessGroup replicas) {
   state_->replicas.emplace(state_->stages, std::move(replicas), state_->options.broadcast_buffers);
 }
 
-std::vector<at::Tensor> Pipeline::parameters() const {
+Tensors Pipeline::parameters() const {
   return parameters_of(state_->stages);
 }
 

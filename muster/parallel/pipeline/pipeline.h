@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/schedule.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
@@ -123,7 +124,7 @@ class Pipeline : NoCopy {
   void average_over(ProcessGroup replicas);
 
   // The parameters of this rank's stages, each once.
-  std::vector<at::Tensor> parameters() const;
+  Tensors parameters() const;
 
   // Clips by the norm of all stages' gradients as one vector; tied weights count once.
   // `divided_over` is the group over which these stages' layers are divided (tensor_parallel.h),

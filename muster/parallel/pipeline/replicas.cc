@@ -43,9 +43,9 @@ void Replicas::take_parameters() {
   for (const PipelineStage& stage : stages_)
     for (const at::Tensor& parameter : distinct_parameters(*stage.module))
       ++uses[parameter.unsafeGetTensorImpl()];
-  std::vector<at::Tensor> shared;
+  Tensors shared;
   for (const PipelineStage& stage : stages_) {
-    std::vector<at::Tensor> own;
+    Tensors own;
     for (const at::Tensor& parameter : distinct_parameters(*stage.module)) {
       int& left = uses[parameter.unsafeGetTensorImpl()];
       if (left == 1) {
@@ -129,7 +129,7 @@ void Replicas::finish() {
   take_buffers();
 }
 
-void Replicas::compare_outside(std::vector<at::Tensor> leaves) {
+void Replicas::compare_outside(Tensors leaves) {
   if (looks_outside()) {
     std::set<const void*> seen, own;
     std::erase_if(leaves, [&](const at::Tensor& leaf) {

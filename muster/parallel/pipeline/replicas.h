@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/outside_watch.h"
@@ -35,7 +36,7 @@ class Replicas {
   bool looks_outside() const { return group_.size() > 1 && outside_.is_looking(); }
   // Takes the leaves of a step's backwards. The first replica warns of a trained tensor that no
   // stage has, once it differs between them. Collective: yes, in the first steps.
-  void compare_outside(std::vector<at::Tensor> leaves);
+  void compare_outside(Tensors leaves);
 
  private:
   // A parameter as the averages know it.

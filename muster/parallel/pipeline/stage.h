@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/parallel/pipeline/backward.h"
 
 namespace muster {
@@ -42,7 +43,7 @@ class StageRunner {
   void weight_backward(int micro_batch);
 
   // Adds the leaves of each backward to `leaves`, but for its input; nullptr: to nothing.
-  void note_leaves(std::vector<at::Tensor>* leaves) { leaves_ = leaves; }
+  void note_leaves(Tensors* leaves) { leaves_ = leaves; }
 
   void forget() { held_.clear(); }
 
@@ -59,7 +60,7 @@ class StageRunner {
   Compute compute_;
   c10::Device device_;
   std::map<int, Held> held_;
-  std::vector<at::Tensor>* leaves_ = nullptr;
+  Tensors* leaves_ = nullptr;
 };
 
 }  // namespace muster

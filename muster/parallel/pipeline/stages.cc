@@ -19,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/base/units.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/pipeline/cut_stage.h"
@@ -76,7 +77,7 @@ class StateBefore : NoCopy {
   }
 
  private:
-  std::vector<at::Tensor> parameters_, gradients_, buffers_, values_;
+  Tensors parameters_, gradients_, buffers_, values_;
 };
 
 // `x` becomes the layer's output, which is the input of the next one.

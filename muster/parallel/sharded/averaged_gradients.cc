@@ -27,7 +27,7 @@ int compared_steps(const ProcessGroup& group) {
 }
 
 // Shapes: [1, parameters, 3]. Parameters without a gradient have no sample.
-at::Tensor gradient_samples(const std::vector<at::Tensor>& parameters) {
+at::Tensor gradient_samples(const Tensors& parameters) {
   const at::Tensor samples = at::empty({1, std::ssize(parameters), 3}, at::kDouble);
   auto* to = samples.mutable_data_ptr<double>();
   const auto gradients =
@@ -82,7 +82,7 @@ void require_alike(const at::Tensor& parameter,
 }  // namespace
 
 // A comparison that fails is not counted: a program that goes on nevertheless fails again.
-void AveragedGradients::require(const std::vector<at::Tensor>& parameters, ProcessGroup& group) {
+void AveragedGradients::require(const Tensors& parameters, ProcessGroup& group) {
   if (group.size() == 1 || compared_ == compared_steps(group))
     return;
   const at::NoGradGuard no_grad;

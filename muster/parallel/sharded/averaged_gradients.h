@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -15,7 +16,7 @@ class AveragedGradients {
   // Compares samples of the parameters' gradients in the first steps, on GPUs in the first alone,
   // since that waits for them. Collective: yes, in these. Blocking: then. Throws:
   // failed_precondition, on every rank, for gradients that differ.
-  void require(const std::vector<at::Tensor>& parameters, ProcessGroup& group);
+  void require(const Tensors& parameters, ProcessGroup& group);
 
  private:
   int compared_ = 0;  // it counts alike on all ranks

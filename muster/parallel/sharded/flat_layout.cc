@@ -36,7 +36,7 @@ struct ParameterMemory {
 
 // Whether two parameters, of which at least one is trained, have memory in common. Each would get
 // memory of its own.
-bool are_tied_by_memory(const std::vector<at::Tensor>& parameters) {
+bool are_tied_by_memory(const Tensors& parameters) {
   const auto filled =
       filtered(parameters, [](const at::Tensor& parameter) { return parameter.numel() > 0; });
   std::vector<ParameterMemory> all(filled.begin(), filled.end());
@@ -49,7 +49,7 @@ bool are_tied_by_memory(const std::vector<at::Tensor>& parameters) {
 
 // Returns what is wrong with the parameters of this rank, or nothing.
 std::string flat_problem(const std::string& owner,
-                         const std::vector<at::Tensor>& parameters,
+                         const Tensors& parameters,
                          const ProcessGroup& group) {
   if (parameters.empty())
     return cat(
@@ -102,7 +102,7 @@ std::string flat_problem(const std::string& owner,
 }  // namespace
 
 std::string wrapped_problem(const std::string& owner,
-                            const std::vector<at::Tensor>& parameters,
+                            const Tensors& parameters,
                             const ProcessGroup& group) {
   const auto wrapped = std::ranges::find_if(parameters, LiveReducer::any_has);
   if (wrapped == parameters.end())
@@ -120,7 +120,7 @@ std::string wrapped_problem(const std::string& owner,
 }
 
 // A part has at least one element, so that no collective is empty.
-FlatLayout::FlatLayout(const std::vector<at::Tensor>& parameters, int ranks_) : ranks(ranks_) {
+FlatLayout::FlatLayout(const Tensors& parameters, int ranks_) : ranks(ranks_) {
   int64_t total = 0;
   for (const at::Tensor& parameter : parameters) {
     shapes.push_back(parameter.sizes().vec());
@@ -155,7 +155,7 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
 
 // All ranks of the group call it together, and all throw or none.
 void agree_on_parameters(const std::string& owner,
-                         const std::vector<at::Tensor>& parameters,
+                         const Tensors& parameters,
                          std::string wrong,
                          std::vector<Term> terms,
                          ProcessGroup& group) {
@@ -210,7 +210,7 @@ void require_same_place(const std::string& owner,
 // on all ranks.
 void flatten_parameters(const FlatLayout& layout,
                         const at::Tensor& flat,
-                        std::vector<at::Tensor>& parameters) {
+                        Tensors& parameters) {
   const at::NoGradGuard no_grad;
   int64_t used = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/agree.h"
 
@@ -24,7 +25,7 @@ struct FlatPiece {
 
 struct FlatLayout {
   FlatLayout() = default;
-  FlatLayout(const std::vector<at::Tensor>& parameters, int ranks);
+  FlatLayout(const Tensors& parameters, int ranks);
 
   int64_t length() const { return part * ranks; }  // including the padding at the end
   // A view of a parameter's place in a flat tensor of `length()` elements, in the parameter's
@@ -41,7 +42,7 @@ struct FlatLayout {
 // What is wrong with parameters whose gradients are about to be divided, where a
 // DistributedDataParallel that lives averages them; or nothing.
 std::string wrapped_problem(const std::string& owner,
-                            const std::vector<at::Tensor>& parameters,
+                            const Tensors& parameters,
                             const ProcessGroup& group);
 
 // Compares the parameters' types, shapes, values and requires_grad, and everything in `terms`, over
@@ -49,7 +50,7 @@ std::string wrapped_problem(const std::string& owner,
 // invalid_argument, on every rank, if they differ, or if a rank's parameters are on another device
 // than its own, are already sharded, or if two have memory in common and one of them is trained.
 void agree_on_parameters(const std::string& owner,
-                         const std::vector<at::Tensor>& parameters,
+                         const Tensors& parameters,
                          std::string wrong,
                          std::vector<Term> terms,
                          ProcessGroup& group);
@@ -66,6 +67,6 @@ void require_same_place(const std::string& owner,
 // Moves the parameters into `flat`, which has the layout's length; they become views of it.
 void flatten_parameters(const FlatLayout& layout,
                         const at::Tensor& flat,
-                        std::vector<at::Tensor>& parameters);
+                        Tensors& parameters);
 
 }  // namespace muster

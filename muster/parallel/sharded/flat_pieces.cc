@@ -33,9 +33,9 @@ void add_flat_pieces(TensorPieces& to,
                      const std::string& owner,
                      const ParameterNames& names,
                      const FlatLayout& layout,
-                     const std::vector<at::Tensor>& parameters,
+                     const Tensors& parameters,
                      const std::vector<FlatPiece>& pieces,
-                     const std::vector<at::Tensor>& tensors) {
+                     const Tensors& tensors) {
   // Parameters without elements lie in no part, so every rank has them whole.
   for (size_t i = 0; i < parameters.size(); ++i)
     if (layout.counts[i] == 0)

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/parallel/sharded/flat_layout.h"
 
@@ -29,8 +30,8 @@ void add_flat_pieces(TensorPieces& to,
                      const std::string& owner,
                      const ParameterNames& names,
                      const FlatLayout& layout,
-                     const std::vector<at::Tensor>& parameters,
+                     const Tensors& parameters,
                      const std::vector<FlatPiece>& pieces,
-                     const std::vector<at::Tensor>& tensors);
+                     const Tensors& tensors);
 
 }  // namespace muster

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/outputs.h"
@@ -124,7 +125,7 @@ class FullySharded {
   }
 
   // This rank's parts, each with one dimension, for elementwise optimizers (not LBFGS).
-  std::vector<at::Tensor> parameters() const;
+  Tensors parameters() const;
   // Replaces the parameters in a model's parameter groups by this rank's parts; groups may thus be
   // formed by the parameters' shapes. A parameter that a group names twice comes once. Throws:
   // invalid_argument for a parameter of a module that is not wrapped, or of two groups.

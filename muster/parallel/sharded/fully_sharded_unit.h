@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/ddp/layer_members.h"
 #include "muster/parallel/outside_watch.h"
@@ -78,12 +79,12 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
 
 // The places of parameters before they get memory of their own, and whether a parameter lies in
 // one.
-std::vector<LeftMemory> memory_of_parameters(const std::vector<at::Tensor>& parameters);
+std::vector<LeftMemory> memory_of_parameters(const Tensors& parameters);
 bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& left);
 
 // What wrap() finds in a module: the parameters that were not already wrapped with an inner module.
 struct FullyShardedModuleView {
-  std::vector<at::Tensor> parameters;
+  Tensors parameters;
   std::vector<std::string> names;
   std::set<const torch::nn::Module*> modules;     // itself and all inside
   std::weak_ptr<const torch::nn::Module> module;  // itself, if it is shared
@@ -142,17 +143,17 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::weak_ptr<FullyShardedSet> owner;
   int64_t number;  // in its set, for all ranks to compare
   ProcessGroup group;
-  std::vector<at::Tensor> parameters;
+  Tensors parameters;
   std::vector<std::string> names;                 // their names in the module
   std::set<const torch::nn::Module*> modules;     // the wrapped one and all inside
   std::weak_ptr<const torch::nn::Module> module;  // the wrapped one, if it is shared
   std::vector<bool> was_trained;                  // at construction
   FlatLayout layout;
-  at::Tensor flat;                 // all parameters; has memory only while they are gathered
-  std::vector<at::Tensor> places;  // the parameters' views of it, made while it had memory
-  at::Tensor part;                 // this rank's part, always present
+  at::Tensor flat;  // all parameters; has memory only while they are gathered
+  Tensors places;   // the parameters' views of it, made while it had memory
+  at::Tensor part;  // this rank's part, always present
   std::vector<FlatPiece> pieces;
-  std::vector<at::Tensor> tensors;  // the pieces, in the part's memory: the optimizer's parameters
+  Tensors tensors;  // the pieces, in the part's memory: the optimizer's parameters
   std::unique_ptr<ScatteredGradients> gradients;
   std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters
   std::unique_ptr<UnreducedGradients> unreduced;  // in the tensors

@@ -28,7 +28,7 @@ bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in) {
 }
 
 // The thread of the backward runs `on_backward` whenever a gradient comes to a parameter.
-GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
+GradientStandIns::GradientStandIns(Tensors parameters,
                                    const std::string& error,
                                    const std::function<void()>& on_backward) {
   for (at::Tensor& parameter : parameters) {

@@ -9,12 +9,14 @@
 #include <functional>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // `first`: at::sequence_number::peek() before the forward; nodes that other threads have made are
 // not seen. `on_exit` is called after each such node has run, in one of autograd's threads. Returns
 // how many there are.
-size_t watch_graph_exits(const std::vector<at::Tensor>& outputs,
+size_t watch_graph_exits(const Tensors& outputs,
                          uint64_t first,
                          const std::function<void()>& on_exit);
 

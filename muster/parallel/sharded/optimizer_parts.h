@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/parallel/sharded/flat_layout.h"
 
 namespace muster {
@@ -14,10 +15,10 @@ namespace muster {
 // Parameters in one flat buffer, and this rank's pieces of them, which its optimizer has.
 struct OptimizerParts {
   const FlatLayout& layout;
-  const std::vector<at::Tensor>& parameters;  // `whole`'s
+  const Tensors& parameters;  // `whole`'s
   const std::vector<FlatPiece>& pieces;
-  const std::vector<at::Tensor>& tensors;  // `part`'s
-  at::TensorOptions options;               // of `tensors`, also if this rank has none
+  const Tensors& tensors;     // `part`'s
+  at::TensorOptions options;  // of `tensors`, also if this rank has none
 };
 
 // Gives `whole` the state of all ranks' `part`s. Collective: yes. Throws: invalid_argument for

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/optim/optim.h"
@@ -170,7 +171,7 @@ class ShardedOptimizer : public ShardedOptimizerBase {
             [&options](const Groups& parts) { return std::make_unique<Kind>(parts, options); },
             std::move(group),
             sharding) {}
-  ShardedOptimizer(std::vector<at::Tensor> parameters,
+  ShardedOptimizer(Tensors parameters,
                    const Options& options,
                    ProcessGroup group,
                    const ShardedOptimizerOptions& sharding = {})

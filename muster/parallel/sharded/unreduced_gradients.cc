@@ -7,8 +7,7 @@
 namespace muster {
 
 // Stand-ins are made once: a step puts and lifts them often.
-UnreducedGradients::UnreducedGradients(const std::vector<at::Tensor>& parts,
-                                       const std::string& error) {
+UnreducedGradients::UnreducedGradients(const Tensors& parts, const std::string& error) {
   for (const at::Tensor& part : parts)
     places_.push_back(
         {.part = part, .stand_in = tensor_without_memory(part, error), .reduced = {}});

@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class UnreducedGradients {
  public:
   // `error`: what reading says.
-  UnreducedGradients(const std::vector<at::Tensor>& parts, const std::string& error);
+  UnreducedGradients(const Tensors& parts, const std::string& error);
 
   // Until lift(), the parts' gradients are without memory.
   void put();

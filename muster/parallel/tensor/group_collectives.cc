@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -116,7 +117,7 @@ at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& gr
   at::Tensor padded = at::zeros(sizes, mine.options());
   padded.narrow(0, 0, mine.size(0)).copy_(mine.detach());
   const at::Tensor all = gathered(padded, group, 0);
-  std::vector<at::Tensor> parts = mapped_indices(ranks, [&](int64_t rank) {
+  Tensors parts = mapped_indices(ranks, [&](int64_t rank) {
     return all.narrow(0, rank * longest, total / ranks + (rank < total % ranks ? 1 : 0));
   });
   return at::cat(parts);

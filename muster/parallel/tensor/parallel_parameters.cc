@@ -25,10 +25,8 @@ const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module)
 }
 
 // As LibTorch does: the norm of the norms. Undefined gradients count as none.
-at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters,
-                             at::Device device,
-                             double norm_type) {
-  std::vector<at::Tensor> norms;
+at::Tensor norm_of_gradients(const Tensors& parameters, at::Device device, double norm_type) {
+  Tensors norms;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined())
       continue;
@@ -60,7 +58,7 @@ void require_alike(double sum, double sum_of_squares, const ProcessGroup& group)
 }
 
 // A model without parameters has a norm of type float.
-at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+at::ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
   const auto& some = a.empty() ? b : a;
   return some.empty() ? at::kFloat : some[0].scalar_type();
 }
@@ -89,8 +87,8 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model) {
 }
 
 // All ranks call it together. Replicated gradients are the same on all, so they are not summed.
-at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
-                              const std::vector<at::Tensor>& replicated,
+at::Tensor parallel_grad_norm(const Tensors& divided,
+                              const Tensors& replicated,
                               ProcessGroup group,
                               double norm_type) {
   if (!(norm_type > 0)) {

@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
 
@@ -18,8 +19,8 @@ namespace muster {
 
 // Each parameter once, in the model's order.
 struct ParallelParameters {
-  std::vector<at::Tensor> divided;     // each rank has its own part
-  std::vector<at::Tensor> replicated;  // the same on every rank
+  Tensors divided;     // each rank has its own part
+  Tensors replicated;  // the same on every rank
 };
 ParallelParameters parallel_parameters(const torch::nn::Module& model);
 
@@ -28,8 +29,8 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model);
 // `norm_type` may be infinity. Collective: yes. Throws: invalid_argument for a norm_type that is
 // not positive; failed_precondition, on every rank, for replicated gradients that are not alike, on
 // CPUs and with a finite norm_type.
-at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
-                              const std::vector<at::Tensor>& replicated,
+at::Tensor parallel_grad_norm(const Tensors& divided,
+                              const Tensors& replicated,
                               ProcessGroup group,
                               double norm_type = 2);
 

@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/parallel/tensor/attention_tile.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -263,7 +264,7 @@ at::Tensor joined_positions(int64_t length,
   const int64_t pieces = number_of_pieces(group.size(), order);
   const at::Tensor all =
       at::arange(length, at::TensorOptions().dtype(at::kLong).device(device)).view({pieces, -1});
-  std::vector<at::Tensor> joined;
+  Tensors joined;
   for (int64_t rank = 0; rank < group.size(); ++rank)
     for (const int64_t piece : pieces_of(rank, group.size(), order))
       joined.push_back(all[piece]);

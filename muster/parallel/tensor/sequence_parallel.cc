@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/parallel/tensor/group_functions.h"
 
 namespace muster {
@@ -35,7 +36,7 @@ at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm,
                                ProcessGroup group) {
   at::Tensor weight = norm->weight, bias = norm->bias;
   if (weight.defined() && bias.defined()) {
-    const std::vector<at::Tensor> both = copy_to_group(at::stack({weight, bias}), group).unbind(0);
+    const Tensors both = copy_to_group(at::stack({weight, bias}), group).unbind(0);
     weight = both[0];
     bias = both[1];
   } else if (weight.defined()) {

@@ -91,7 +91,7 @@ std::string wrong_column(const torch::nn::Linear& layer,
 // Ranks compare these terms, so another layer on one of them is refused on all.
 std::vector<Term> layer_terms(const torch::nn::Linear& layer,
                               const std::optional<int64_t>& sequence_dim) {
-  std::vector<at::Tensor> tensors{layer->weight};
+  Tensors tensors{layer->weight};
   if (layer->bias.defined())
     tensors.push_back(layer->bias);
   std::vector<Term> terms = terms_of("parameter", tensors);

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/tensor/group_functions.h"
@@ -37,7 +38,7 @@ using WholeParameters = std::map<std::string, at::Tensor>;  // by the undivided 
 class DividedLayer : public torch::nn::Module {
  public:
   // The parameters of which each rank has its own part.
-  virtual std::vector<at::Tensor> divided() const = 0;
+  virtual Tensors divided() const = 0;
   // The undivided layer's parameters, on every rank. Collective: yes.
   virtual WholeParameters gather_parameters() const = 0;
   // The elements of the undivided layer's parameters that this rank has, by its names.
@@ -86,7 +87,7 @@ class ColumnParallelLinearImpl : public DividedLayer {
   // this rank's part, as after torch::load of an undivided layer.
   at::Tensor forward(const at::Tensor& x);
 
-  std::vector<at::Tensor> divided() const override { return parameters(); }
+  Tensors divided() const override { return parameters(); }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
 
@@ -113,7 +114,7 @@ class RowParallelLinearImpl : public DividedLayer {
   // part. Collective: yes. Throws: as ColumnParallelLinearImpl::forward.
   at::Tensor forward(const at::Tensor& x);
 
-  std::vector<at::Tensor> divided() const override { return {weight}; }
+  Tensors divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
 

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/tensor/same_input.h"
 #include "muster/parallel/tensor/tensor_parallel.h"
@@ -42,7 +43,7 @@ class ParallelEmbeddingImpl : public DividedLayer {
   // the token.)
   at::Tensor forward(const at::Tensor& tokens);
 
-  std::vector<at::Tensor> divided() const override { return {weight}; }
+  Tensors divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
   TensorPieces pieces() const override;
 
