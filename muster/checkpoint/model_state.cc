@@ -26,9 +26,8 @@ void require_memory(const char* owner, const std::string& name, const at::Tensor
               owner,
               ": expected whole parameters, got '",
               name,
-              "', whose elements are divided over the ranks; pass "
-              "FullySharded::pieces, or do this while a guard of "
-              "FullySharded::whole_parameters() lives");
+              "', whose elements are divided over the ranks; pass FullySharded::pieces, or do this "
+              "while a guard of FullySharded::whole_parameters() lives");
 }
 
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {

@@ -98,13 +98,13 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   const auto unseen = std::ranges::find(problems, kUnseen);
   if (unseen != problems.end()) {
     const int rank = static_cast<int>(unseen - problems.begin());
-    throw Error(ErrorCode::failed_precondition,
-                "checkpoint: expected every rank to read '",
-                path,
-                "', which rank 0 sees, got none on rank ",
-                group.job_rank(rank),
-                "; a model that is divided over ranks is loaded from a folder that "
-                "all hosts share");
+    throw Error(
+        ErrorCode::failed_precondition,
+        "checkpoint: expected every rank to read '",
+        path,
+        "', which rank 0 sees, got none on rank ",
+        group.job_rank(rank),
+        "; a model that is divided over ranks is loaded from a folder that all hosts share");
   }
   const auto damaged =
       std::ranges::find_if(problems, [](const std::string& problem) { return !problem.empty(); });

@@ -215,8 +215,8 @@ std::string ShardedSave::start(const SaveOptions& options,
     throw Error(ErrorCode::failed_precondition,
                 "checkpoint: expected to write into '",
                 save->folder,
-                "', which rank 0 has made, got none "
-                "here; a sharded checkpoint needs a folder that all hosts share");
+                "', which rank 0 has made, got none here; a sharded checkpoint needs a folder that "
+                "all hosts share");
   });
   save->plan = plan;
   if (background) {

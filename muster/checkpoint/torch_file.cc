@@ -267,11 +267,11 @@ class TorchFile : public WeightSource {
             ReadStorage storage)
       : path_(path), pickled_(std::move(tensors)), storage_(std::move(storage)) {
     if (pickled_.empty())
-      refuse_torch_file(path,
-                        "a dictionary of tensors",
-                        "none",
-                        "save net.state_dict() in Python; what C++'s torch::save wrote is for "
-                        "torch::load");
+      refuse_torch_file(
+          path,
+          "a dictionary of tensors",
+          "none",
+          "save net.state_dict() in Python; what C++'s torch::save wrote is for torch::load");
     for (const auto& [name, tensor] : pickled_) {
       if (tensor.got.empty() && !needed_elements(tensor))
         refuse_torch_file(path, cat("the sizes and strides of '", name, "'"), "impossible ones");

@@ -47,10 +47,9 @@ concept HasBatchsNames = requires(Data data) { data.weight; } || requires(Data d
 
 template <class Data>
 struct Batch : Data {
-  static_assert(
-      !HasBatchsNames<Data>,
-      "weight, last, samples and sample_indices are a batch's own: give the fields of the example "
-      "other names");
+  static_assert(!HasBatchsNames<Data>,
+                "weight, last, samples and sample_indices are a batch's own: give the fields of "
+                "the example other names");
 
   // Multiply the mean loss by it; the step's gradients, averaged over the ranks, are then those of
   // the joined batch. It is this batch's fraction of the samples that all ranks use in the step,

@@ -215,10 +215,9 @@ std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sam
   }
   const SamplerIdentity identity = sampler->identity();
   if (drop_last && !identity.pad) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "data loader: expected drop_last or a sampler with pad = false, got both: ranks would drop "
-        "different numbers; leave one out");
+    throw Error(ErrorCode::invalid_argument,
+                "data loader: expected drop_last or a sampler with pad = false, got both: ranks "
+                "would drop different numbers; leave one out");
   }
   if (!sampler->shares().empty() && (identity.share != batch_size || drop_last)) {
     throw Error(ErrorCode::invalid_argument,

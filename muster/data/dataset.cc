@@ -35,8 +35,7 @@ TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
   if (!features_.defined() || !labels_.defined() || features_.dim() < 1 || labels_.dim() < 1) {
     throw Error(ErrorCode::invalid_argument,
                 "data set: expected features and labels with one row per sample, got an undefined "
-                "tensor or a "
-                "scalar; pass tensors of shape [N, ...]");
+                "tensor or a scalar; pass tensors of shape [N, ...]");
   }
   if (features_.size(0) != labels_.size(0)) {
     throw Error(ErrorCode::invalid_argument,

@@ -17,8 +17,8 @@ void check_accumulate(const std::vector<int64_t>& of_loaders) {
   throw Error(ErrorCode::invalid_argument,
               "zip loaders: expected as many batches a step from each loader, got accumulate ",
               join(of_loaders, ", "),
-              ": their steps would end at different times; give all loaders the same, and "
-              "other batch sizes");
+              ": their steps would end at different times; give all loaders the same, and other "
+              "batch sizes");
 }
 
 void check_distinct(const std::vector<const void*>& loaders) {
@@ -30,8 +30,8 @@ void check_distinct(const std::vector<const void*>& loaders) {
                   again - loaders.begin(),
                   " and ",
                   i,
-                  ": each step would take two of its batches; make a second loader over the "
-                  "same data, with another seed");
+                  ": each step would take two of its batches; make a second loader over the same "
+                  "data, with another seed");
   }
 }
 

@@ -218,10 +218,9 @@ class ZipLoaders {
 template <class First, class... Others>
   requires(sizeof...(Others) == 0 || !IsLoader<First> || (!IsLoader<Others> || ...))
 class ZipLoaders<First, Others...> {
-  static_assert(
-      kNever<First>,
-      "ZipLoaders takes two or more loaders (IsLoader): DataLoaders and StreamLoaders that "
-      "outlive it");
+  static_assert(kNever<First>,
+                "ZipLoaders takes two or more loaders (IsLoader): DataLoaders and StreamLoaders "
+                "that outlive it");
 
  public:
   explicit ZipLoaders(const auto&...) {}

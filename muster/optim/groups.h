@@ -38,8 +38,8 @@ inline void expect_whole(const char* call, const Tensors& parameters) {
                 call,
                 ": expected the whole parameters of a model, got a rank's part of ",
                 plural(parameter.numel(), "element"),
-                ", which has lost its parameter's shape; make the groups of "
-                "net->parameters(), and pass sharded.parameters(groups) to the optimizer");
+                ", which has lost its parameter's shape; make the groups of net->parameters(), and "
+                "pass sharded.parameters(groups) to the optimizer");
   }
 }
 

@@ -129,18 +129,18 @@ void refuse_other_parts(const std::string& owner,
     for (const int other : ranks_of_layer_parts(parameter)) {
       if (other == rank || !contains(ranks, other))
         continue;
-      throw Error(ErrorCode::invalid_argument,
-                  owner,
-                  ": expected ranks with the same part of each divided layer, got other parts "
-                  "of one of [",
-                  sizes_text(parameter),
-                  "] on ranks ",
-                  std::min(rank, other),
-                  " and ",
-                  std::max(rank, other),
-                  " (rank ",
-                  rank,
-                  "); give it the group of the replicas, such as mesh.group(\"dp\")");
+      throw Error(
+          ErrorCode::invalid_argument,
+          owner,
+          ": expected ranks with the same part of each divided layer, got other parts of one of [",
+          sizes_text(parameter),
+          "] on ranks ",
+          std::min(rank, other),
+          " and ",
+          std::max(rank, other),
+          " (rank ",
+          rank,
+          "); give it the group of the replicas, such as mesh.group(\"dp\")");
     }
   }
 }

@@ -168,10 +168,9 @@ Fd connect_to(const std::string& name, std::chrono::milliseconds timeout) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
     fail_for_silence();
   if (!is_of_this_user(socket.get()))
-    throw Error(
-        ErrorCode::failed_precondition,
-        "shared memory: expected rank 0 to run as the same user, got another user; start all ranks "
-        "as one user");
+    throw Error(ErrorCode::failed_precondition,
+                "shared memory: expected rank 0 to run as the same user, got another user; start "
+                "all ranks as one user");
   return socket;
 }
 

@@ -328,10 +328,10 @@ void Team::tell_of(const std::vector<int>& late,
       ranks_that([&](int rank) { return std::ranges::find(late, rank) == late.end(); });
   if (late.empty() || came.at(0) != rank_)
     return;
-  const char* advice = names_.of_one_host
-                           ? "see what the others on this host do, or whether they wait for "
-                             "another host themselves"
-                           : "see what the others do";
+  const char* advice =
+      names_.of_one_host
+          ? "see what the others on this host do, or whether they wait for another host themselves"
+          : "see what the others do";
   late_ranks.tell(cat(to_string(what), " ", here()), names_(came), names_(late), advice);
 }
 

@@ -215,8 +215,7 @@ void Ema::refuse_while_swapped(const char* call) const {
   throw Error(ErrorCode::failed_precondition,
               "ema: expected no ",
               call,
-              " while the model has the averages, got one; end the scope of "
-              "swap() first");
+              " while the model has the averages, got one; end the scope of swap() first");
 }
 
 // A module that was replaced has weights that are not averaged: the model would be half of

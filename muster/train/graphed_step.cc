@@ -312,8 +312,8 @@ void GraphedStep::capture(const Tensors& inputs, const LossOfInputs& loss_of) {
 
 void GraphedStep::fail_capture(const std::string& what) const {
   throw Error(ErrorCode::failed_precondition,
-              "graphed step: expected a step that a CUDA graph can have, without waits for the "
-              "GPU (item(), copies to the host, shapes that depend on values), got: ",
+              "graphed step: expected a step that a CUDA graph can have, without waits for the GPU "
+              "(item(), copies to the host, shapes that depend on values), got: ",
               split(what, '\n').at(0),
               place(),
               "; move it out of the step, or use TrainStep");
@@ -328,9 +328,9 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
     return {.loss = loss, .shown = loss};
   });
   if (!std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
-    throw Error(ErrorCode::failed_precondition,
-                "gradients or options that one kernel does not take (sparse, complex, SGD's "
-                "dampening)");
+    throw Error(
+        ErrorCode::failed_precondition,
+        "gradients or options that one kernel does not take (sparse, complex, SGD's dampening)");
   }
   step_->is_late_ = step_->decides_late();
   step_->clip_and_check();

@@ -188,11 +188,11 @@ void Accuracy::reduce(ProcessGroup& group) {
   SumMetric::reduce(group);
   const auto outside = sums()[2].item<double>();
   if (outside > 0)
-    refuse_addition("accuracy",
-                    cat("labels that are classes, from 0 on, got ",
-                        outside,
-                        " others on all ranks; number the classes from 0, or give the "
-                        "ignore_index"));
+    refuse_addition(
+        "accuracy",
+        cat("labels that are classes, from 0 on, got ",
+            outside,
+            " others on all ranks; number the classes from 0, or give the ignore_index"));
 }
 
 double Accuracy::count() const {

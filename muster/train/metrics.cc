@@ -562,8 +562,8 @@ void Metrics::warn_of_second_line(int64_t step, const MetricValues& values) {
   log(LogLevel::warn,
       "metrics: expected write_every once a step, got step ",
       step,
-      " again, so that it has two lines; call it after the step's last batch: "
-      "if (!batch.last) continue;");
+      " again, so that it has two lines; call it after the step's last batch: if (!batch.last) "
+      "continue;");
 }
 
 // TensorBoard hides what is later; the lines of the other file are moved.

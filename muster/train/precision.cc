@@ -69,9 +69,8 @@ constexpr double kLeastScale = 1;
   throw Error(ErrorCode::failed_precondition,
               "precision: expected finite gradients with a loss scale of ",
               scale,
-              ", which is the smallest, got NaN or an infinity; look at the data and the "
-              "learning rate, "
-              "or use bf16 or fp32");
+              ", which is the smallest, got NaN or an infinity; look at the data and the learning "
+              "rate, or use bf16 or fp32");
 }
 
 // Tries what most models are made of, forward and backward, so that a device that cannot do it says
@@ -91,16 +90,16 @@ void try_kernels(c10::Device device, const std::string& name) {
     }
     torch::autograd::backward({sum}, {});
   } catch (const c10::Error& error) {
-    throw Error(ErrorCode::unavailable,
-                "precision: expected a device whose matrix products and convolutions LibTorch "
-                "computes in ",
-                name,
-                ", got ",
-                device.str(),
-                " (",
-                split(error.what_without_backtrace(), '\n')[0],
-                "); use fp32",
-                name == "fp16" ? " or bf16" : "");
+    throw Error(
+        ErrorCode::unavailable,
+        "precision: expected a device whose matrix products and convolutions LibTorch computes in ",
+        name,
+        ", got ",
+        device.str(),
+        " (",
+        split(error.what_without_backtrace(), '\n')[0],
+        "); use fp32",
+        name == "fp16" ? " or bf16" : "");
   }
 }
 
@@ -198,10 +197,10 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
   const bool has_half = std::ranges::any_of(
       gradients, [](const at::Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
   if (has_half) {
-    throw Error(ErrorCode::invalid_argument,
-                "precision: expected parameters and gradients of fp32, got a gradient of fp16; "
-                "keep the model "
-                "in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "precision: expected parameters and gradients of fp32, got a gradient of fp16; keep the "
+        "model in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
   }
   Unscaled lot{.parameters = {}, .found = multiply_and_find_nonfinite(gradients, inverse_scale())};
   for (const at::Tensor& parameter : fresh)

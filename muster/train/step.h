@@ -143,8 +143,8 @@ class TrainStep : NoCopy {
   at::Tensor operator()(const Batch& /*batch*/, Function&& /*loss_of*/) {
     static_assert(
         kNever<Batch, Function>,
-        "TrainStep takes a batch with weight and last, and a function that returns the "
-        "loss: step(batch, [&] { return loss_of(model(batch.features), batch.labels); })");
+        "TrainStep takes a batch with weight and last, and a function that returns the loss: "
+        "step(batch, [&] { return loss_of(model(batch.features), batch.labels); })");
     return {};
   }
   // Runs one micro-batch by the two values of a batch.

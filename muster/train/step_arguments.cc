@@ -109,9 +109,8 @@ void check_reduced(const StepModels& models, const Tensors& parameters, int rank
                 ranks,
                 " ranks, got ",
                 name_in(models, parameter),
-                ", which no wrapped model has; wrap its model in DistributedDataParallel and "
-                "pass that, or set .unreduced if another part averages, or each rank is to "
-                "train alone");
+                ", which no wrapped model has; wrap its model in DistributedDataParallel and pass "
+                "that, or set .unreduced if another part averages, or each rank is to train alone");
   }
 }
 

@@ -119,8 +119,8 @@ void warn_of_abandoned(const std::string& path) {
   log(LogLevel::warn,
       "checkpoint: '",
       path,
-      "' is of a branch that the training had abandoned; it is loaded because "
-      "no checkpoint of the later branch is whole");
+      "' is of a branch that the training had abandoned; it is loaded because no checkpoint of the "
+      "later branch is whole");
 }
 
 // A number of an abandoned branch must not come again, even if its checkpoint is gone.

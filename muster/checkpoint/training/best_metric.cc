@@ -39,8 +39,8 @@ BestMetric::BestMetric(BestOptions options) : options_(std::move(options)) {
   const bool is_name = !name.empty() && printable(name) == name && !name.ends_with('/');
   if (!is_name || options_.patience < 0 || !(options_.min_delta >= 0)) {
     throw Error(ErrorCode::invalid_argument,
-                "checkpoints: expected a best with a printable name, patience and min_delta of "
-                "0 or more, got '",
+                "checkpoints: expected a best with a printable name, patience and min_delta of 0 "
+                "or more, got '",
                 printable(name),
                 "', ",
                 options_.patience,

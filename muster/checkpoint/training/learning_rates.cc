@@ -45,9 +45,8 @@ void ProgramsRates::tell_differences() const {
         join(now, ", "),
         "; the program gave ",
         join(before_[i], ", "),
-        " (.new_learning_rates takes that); torch::optim's own schedulers count from 0 again, "
-        "and a "
-        "muster::Schedule that is added goes on");
+        " (.new_learning_rates takes that); torch::optim's own schedulers count from 0 again, and "
+        "a muster::Schedule that is added goes on");
   }
 }
 

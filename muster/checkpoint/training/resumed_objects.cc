@@ -62,8 +62,8 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
       beside,
       " after step ",
       *step,
-      ", got one that was not added and begins anew; add it before restore(), with "
-      ".new_parts or .fresh where it is to begin anew");
+      ", got one that was not added and begins anew; add it before restore(), with .new_parts or "
+      ".fresh where it is to begin anew");
 }
 
 }  // namespace muster

@@ -43,12 +43,11 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
     if (workers == 0)
       workers = position.left.size();
     if (position.left.size() != workers) {
-      throw Error(
-          ErrorCode::failed_precondition,
-          "checkpoints: expected stream loaders with the same number of workers on every rank, "
-          "got others on rank 0 and rank ",
-          position.rank,
-          "; their parts would overlap: give every rank the same number");
+      throw Error(ErrorCode::failed_precondition,
+                  "checkpoints: expected stream loaders with the same number of workers on every "
+                  "rank, got others on rank 0 and rank ",
+                  position.rank,
+                  "; their parts would overlap: give every rank the same number");
     }
     all.push_back(std::ssize(of_rank));
     all.insert(all.end(), of_rank.begin(), of_rank.end());

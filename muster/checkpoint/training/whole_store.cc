@@ -78,8 +78,7 @@ void WholeStore::warn_of_own_values(const torch::nn::Module& model) {
       others->parameter,
       "' on rank ",
       others->rank,
-      ": only rank 0's are saved, and a resume gives them to every rank; where each rank "
-      "trains "
+      ": only rank 0's are saved, and a resume gives them to every rank; where each rank trains "
       "its own, add own_pieces(*net), or an object with its own parameters by add_per_rank");
 }
 

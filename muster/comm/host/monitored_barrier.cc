@@ -117,14 +117,13 @@ void report(Carrier& carrier, int rank, int tag, milliseconds timeout) {
     error = answer->error.get();
   if (!error && *answer->byte == kAllCame)
     return;
-  throw Error(
-      error ? code_of(error) : ErrorCode::peer_failed,
-      cat("[Rank ",
-          rank,
-          "]: Rank ",
-          rank,
-          " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
-          "from rank 0; its error names the rank that is missing"));
+  throw Error(error ? code_of(error) : ErrorCode::peer_failed,
+              cat("[Rank ",
+                  rank,
+                  "]: Rank ",
+                  rank,
+                  " successfully reached monitoredBarrier, but received errors while waiting for "
+                  "send/recv from rank 0; its error names the rank that is missing"));
 }
 
 }  // namespace

@@ -96,11 +96,11 @@ void Engine::initialise(bool by_the_program) {
   if (by_the_program) {
     check(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
-      throw Error(ErrorCode::failed_precondition,
-                  "mpi: expected the program's own MPI_Init_thread to give "
-                  "MPI_THREAD_MULTIPLE, got level ",
-                  level,
-                  "; ask for it, or leave MPI to muster");
+      throw Error(
+          ErrorCode::failed_precondition,
+          "mpi: expected the program's own MPI_Init_thread to give MPI_THREAD_MULTIPLE, got level ",
+          level,
+          "; ask for it, or leave MPI to muster");
     }
   } else {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
@@ -238,8 +238,8 @@ bool Engine::poll_one(Airborne& airborne) {
     throw Error(ErrorCode::timeout,
                 "expected its end within ",
                 call.deadline.limit().count(),
-                " ms, got none; see what the other ranks do, or give a longer timeout (MPI "
-                "cannot end an operation: this group is over)");
+                " ms, got none; see what the other ranks do, or give a longer timeout (MPI cannot "
+                "end an operation: this group is over)");
   } catch (...) {
     const auto why = failure_of(call.name);
     if (is_refusal(why) && airborne.flight.idle()) {

@@ -30,10 +30,10 @@ std::vector<std::string> libraries_for_launcher() {
     return {"muster_mpi_ompi", "muster_mpi_mpich", "muster_mpi"};
   if (get_env("PMI_RANK") || get_env("PMI_ID"))
     return {"muster_mpi_mpich", "muster_mpi"};
-  throw Error(ErrorCode::failed_precondition,
-              "mpi: expected a process that an MPI launcher has started (OMPI_COMM_WORLD_SIZE, "
-              "PMIX_RANK or PMI_RANK), got none; start it as `mpirun -n 4 PROGRAM`, or take "
-              "another backend");
+  throw Error(
+      ErrorCode::failed_precondition,
+      "mpi: expected a process that an MPI launcher has started (OMPI_COMM_WORLD_SIZE, PMIX_RANK "
+      "or PMI_RANK), got none; start it as `mpirun -n 4 PROGRAM`, or take another backend");
 }
 
 // The library lies beside libmuster itself, wherever that was installed.

@@ -27,8 +27,8 @@ void check_no_index(const CsvText& text, const std::string& path) {
     throw Error(ErrorCode::invalid_argument,
                 "csv: expected a name for column 0 in '",
                 path,
-                "', got none, as pandas names its index; list the columns to read as "
-                ".features, or write the table without it (index=False)");
+                "', got none, as pandas names its index; list the columns to read as .features, or "
+                "write the table without it (index=False)");
 }
 
 // The features are the columns asked for, or else all but the label.

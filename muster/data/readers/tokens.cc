@@ -102,11 +102,11 @@ void TokenFile::check_width() const {
   auto first = at::empty({count}, at::kLong);
   read_tokens(file_->bytes(), type_, file_->path(), 0, count, first.mutable_data_ptr<int64_t>());
   if (is_of_wider_tokens(first))
-    refuse_tokens(file_->path(),
-                  cat("tokens of ", type_ == TokenType::uint16 ? 2 : 4, " bytes"),
-                  cat("0 for every second of the first ", count),
-                  "they are wider numbers: pass their type, or write them with "
-                  "astype(numpy.uint16)");
+    refuse_tokens(
+        file_->path(),
+        cat("tokens of ", type_ == TokenType::uint16 ? 2 : 4, " bytes"),
+        cat("0 for every second of the first ", count),
+        "they are wider numbers: pass their type, or write them with astype(numpy.uint16)");
 }
 
 // The result is a copy, so it outlives the file.

@@ -116,8 +116,8 @@ void DiLoCo::warn_of_other_memory() {
       steps_,
       " without it (rank ",
       group_.job_rank(),
-      "); if their values are other ones too, as after torch::load, call it on all ranks "
-      "before this step");
+      "); if their values are other ones too, as after torch::load, call it on all ranks before "
+      "this step");
 }
 
 // All ranks call it equally often, so they reach the outer step, which is collective, together.

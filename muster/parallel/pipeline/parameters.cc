@@ -154,15 +154,15 @@ std::map<std::string, StageParameter> owners_of_names(
       const auto [found, is_new] = owners.try_emplace(name, std::move(parameter));
       if (is_new || is_copy)
         continue;
-      throw Error(ErrorCode::invalid_argument,
-                  "gather_parameters: expected a different name for each parameter of a "
-                  "pipeline, got '",
-                  name,
-                  "' on ranks ",
-                  found->second.owner,
-                  " and ",
-                  rank,
-                  "; register the stages' modules under the whole model's names");
+      throw Error(
+          ErrorCode::invalid_argument,
+          "gather_parameters: expected a different name for each parameter of a pipeline, got '",
+          name,
+          "' on ranks ",
+          found->second.owner,
+          " and ",
+          rank,
+          "; register the stages' modules under the whole model's names");
     }
   }
   return owners;
@@ -232,8 +232,7 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
           join(found->second.stages, ", "),
           " share, untied (rank ",
           group.job_rank(),
-          "); call pipeline.tie(weight) on all ranks, for each such weight, before the first "
-          "step");
+          "); call pipeline.tie(weight) on all ranks, for each such weight, before the first step");
     }
   }
   return {};
@@ -285,11 +284,11 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
                               const std::deque<TiedWeight>& tied,
                               const ProcessGroup& group) {
   if (const auto names = colliding_names(stages, tied); !names.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline: expected a different name for each parameter of a pipeline, got '",
-                *names.begin(),
-                "' in two stages of this rank; register the stages' modules under the whole "
-                "model's names");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "pipeline: expected a different name for each parameter of a pipeline, got '",
+        *names.begin(),
+        "' in two stages of this rank; register the stages' modules under the whole model's names");
   }
   std::map<const c10::TensorImpl*, const TiedWeight*> tied_weights;
   for (const TiedWeight& weight : tied)

@@ -259,8 +259,8 @@ void Pipeline::State::warn_without_replicas() const {
       job_ranks(),
       " ranks has beside this pipeline's ",
       group.size(),
-      ", got a first step without, so that each trains alone unless something else averages "
-      "them (rank ",
+      ", got a first step without, so that each trains alone unless something else averages them "
+      "(rank ",
       group.job_rank(),
       "); call pipeline.average_over(mesh.group(\"dp\")) before it");
 }
@@ -370,8 +370,8 @@ void Pipeline::State::warn_of_local_step() {
       "' has changed after a step with .reduce = false, whose gradients are this rank's alone "
       "(rank ",
       group.job_rank(),
-      "); if an optimizer has stepped on them, replicas and tied weights differ from here on: "
-      "set .reduce in the last step before each of the optimizer's");
+      "); if an optimizer has stepped on them, replicas and tied weights differ from here on: set "
+      ".reduce in the last step before each of the optimizer's");
   local.forget();
 }
 
@@ -527,11 +527,11 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_failed && error.code() != ErrorCode::timeout)
       throw;
-    throw Error(error.code(),
-                cat(error.message(),
-                    " (pipeline: expected every rank in evaluate, which is collective: to evaluate "
-                    "on some ranks only, load what gather_parameters() returns on all into a whole "
-                    "model there)"));
+    throw Error(
+        error.code(),
+        cat(error.message(),
+            " (pipeline: expected every rank in evaluate, which is collective: to evaluate on some "
+            "ranks only, load what gather_parameters() returns on all into a whole model there)"));
   }
 }
 

@@ -69,8 +69,8 @@ void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGrou
                  replicas.job_rank(rank),
                  ": all take those of rank ",
                  replicas.job_rank(0),
-                 "; set .broadcast_buffers = false where each is to have its own, as the "
-                 "positions of its part of a sequence");
+                 "; set .broadcast_buffers = false where each is to have its own, as the positions "
+                 "of its part of a sequence");
     }
   }
 }

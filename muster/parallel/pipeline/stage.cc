@@ -57,8 +57,7 @@ bool has_backward(const at::Tensor& output, const at::Tensor& input) {
     return false;
   throw Error(ErrorCode::invalid_argument,
               "pipeline: expected a stage whose output depends on its input or a trained weight, "
-              "got one that "
-              "depends on neither; look for NoGradGuard and detach() in its forward");
+              "got one that depends on neither; look for NoGradGuard and detach() in its forward");
 }
 
 // A stage that does not use its input gives it zeros.

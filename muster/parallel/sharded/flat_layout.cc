@@ -107,16 +107,15 @@ std::string wrapped_problem(const std::string& owner,
   const auto wrapped = std::ranges::find_if(parameters, LiveReducer::any_has);
   if (wrapped == parameters.end())
     return {};
-  return cat(
-      owner,
-      ": expected parameters whose gradients nothing else averages, got parameter ",
-      wrapped - parameters.begin(),
-      ", [",
-      sizes_text(*wrapped),
-      "], of a model that a DistributedDataParallel wraps (rank ",
-      group.job_rank(),
-      "); leave the model without DistributedDataParallel, since this averages its gradients "
-      "itself, or use ShardedOptimizer without .gradients");
+  return cat(owner,
+             ": expected parameters whose gradients nothing else averages, got parameter ",
+             wrapped - parameters.begin(),
+             ", [",
+             sizes_text(*wrapped),
+             "], of a model that a DistributedDataParallel wraps (rank ",
+             group.job_rank(),
+             "); leave the model without DistributedDataParallel, since this averages its "
+             "gradients itself, or use ShardedOptimizer without .gradients");
 }
 
 // A part has at least one element, so that no collective is empty.

@@ -20,12 +20,12 @@ const std::vector<std::string>& ParameterNames::of(const std::string& owner,
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
   if (found != names_.end())
     return found->second;
-  throw Error(ErrorCode::invalid_argument,
-              owner,
-              ": expected the model whose parameters are divided, got one without a parameter of "
-              "shape [",
-              sizes_text(parameter),
-              "]; give the outermost module");
+  throw Error(
+      ErrorCode::invalid_argument,
+      owner,
+      ": expected the model whose parameters are divided, got one without a parameter of shape [",
+      sizes_text(parameter),
+      "]; give the outermost module");
 }
 
 // It exchanges nothing: each rank adds what it has.

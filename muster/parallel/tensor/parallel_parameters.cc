@@ -47,14 +47,13 @@ void require_alike(double sum, double sum_of_squares, const ProcessGroup& group)
   if (!(variance > kRoundings * kRoundings * mean * mean))
     return;
   throw Error(ErrorCode::failed_precondition,
-              "parallel_grad_norm: expected gradients of undivided parameters that are alike "
-              "on all ranks, got norms that differ by ",
+              "parallel_grad_norm: expected gradients of undivided parameters that are alike on "
+              "all ranks, got norms that differ by ",
               std::sqrt(variance) / mean,
               " of their mean (rank ",
               group.job_rank(),
-              "); where a parameter lies between two divided layers, use "
-              "copy_to_group(parameter, group) in forward, and give all ranks the same "
-              "samples");
+              "); where a parameter lies between two divided layers, use copy_to_group(parameter, "
+              "group) in forward, and give all ranks the same samples");
 }
 
 // A model without parameters has a norm of type float.

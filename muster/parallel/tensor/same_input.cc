@@ -39,16 +39,14 @@ void SameInput::require(const char* layer, const at::Tensor& input, ProcessGroup
       continue;
     throw Error(ErrorCode::invalid_argument,
                 layer,
-                ": expected the same input on every rank of its group, got other values on "
-                "rank ",
+                ": expected the same input on every rank of its group, got other values on rank ",
                 group.job_rank(rank),
                 " than on rank ",
                 group.job_rank(0),
                 " (rank ",
                 group.job_rank(),
-                "); give these ranks the same samples, ctx.sampler(order, "
-                "mesh.group(\"dp\")), and the same dropout masks, or set sequence_dim where "
-                "each has its own tokens");
+                "); give these ranks the same samples, ctx.sampler(order, mesh.group(\"dp\")), and "
+                "the same dropout masks, or set sequence_dim where each has its own tokens");
   }
 }
 
