@@ -113,7 +113,7 @@ std::string html_section(std::string_view id,
 }
 
 std::string html_table(const std::vector<HtmlColumn>& columns,
-                       const HtmlRows& rows,
+                       const std::vector<std::vector<std::string>>& rows,
                        size_t most_rows) {
   const auto shown = filtered_indices(columns.size(), [&](size_t column) {
     return std::ranges::any_of(rows, [&](const auto& row) { return !row.at(column).empty(); });

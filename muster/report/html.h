@@ -41,11 +41,10 @@ struct HtmlColumn {
   std::string name = {};
   bool right = false;  // numbers
 };
-using HtmlRows = std::vector<std::vector<std::string>>;
 // Leaves out columns without any text. Shows at most `most_rows`, and says below how many more
 // there are.
 std::string html_table(const std::vector<HtmlColumn>& columns,
-                       const HtmlRows& rows,
+                       const std::vector<std::vector<std::string>>& rows,
                        size_t most_rows = 500);
 
 // Names and values, side by side. Empty values are left out.

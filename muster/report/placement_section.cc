@@ -62,7 +62,7 @@ std::string device_of(const RankPlan& rank) {
 
 // Columns that no rank needs, such as the share of a global batch, are left out by html_table().
 std::string ranks_table(const Plan& plan) {
-  HtmlRows rows;
+  std::vector<std::vector<std::string>> rows;
   for (const RankPlan& rank : plan.ranks) {
     rows.push_back({cat(rank.rank),
                     rank.host,

@@ -99,7 +99,7 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
 
 // The table has the bars' shares as numbers, with the speed of each rank and what it is in.
 std::string ranks_numbers(const JobRun& run) {
-  HtmlRows rows;
+  std::vector<std::vector<std::string>> rows;
   for (const ActivityView& view : run.ranks) {
     const TimeShares shares = time_shares(view, until_ns(run, view));
     const auto step = seconds_per_step(view);

@@ -87,7 +87,7 @@ std::string parameters_of(const Task& task) {
 
 // A sweep is mostly made for this table.
 std::string best_section(const TasksReport& run) {
-  HtmlRows rows;
+  std::vector<std::vector<std::string>> rows;
   for (const BestTask& one : best_tasks(run.file.tasks, run.state.results)) {
     const Task& task = run.file.tasks[one.task];
     rows.push_back({cat(one.highest ? "highest " : "lowest ", one.field),
@@ -105,7 +105,7 @@ std::string best_section(const TasksReport& run) {
 
 // The log tells more than a reason can.
 std::string failures_section(const TasksReport& run) {
-  HtmlRows rows;
+  std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const TaskResult& result = run.state.results[i];
     if (!is_one_of(result.state, TaskState::failed, TaskState::skipped))
@@ -147,7 +147,7 @@ std::string results_section(const TasksReport& run) {
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
   for (const std::string& name : columns.fields)
     titles.push_back({name, true});
-  HtmlRows rows;
+  std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const Task& task = run.file.tasks[i];
     const TaskResult& result = run.state.results[i];
