@@ -86,7 +86,7 @@ void abort_on_gpu(c10d::Work& work) {
   try {
     work.abort();
   } catch (const std::exception& error) {
-    log(LogLevel::debug, "an operation of a GPU was not aborted: ", error.what());
+    log(LogLevel::debug, cat("an operation of a GPU was not aborted: ", error.what()));
   }
 }
 
