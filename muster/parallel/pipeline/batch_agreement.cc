@@ -18,7 +18,7 @@ namespace {
 constexpr int kComparedBatches = 2;
 
 template <class Row>
-int64_t joined_bits(const std::vector<Row>& rows, int64_t Row::* bits) {
+int64_t joined_bits(const std::vector<Row>& rows, int64_t StepFacts::* bits) {
   int64_t joined = 0;
   for (const Row& row : rows)
     joined |= row.*bits;
@@ -27,13 +27,8 @@ int64_t joined_bits(const std::vector<Row>& rows, int64_t Row::* bits) {
 
 }  // namespace
 
-struct BatchAgreement::Row {
+struct BatchAgreement::Row : StepFacts {
   bool has_problem = false;
-  bool trains = true;
-  bool reduces = false;
-  bool has_other_tied = false;
-  bool has_layer_parts = false;
-  int64_t tied_trained = 0, tied_frozen = 0, tied_replaced = 0, tied_kept = 0;
   int64_t inputs = -1, targets = -1;  // rows of the batch, on the rank that reads them
   BatchMark mark = {};
 };
@@ -85,14 +80,7 @@ std::string BatchAgreement::problem_of(const at::Tensor& batch,
 
 AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known) {
   std::string problem = batch.problem;
-  Row mine{.trains = batch.trains,
-           .reduces = batch.reduces,
-           .has_other_tied = batch.has_other_tied,
-           .has_layer_parts = batch.has_layer_parts,
-           .tied_trained = batch.tied_trained,
-           .tied_frozen = batch.tied_frozen,
-           .tied_replaced = batch.tied_replaced,
-           .tied_kept = batch.tied_kept};
+  Row mine{batch.facts};
   if (is_first() && problem.empty()) {
     problem = problem_of(batch.input, "an input", batch.step, known.input);
     if (problem.empty())

@@ -16,11 +16,8 @@
 
 namespace muster {
 
-// What this rank was given for a step.
-struct PipelineBatch {
-  at::Tensor input, target;
-  std::string problem = {};  // what this rank has already found wrong
-  int64_t step = 0;
+// What a rank tells the others of its step.
+struct StepFacts {
   bool trains = true;            // in step(); else in evaluate()
   bool reduces = false;          // the gradients over the replicas, at the step's end
   bool has_other_tied = false;   // a tied weight has other memory, as after torch::load
@@ -29,6 +26,14 @@ struct PipelineBatch {
   int64_t tied_frozen = 0;       // or has frozen
   int64_t tied_replaced = 0;     // or has another tensor for than the ranks have tied
   int64_t tied_kept = 0;
+};
+
+// What this rank was given for a step.
+struct PipelineBatch {
+  at::Tensor input, target;
+  std::string problem = {};  // what this rank has already found wrong
+  int64_t step = 0;
+  StepFacts facts = {};
 };
 
 // What the ranks found together.
@@ -55,7 +60,7 @@ class BatchAgreement {
   AgreedBatch agree(const PipelineBatch& batch, BatchForms& known);
 
  private:
-  struct Row;  // what a rank tells the others
+  struct Row;  // what a rank tells the others of its step and its batch
   struct Alike;
 
   int last() const { return schedule_.rank_of(schedule_.stages - 1); }

@@ -471,15 +471,15 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
        .target = target,
        .problem = trains ? untied_problem(stages, tied, schedule, group) : std::string(),
        .step = steps,
-       .trains = trains,
-       .reduces = given.reduce,
-       .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory),
-       .has_layer_parts =
-           steps == 0 && std::ranges::any_of(parameters_of(stages), optim::is_layer_part),
-       .tied_trained = bits_of(tied, is_trained),
-       .tied_frozen = bits_of(tied, std::not_fn(is_trained)),
-       .tied_replaced = bits_of(tied, &TiedWeight::is_replaced),
-       .tied_kept = bits_of(tied, std::not_fn(&TiedWeight::is_replaced))},
+       .facts = {.trains = trains,
+                 .reduces = given.reduce,
+                 .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory),
+                 .has_layer_parts =
+                     steps == 0 && std::ranges::any_of(parameters_of(stages), optim::is_layer_part),
+                 .tied_trained = bits_of(tied, is_trained),
+                 .tied_frozen = bits_of(tied, std::not_fn(is_trained)),
+                 .tied_replaced = bits_of(tied, &TiedWeight::is_replaced),
+                 .tied_kept = bits_of(tied, std::not_fn(&TiedWeight::is_replaced))}},
       trains ? training_forms : evaluation_forms);
   check_tied_alike(agreed.tied_apart, "trained on all its ranks or frozen on all", "frozen");
   follow_replaced(agreed);
