@@ -3,11 +3,13 @@
 #include "muster/data/readers/image_codec.h"
 
 #include <cstring>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
+#include "muster/data/readers/orientation.h"
 
 namespace muster {
 
@@ -65,36 +67,36 @@ void check_part(const ImagePart& part, const ImageSize& whole, const std::string
               "; look at what chooses it");
 }
 
-// Both have three bytes a pixel and rows without gaps. The part must lie within the whole.
-void copy_part(const uint8_t* whole, int64_t width, const ImagePart& part, uint8_t* to) {
-  const uint8_t* from = whole + 3 * (part.top * width + part.left);
-  for (int64_t y = 0; y < part.height; ++y, from += 3 * width, to += 3 * part.width)
-    std::memcpy(to, from, 3 * part.width);
+void decode_whole(const ImageSize& size,
+                  const ImagePart* part,
+                  const PlaceForPixels& place,
+                  const std::function<void(uint8_t* pixels)>& decode) {
+  if (part == nullptr)
+    return decode(place(size.height, size.width));
+  std::vector<uint8_t> whole(3 * size.height * size.width);
+  decode(whole.data());
+  const uint8_t* from = whole.data() + 3 * (part->top * size.width + part->left);
+  uint8_t* to = place(part->height, part->width);
+  for (int64_t y = 0; y < part->height; ++y, from += 3 * size.width, to += 3 * part->width)
+    std::memcpy(to, from, 3 * part->width);
 }
 
 namespace {
 
-enum class ImageKind { jpeg, png };
-
 // Throws for a file of neither kind, and shows how it begins.
-ImageKind kind_of_image(std::string_view file, const std::string& name) {
-  if (file.starts_with("\xff\xd8"))
-    return ImageKind::jpeg;
-  if (file.starts_with("\x89PNG"))
-    return ImageKind::png;
-  refuse_image(name,
-               file.empty() ? "an empty file"
-                            : cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
-}
-
-// `part` is null for the whole picture. The decoder asks `place` for memory once it knows the size.
-void decode_any(std::string_view file,
-                const std::string& name,
-                const ImageOptions& options,
-                const ImagePart* part,
-                const PlaceForPixels& place) {
-  const bool is_jpeg = kind_of_image(file, name) == ImageKind::jpeg;
-  (is_jpeg ? decode_jpeg : decode_png)(file, name, options, part, place);
+StoredImage open_image(std::string_view file,
+                       const std::string& name,
+                       const ImageOptions& options) {
+  const bool is_jpeg = file.starts_with("\xff\xd8");
+  if (!is_jpeg && !file.starts_with("\x89PNG")) {
+    refuse_image(name,
+                 file.empty() ? "an empty file"
+                              : cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
+  }
+  StoredImage image = (is_jpeg ? open_jpeg : open_png)(file, name, options);
+  if (!options.upright)
+    image.orientation = kUpright;
+  return image;
 }
 
 }  // namespace
@@ -103,7 +105,7 @@ void decode_image(std::string_view file,
                   const std::string& name,
                   const ImageOptions& options,
                   const PlaceForPixels& place) {
-  decode_any(file, name, options, nullptr, place);
+  decode_upright(open_image(file, name, options), name, nullptr, place);
 }
 
 void decode_image_part(std::string_view file,
@@ -111,14 +113,14 @@ void decode_image_part(std::string_view file,
                        const ImageOptions& options,
                        const ImagePart& part,
                        const PlaceForPixels& place) {
-  decode_any(file, name, options, &part, place);
+  decode_upright(open_image(file, name, options), name, &part, place);
 }
 
 ImageSize size_of_image(std::string_view file,
                         const std::string& name,
                         const ImageOptions& options) {
-  const bool is_jpeg = kind_of_image(file, name) == ImageKind::jpeg;
-  return (is_jpeg ? size_of_jpeg : size_of_png)(file, name, options);
+  const StoredImage image = open_image(file, name, options);
+  return upright_size(image.size, image.orientation);
 }
 
 }  // namespace muster

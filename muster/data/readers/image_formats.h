@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -17,24 +18,26 @@ void check_pixels(int64_t height,
                   const std::string& name,
                   const ImageOptions& options);
 
-// The pixels of `part`, or all where there is none.
-void decode_jpeg(std::string_view file,
-                 const std::string& name,
-                 const ImageOptions& options,
-                 const ImagePart* part,
-                 const PlaceForPixels& place);
-void decode_png(std::string_view file,
-                const std::string& name,
-                const ImageOptions& options,
-                const ImagePart* part,
-                const PlaceForPixels& place);
+// A picture as its file has it: what the header says, and what decodes it, or a part of it where
+// there is one. The file's text must last as long.
+struct StoredImage {
+  ImageSize size;   // after scaling
+  int orientation;  // EXIF's
+  std::function<void(const ImagePart* part, const PlaceForPixels& place)> decode;
+};
 
-ImageSize size_of_jpeg(std::string_view file, const std::string& name, const ImageOptions& options);
-ImageSize size_of_png(std::string_view file, const std::string& name, const ImageOptions& options);
+// They read the header, and decode no pixel.
+StoredImage open_jpeg(std::string_view file, const std::string& name, const ImageOptions& options);
+StoredImage open_png(std::string_view file, const std::string& name, const ImageOptions& options);
 
 // Throws: invalid_argument when `part` does not lie within the picture.
 void check_part(const ImagePart& part, const ImageSize& whole, const std::string& name);
-// `whole` has rows of `width` pixels.
-void copy_part(const uint8_t* whole, int64_t width, const ImagePart& part, uint8_t* to);
+
+// For a part that a format cannot decode alone: `decode` fills the memory that it gets with the
+// whole picture, of which `place` gets the part, or all where there is none.
+void decode_whole(const ImageSize& size,
+                  const ImagePart* part,
+                  const PlaceForPixels& place,
+                  const std::function<void(uint8_t* pixels)>& decode);
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "muster/base/contains.h"
@@ -223,49 +224,30 @@ void decode_stored(JpegDecoder& decoder,
                    const std::string& name,
                    const ImagePart* part,
                    const PlaceForPixels& place) {
-  const auto [height, width] = size;
   if (part != nullptr && decoder.can_cut()) {
-    std::vector<uint8_t> row(4 * width + kBesideAligned);
+    std::vector<uint8_t> row(4 * size.width + kBesideAligned);
     uint8_t* const pixels = place(part->height, part->width);
     if (!decoder.decode_part(*part, pixels, row.data() + kBesideAligned))
       refuse_jpeg(name, decoder);
     return;
   }
-  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * width : 0);
-  std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * height * width);
-  uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
-  if (!decoder.decode(pixels, row.data()))
-    refuse_jpeg(name, decoder);
-  if (part != nullptr)
-    copy_part(pixels, width, *part, place(part->height, part->width));
+  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * size.width : 0);
+  decode_whole(size, part, place, [&](uint8_t* pixels) {
+    if (!decoder.decode(pixels, row.data()))
+      refuse_jpeg(name, decoder);
+  });
 }
 
 }  // namespace
 
-// The header gives scale and orientation, so no pixel is decoded.
-ImageSize size_of_jpeg(std::string_view file,
-                       const std::string& name,
-                       const ImageOptions& options) {
-  JpegDecoder decoder(file);
-  const ImageSize stored = header_of_jpeg(decoder, name, options);
-  return options.upright ? upright_size(stored, decoder.orientation()) : stored;
-}
-
-void decode_jpeg(std::string_view file,
-                 const std::string& name,
-                 const ImageOptions& options,
-                 const ImagePart* part,
-                 const PlaceForPixels& place) {
-  JpegDecoder decoder(file);
-  const ImageSize stored = header_of_jpeg(decoder, name, options);
-  decode_upright(stored,
-                 options.upright ? decoder.orientation() : 1,
-                 name,
-                 part,
-                 place,
-                 [&](const ImagePart* there, const PlaceForPixels& into) {
-                   decode_stored(decoder, stored, name, there, into);
-                 });
+StoredImage open_jpeg(std::string_view file, const std::string& name, const ImageOptions& options) {
+  const auto decoder = std::make_shared<JpegDecoder>(file);
+  const ImageSize size = header_of_jpeg(*decoder, name, options);
+  return {.size = size,
+          .orientation = decoder->orientation(),
+          .decode = [=](const ImagePart* part, const PlaceForPixels& place) {
+            decode_stored(*decoder, size, name, part, place);
+          }};
 }
 
 }  // namespace muster

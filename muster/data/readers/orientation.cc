@@ -10,13 +10,10 @@
 #include <optional>
 #include <vector>
 
-#include "muster/data/readers/image_formats.h"
-
 namespace muster {
 
 namespace {
 
-constexpr int kUpright = 1;
 constexpr uint64_t kOrientationTag = 0x0112;
 constexpr uint64_t kShort = 3;  // the type of its value
 constexpr size_t kEntryBytes = 12;
@@ -134,13 +131,11 @@ ImageSize upright_size(const ImageSize& stored, int orientation) {
 }
 
 // The stored pixels go to a buffer first, since turning cannot be done in place.
-void decode_upright(
-    const ImageSize& stored,
-    int orientation,
-    const std::string& name,
-    const ImagePart* part,
-    const PlaceForPixels& place,
-    const std::function<void(const ImagePart* part, const PlaceForPixels& place)>& decode) {
+void decode_upright(const StoredImage& image,
+                    const std::string& name,
+                    const ImagePart* part,
+                    const PlaceForPixels& place) {
+  const auto& [stored, orientation, decode] = image;
   if (part != nullptr)
     check_part(*part, upright_size(stored, orientation), name);
   if (orientation == kUpright)

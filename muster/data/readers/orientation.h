@@ -1,15 +1,16 @@
 // How a camera was held: EXIF's orientation, and what turns stored pixels upright. Called by
-// jpeg.cc and png.cc.
+// image_codec.cc, and by the formats.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
-#include "muster/data/readers/image_codec.h"
+#include "muster/data/readers/image_formats.h"
 
 namespace muster {
+
+inline constexpr int kUpright = 1;
 
 // From 1 (upright) to 8, of the text of an APP1 marker. 1 also where that is no EXIF, is damaged,
 // or does not say it.
@@ -21,14 +22,11 @@ int png_orientation(std::string_view file);
 // The size of the upright picture.
 ImageSize upright_size(const ImageSize& stored, int orientation);
 
-// Decodes a picture upright, or a part of it. `decode` does it as it is stored: a part where it is
-// given one. Throws: as `decode`, and invalid_argument for a part outside the picture.
-void decode_upright(
-    const ImageSize& stored,
-    int orientation,
-    const std::string& name,
-    const ImagePart* part,
-    const PlaceForPixels& place,
-    const std::function<void(const ImagePart* part, const PlaceForPixels& place)>& decode);
+// Decodes a picture upright, or a part of it. Throws: as image.decode, and invalid_argument for a
+// part outside the picture.
+void decode_upright(const StoredImage& image,
+                    const std::string& name,
+                    const ImagePart* part,
+                    const PlaceForPixels& place);
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -118,44 +119,29 @@ void decode_stored_png(PngDecoder& decoder,
                        const std::string& name,
                        const ImagePart* part,
                        const PlaceForPixels& place) {
-  const auto [height, width] = size;
+  const int64_t height = size.height, width = size.width;
   // The rows below have room for three bytes a pixel, whatever libpng makes of the file.
   if (std::cmp_not_equal(decoder.row_bytes(), 3 * width))
     refuse_png(name, "rows of an unknown kind");
-  std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * width * height);
-  std::vector<png_bytep> rows(height);
-  uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
-  for (int64_t y = 0; y < height; ++y)
-    rows[y] = pixels + 3 * width * y;
-  if (!decoder.decode(rows.data()))
-    refuse_png(name, decoder.failure());
-  if (part != nullptr)
-    copy_part(pixels, width, *part, place(part->height, part->width));
+  decode_whole(size, part, place, [&](uint8_t* pixels) {
+    std::vector<png_bytep> rows(height);
+    for (int64_t y = 0; y < height; ++y)
+      rows[y] = pixels + 3 * width * y;
+    if (!decoder.decode(rows.data()))
+      refuse_png(name, decoder.failure());
+  });
 }
 
 }  // namespace
 
-ImageSize size_of_png(std::string_view file, const std::string& name, const ImageOptions& options) {
-  PngDecoder decoder(file);
-  const ImageSize stored = header_of_png(decoder, name, options);
-  return options.upright ? upright_size(stored, png_orientation(file)) : stored;
-}
-
-void decode_png(std::string_view file,
-                const std::string& name,
-                const ImageOptions& options,
-                const ImagePart* part,
-                const PlaceForPixels& place) {
-  PngDecoder decoder(file);
-  const ImageSize stored = header_of_png(decoder, name, options);
-  decode_upright(stored,
-                 options.upright ? png_orientation(file) : 1,
-                 name,
-                 part,
-                 place,
-                 [&](const ImagePart* there, const PlaceForPixels& into) {
-                   decode_stored_png(decoder, stored, name, there, into);
-                 });
+StoredImage open_png(std::string_view file, const std::string& name, const ImageOptions& options) {
+  const auto decoder = std::make_shared<PngDecoder>(file);
+  const ImageSize size = header_of_png(*decoder, name, options);
+  return {.size = size,
+          .orientation = png_orientation(file),
+          .decode = [=](const ImagePart* part, const PlaceForPixels& place) {
+            decode_stored_png(*decoder, size, name, part, place);
+          }};
 }
 
 }  // namespace muster
