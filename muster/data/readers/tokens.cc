@@ -34,10 +34,6 @@ constexpr int64_t kFewestDifferent = 16;  // nor do a few that come again and ag
               next);
 }
 
-}  // namespace
-
-namespace {
-
 // What people take for a file of tokens, and whose head would be read as some.
 struct HeadOfOther {
   std::string_view begins_with;
