@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/late_ranks.h"
@@ -46,7 +47,7 @@ std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
   const auto known = known_backends();
-  if (asked != "auto" && std::find(known.begin(), known.end(), asked) == known.end()) {
+  if (asked != "auto" && !contains(known, asked)) {
     throw Error(ErrorCode::invalid_argument,
                 told == "auto" ? "backend" : "MUSTER_BACKEND",
                 ": expected auto, ",

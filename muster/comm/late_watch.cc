@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -34,7 +35,7 @@ constexpr std::chrono::seconds kUntilSaid{2};
 std::string lost_member(const Work::State& state) {
   const auto& members = state.names->ranks;
   for (const RankProcess& process : ended_processes()) {
-    if (std::ranges::find(members, process.rank) != members.end())
+    if (contains(members, process.rank))
       return cat("rank ", process.rank, " (process ", process.pid, ") has ended");
   }
   return "";

@@ -1,6 +1,7 @@
 // Gathers of tensors whose first dimension differs between the ranks. The ranks first tell each
 // other what they have: so all of them refuse what does not fit, and those that receive know how
 // much comes. Then only the rows themselves are moved, without padding.
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
@@ -145,8 +146,7 @@ std::vector<GivenRows> tell_each_other(const char* operation,
   const auto typed = std::ranges::find(all, true, &GivenRows::has_type);
   if (typed == all.end())
     return all;
-  const bool is_on_host =
-      std::ranges::find(all, RowsPlace::host_of_gpu, &GivenRows::place) != all.end();
+  const bool is_on_host = contains(all, RowsPlace::host_of_gpu, &GivenRows::place);
   const GivenRows like = *typed;
   for (GivenRows& given : all) {
     if (given.has_type)
@@ -182,7 +182,7 @@ Tensors ProcessGroup::gather_varying(const at::Tensor& input, int root) {
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const bool is_root = rank() == root;
   at::Tensor joined = room_for_rows(mine, is_root ? sum : 0, device());
-  const bool is_moved = sum > 0 && std::ranges::find(mine.row, 0) == mine.row.end();
+  const bool is_moved = sum > 0 && !contains(mine.row, 0);
   if (is_moved) {
     const std::vector<int64_t> none(size(), 0);
     std::vector<int64_t> to_root = none;

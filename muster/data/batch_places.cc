@@ -12,6 +12,8 @@
 #include <atomic>
 #include <utility>
 
+#include "muster/base/contains.h"
+
 namespace muster {
 
 namespace {
@@ -75,9 +77,7 @@ std::vector<int64_t> ExampleSizes::expected() const {
 
 void ExampleSizes::expect(std::vector<int64_t> bytes) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(bytes, [&](int64_t size) {
-    return std::find(refused_.begin(), refused_.end(), size) != refused_.end();
-  });
+  std::erase_if(bytes, [&](int64_t size) { return contains(refused_, size); });
   expected_ = std::move(bytes);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -198,7 +199,7 @@ int64_t DistributedSampler::global_samples(int64_t batch) const {
 
 // A rank whose part of the last batch is 0 has a batch less than the others.
 bool DistributedSampler::gives_all_the_rest() const {
-  return !last_parts_.empty() && std::ranges::find(last_parts_, 0) == last_parts_.end();
+  return !last_parts_.empty() && !contains(last_parts_, 0);
 }
 
 // Shares divide the last batch apart. The rest goes to the first ranks without them, or by padding

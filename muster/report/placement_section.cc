@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -20,7 +21,7 @@ constexpr int kMostHostsDrawn = 8;
 void add_gpu(Host& host, const DeviceAssignment& device) {
   if (device.kind != DeviceAssignment::Kind::gpu)
     return;
-  if (std::ranges::find(host.gpus, device.index, &Gpu::index) != host.gpus.end())
+  if (contains(host.gpus, device.index, &Gpu::index))
     return;
   host.gpus.push_back({.index = device.index,
                        .uuid = device.uuid,
@@ -45,7 +46,7 @@ Inventory inventory_of(const Plan& plan) {
 
 bool has_hosts_of(const Inventory& inventory, const Plan& plan) {
   const auto is_known = [&](const std::string& host) {
-    return std::ranges::find(inventory.hosts, host, &Host::name) != inventory.hosts.end();
+    return contains(inventory.hosts, host, &Host::name);
   };
   return std::ranges::all_of(plan.ranks, is_known, &RankPlan::host);
 }

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
@@ -115,7 +116,7 @@ void add_plan(TopView& view, const Plan& plan) {
 }
 
 bool has_device(const Gpu& gpu, const GpuUuid& uuid) {
-  return gpu.uuid == uuid || std::ranges::find(gpu.mig, uuid, &MigInstance::uuid) != gpu.mig.end();
+  return gpu.uuid == uuid || contains(gpu.mig, uuid, &MigInstance::uuid);
 }
 
 // Adds the use of its GPU to a rank. The size of the memory may not be told.
@@ -206,8 +207,7 @@ void find_unseen_hosts(TopView& view) {
 }  // namespace
 
 bool TopView::hosts_have_answered() const {
-  return has_whole_plan && unseen_hosts.empty() &&
-         std::ranges::find(ranks, "elsewhere", &TopRank::state) == ranks.end();
+  return has_whole_plan && unseen_hosts.empty() && !contains(ranks, "elsewhere", &TopRank::state);
 }
 
 TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)

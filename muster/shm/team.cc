@@ -14,6 +14,7 @@
 #include <iterator>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/mapped.h"
@@ -254,7 +255,7 @@ std::string Team::failure(const std::vector<int>& missing) const {
   for (int rank = 0; rank < size(); ++rank) {
     if (line(rank).state.load() != RankState::dead)
       continue;
-    const bool is_missing = std::ranges::find(missing, rank) != missing.end();
+    const bool is_missing = contains(missing, rank);
     if (!is_missing && failed.empty() && left.empty())
       continue;
     note_lost_rank(name(rank));
@@ -324,8 +325,7 @@ void Team::check_going_on(const Step& what,
 void Team::tell_of(const std::vector<int>& late,
                    const Step& what,
                    const LateRanks& late_ranks) const {
-  const auto came =
-      ranks_that([&](int rank) { return std::ranges::find(late, rank) == late.end(); });
+  const auto came = ranks_that([&](int rank) { return !contains(late, rank); });
   if (late.empty() || came.at(0) != rank_)
     return;
   const char* advice =

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -62,7 +63,7 @@ std::map<std::string, RankPath> paths_of_rank(const ActivityView& view, int atte
 // All ranks are in the world, those too that have made no call there.
 void add_silent_ranks(GroupPaths& world, const std::vector<ActivityView>& views) {
   for (const ActivityView& view : views) {
-    const bool is_there = std::ranges::find(world, &view, &RankPath::view) != world.end();
+    const bool is_there = contains(world, &view, &RankPath::view);
     if (!is_there)
       world.push_back({.view = &view, .calls = {}});
   }

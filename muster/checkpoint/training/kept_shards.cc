@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -56,7 +57,7 @@ std::vector<int> givers_of(const std::vector<ToldShard>& shards, int64_t version
     if (giver == kNobody || shard.holder == shard.rank)
       giver = shard.holder;
   }
-  if (std::ranges::find(givers, kNobody) != givers.end())
+  if (contains(givers, kNobody))
     return {};
   return givers;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/packed_state.h"
@@ -81,7 +82,7 @@ void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& 
   if (where.others.empty())
     return;
   const bool is_source = group.rank() == where.source;
-  const bool lacks_it = std::ranges::find(where.others, group.rank()) != where.others.end();
+  const bool lacks_it = contains(where.others, group.rank());
   const KeptState given = is_source ? as_rank0_had_it(*mine.newest()) : KeptState();
   std::string head = is_source ? head_of(given) : std::string();
   group.broadcast_bytes(head, where.source);

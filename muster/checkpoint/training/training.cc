@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -23,7 +24,7 @@ namespace {
 }
 
 bool names_it(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
+  return contains(names, name);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -183,8 +184,7 @@ std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
 void check_nccl(const std::vector<RankIdentity>& members,
                 const std::string& asked,
                 const std::string& obstacle) {
-  const bool any_asks = asked == "nccl" ||
-                        std::ranges::find(members, "nccl", &RankIdentity::backend) != members.end();
+  const bool any_asks = asked == "nccl" || contains(members, "nccl", &RankIdentity::backend);
   if (!any_asks || obstacle.empty())
     return;
   throw Error(ErrorCode::invalid_argument,

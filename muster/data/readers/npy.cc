@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -62,7 +63,7 @@ at::Tensor read_npy(const std::string& path) {
   const NpyHeader header = parse_npy_header(file->bytes(), path);
   const auto type = lookup(kTypes, KindAndSize(header.kind, header.item_size), at::kByte);
   // An array without elements has no data to point at.
-  if (std::find(header.shape.begin(), header.shape.end(), 0) != header.shape.end())
+  if (contains(header.shape, 0))
     return at::empty(header.shape, type);
   char* const data = file->data() + header.data_begin;
   if (header.data_begin % header.item_size == 0)

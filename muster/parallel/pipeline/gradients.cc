@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -193,7 +194,7 @@ TiedWeight::TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& gro
   // weight that no stage of its own has.
   const auto names = group.all_gather_bytes(place_.name, "a tied weight's name");
   for (const std::string& other : names)
-    if (!other.empty() && std::find(names_.begin(), names_.end(), other) == names_.end())
+    if (!other.empty() && !contains(names_, other))
       names_.push_back(other);
   is_copy_ = std::any_of(names.begin(), names.begin() + group.rank(), [](const std::string& other) {
     return !other.empty();
