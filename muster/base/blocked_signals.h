@@ -5,17 +5,17 @@
 
 #include <signal.h>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class BlockedSignals {
+class BlockedSignals : NoCopy {
  public:
   BlockedSignals() {
     sigset_t all;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
   ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:

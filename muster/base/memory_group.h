@@ -8,6 +8,7 @@
 #include <string>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
@@ -26,12 +27,10 @@ std::optional<int64_t> available_memory(const std::string& root = "");
 // that among muster's processes of this host, so that no two take what is there once. Blocking:
 // until those before have had theirs, or `patience`: whoever holds it for so long is stopped, or a
 // stranger.
-class MemoryTurn {
+class MemoryTurn : NoCopy {
  public:
   explicit MemoryTurn(std::chrono::milliseconds patience = std::chrono::seconds(10),
                       const std::string& root = "");
-  MemoryTurn(const MemoryTurn&) = delete;
-  MemoryTurn& operator=(const MemoryTurn&) = delete;
   ~MemoryTurn();
 
   // Whether it is: false after the patience, and where there is nothing to lock.

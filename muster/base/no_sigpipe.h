@@ -8,9 +8,11 @@
 
 #include <ctime>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class NoSigpipe {
+class NoSigpipe : NoCopy {
  public:
   NoSigpipe() {
     sigset_t pending;
@@ -18,8 +20,6 @@ class NoSigpipe {
     was_pending_ = sigismember(&pending, SIGPIPE) == 1;
     ::pthread_sigmask(SIG_BLOCK, &pipe_signal(), &before_);
   }
-  NoSigpipe(const NoSigpipe&) = delete;
-  NoSigpipe& operator=(const NoSigpipe&) = delete;
   ~NoSigpipe() {
     const timespec at_once{};
     if (!was_pending_)

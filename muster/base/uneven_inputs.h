@@ -2,15 +2,15 @@
 // DistributedDataParallel::join(). Loaders refuse to train on them otherwise.
 #pragma once
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // Allows them in this thread while it lives.
-class UnevenInputs {
+class UnevenInputs : NoCopy {
  public:
   UnevenInputs() : before_(allowed_here()) { allowed_here() = true; }
   ~UnevenInputs() { allowed_here() = before_; }
-  UnevenInputs(const UnevenInputs&) = delete;
-  UnevenInputs& operator=(const UnevenInputs&) = delete;
 
   static bool allowed() { return allowed_here(); }
 

@@ -9,17 +9,16 @@
 #include <string>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
-class LiveScreen {
+class LiveScreen : NoCopy {
  public:
   // Takes the terminal `fd`, and keys from standard input where that is a terminal too: the other
   // screen, no echo. SIGINT, SIGTERM, SIGHUP and SIGTSTP are this object's until it goes.
   explicit LiveScreen(int fd);
   ~LiveScreen();
-  LiveScreen(const LiveScreen&) = delete;
-  LiveScreen& operator=(const LiveScreen&) = delete;
 
   // Shows as much of the text as the terminal has room for. Throws: io.
   void show(const std::string& text);

@@ -6,14 +6,13 @@
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
-class ReadingLine {
+class ReadingLine : NoCopy {
  public:
   ReadingLine();
-  ReadingLine(const ReadingLine&) = delete;
-  ReadingLine& operator=(const ReadingLine&) = delete;
   ~ReadingLine();  // takes the line away
 
   // Notes that so many more bytes of `path` have been read.

@@ -11,6 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/live_lines.h"
 
@@ -18,7 +19,7 @@ namespace muster {
 namespace {
 
 // Keeps SIGINT back, so that it never ends the program between two lines. wait() takes it.
-class Interrupts {
+class Interrupts : NoCopy {
  public:
   Interrupts() {
     sigemptyset(&set_);
@@ -26,8 +27,6 @@ class Interrupts {
     pthread_sigmask(SIG_BLOCK, &set_, &old_);
   }
   ~Interrupts() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
-  Interrupts(const Interrupts&) = delete;
-  Interrupts& operator=(const Interrupts&) = delete;
 
   // Returns false if SIGINT came before the time was over.
   bool wait(std::chrono::milliseconds duration) const {

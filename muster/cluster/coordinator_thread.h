@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/log_history.h"
 #include "muster/cluster/silence.h"
@@ -34,14 +35,12 @@ struct CoordinatorThreadOptions {
   std::function<std::chrono::milliseconds()> time_of_day = {};
 };
 
-class CoordinatorThread {
+class CoordinatorThread : NoCopy {
  public:
   CoordinatorThread(std::shared_ptr<Store> store,
                     CoordinatorRules rules,
                     Coordinator::Planner planner,
                     CoordinatorThreadOptions options = {});
-  CoordinatorThread(const CoordinatorThread&) = delete;
-  CoordinatorThread& operator=(const CoordinatorThread&) = delete;
   ~CoordinatorThread();  // ends it
 
   // Waits until the job is over and every host has taken leave: true; or `patience` is.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/host_telemetry.h"
 #include "muster/cluster/messages.h"
@@ -33,7 +34,7 @@ struct HostInJob {
   RankSampler sampler = {};
 };
 
-class HostJob {
+class HostJob : NoCopy {
  public:
   // Makes the run's folder. `first`: the order by which the host takes part. Throws: as JobSetup.
   HostJob(const LaunchOptions& options,
@@ -42,8 +43,6 @@ class HostJob {
           RankRendezvous ranks,
           const Order& first);
 
-  HostJob(const HostJob&) = delete;
-  HostJob& operator=(const HostJob&) = delete;
   ~HostJob();
 
   // A round of new processes begins. Throws: Error where this host cannot start its ranks.

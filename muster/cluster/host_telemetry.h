@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/placement/plan.h"
 #include "muster/store/store.h"
 
@@ -45,11 +46,9 @@ struct HostTelemetryOptions {
   RankSampler sampler = {};
 };
 
-class HostTelemetry {
+class HostTelemetry : NoCopy {
  public:
   HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options);
-  HostTelemetry(const HostTelemetry&) = delete;
-  HostTelemetry& operator=(const HostTelemetry&) = delete;
   ~HostTelemetry();  // removes what is of use while ranks run; its threads end soon, and are not
                      // waited for
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/supervise/command_output.h"
 #include "muster/supervise/process_set.h"
@@ -19,15 +20,13 @@ namespace muster {
 std::vector<HostSpec> discover_hosts(const std::string& command,
                                      std::chrono::milliseconds patience = kAnswerOfCommand);
 
-class HostWatch {
+class HostWatch : NoCopy {
  public:
   using OnHosts = std::function<void(const std::vector<HostSpec>&)>;
 
   // Asks in a child of `processes` with this id, from the next answer on. An answer that is none is
   // said, and asked for again.
   HostWatch(ProcessSet& processes, int id, const std::string& command, OnHosts on_hosts);
-  HostWatch(const HostWatch&) = delete;
-  HostWatch& operator=(const HostWatch&) = delete;
   ~HostWatch() { processes_.loop().cancel(watch_); }
 
   // Asks no more. The set then need not wait for the child.

@@ -18,6 +18,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/cluster/messages.h"
 #include "muster/cluster/order_reader.h"
 #include "muster/cluster/silence.h"
@@ -31,12 +32,10 @@ struct MemberOptions {
   bool elects = false;
 };
 
-class Member {
+class Member : NoCopy {
  public:
   // Joins. `store` is this host's own connection. Throws: as Store.
   Member(std::shared_ptr<Store> store, const HostFacts& facts, const MemberOptions& options);
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
   ~Member();  // Blocking: until what was reported has been sent, or this host is lost.
 
   const std::string& id() const { return id_; }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "muster/base/loaded_library.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -43,7 +44,7 @@ class Hwloc : public LoadedLibrary {
 };
 
 // This machine as hwloc has read it, narrowed to the CPUs that this process may use.
-class Topology {
+class Topology : NoCopy {
  public:
   // All types are left out first and three are taken in again: hwloc keeps nothing else then.
   explicit Topology(const Hwloc& hwloc) : hwloc_(hwloc) {
@@ -59,8 +60,6 @@ class Topology {
     keep_usable();
   }
   ~Topology() { hwloc_.destroy(topology_); }
-  Topology(const Topology&) = delete;
-  Topology& operator=(const Topology&) = delete;
 
   // Where hwloc knows no cores, each hardware thread counts as one.
   std::vector<CpuCore> cores() const {

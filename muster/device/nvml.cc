@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "muster/base/env.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/device/nvml_api.h"
 #include "muster/device/nvml_gpu.h"
@@ -18,15 +19,13 @@ namespace {
 constexpr const char* kDefaultLibrary = "libnvidia-ml.so.1";
 
 // An initialised NVML. The destructor gives back what `init` took.
-class Session {
+class Session : NoCopy {
  public:
   explicit Session(const nvml::Api& api) : api_(api), code_(api.init()) {}
   ~Session() {
     if (code_ == nvml::kSuccess)
       api_.shutdown();
   }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
   nvml::Return code() const { return code_; }
 
  private:

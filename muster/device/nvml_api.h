@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "muster/base/no_copy.h"
+
 namespace muster::nvml {
 
 using Return = int;
@@ -80,13 +82,11 @@ bool is_harmless(Return code);
 std::string linux_pci_address(const std::string& bus_id);
 
 // A loaded library. Functions that this driver lacks are null.
-class Api {
+class Api : NoCopy {
  public:
   // Loads `library`; where that fails the object is not `usable` and `error` says why.
   explicit Api(const std::string& library);
   ~Api();
-  Api(const Api&) = delete;
-  Api& operator=(const Api&) = delete;
 
   bool usable() const { return error_.empty(); }
   const std::string& error() const { return error_; }

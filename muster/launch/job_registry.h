@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
@@ -34,12 +35,10 @@ std::optional<JobNote> job_note_from(const std::string& bytes);
 
 // The job is listed as long as this lives. What keeps it from being listed is logged, and no error:
 // the job itself does not need it.
-class JobRegistration {
+class JobRegistration : NoCopy {
  public:
   // `folder`: empty is default_runtime_folder().
   explicit JobRegistration(JobNote note, const std::string& folder = "");
-  JobRegistration(const JobRegistration&) = delete;
-  JobRegistration& operator=(const JobRegistration&) = delete;
   ~JobRegistration();
 
  private:

@@ -20,6 +20,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_note.h"
@@ -150,7 +151,7 @@ void keep_from_clearing(int file) {
 
 // Held while leases are taken or read: a job gets all of its leases at once, and a reader sees
 // whole notes.
-class Taking {
+class Taking : NoCopy {
  public:
   Taking(Fd file, const std::string& path, const Deadline& deadline) : file_(std::move(file)) {
     auto pause = std::chrono::microseconds(50);
@@ -172,8 +173,6 @@ class Taking {
     struct flock lock = lock_of(F_UNLCK, {0, 1});
     ::fcntl(file_.get(), F_OFD_SETLK, &lock);
   }
-  Taking(const Taking&) = delete;
-  Taking& operator=(const Taking&) = delete;
 
  private:
   Fd file_;

@@ -16,6 +16,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -75,7 +76,7 @@ void say_lost(const RankExit& exit, size_t running) {
 
 // Says once, after a while, that some ranks have ended well and the others have not: often those
 // wait for a collective that nobody will join any more.
-class EarlyEnd {
+class EarlyEnd : NoCopy {
  public:
   EarlyEnd(ProcessSet& processes,
            const RankStarts& starts,
@@ -84,8 +85,6 @@ class EarlyEnd {
       : processes_(processes), starts_(starts), delay_(delay), running_(num_slots) {
     std::iota(running_.begin(), running_.end(), 0);
   }
-  EarlyEnd(const EarlyEnd&) = delete;
-  EarlyEnd& operator=(const EarlyEnd&) = delete;
   ~EarlyEnd() { processes_.loop().cancel(timer_); }
 
   // The time counts from the first end. A failure is another story, and told elsewhere.
@@ -129,7 +128,7 @@ class EarlyEnd {
 };
 
 // Names ranks that are stopped: the others wait for them and nobody else says why.
-class StoppedRanks {
+class StoppedRanks : NoCopy {
  public:
   StoppedRanks(ProcessSet& processes,
                const RankStarts& starts,
@@ -142,8 +141,6 @@ class StoppedRanks {
   }
   void on_start(int slot) { ranks_.push_back({.slot = slot, .pid = processes_.pid_of(slot)}); }
 
-  StoppedRanks(const StoppedRanks&) = delete;
-  StoppedRanks& operator=(const StoppedRanks&) = delete;
   ~StoppedRanks() { processes_.loop().cancel(timer_); }
 
   void on_exit(const ChildExit& exit) {

@@ -6,19 +6,18 @@
 #include <functional>
 #include <string>
 
+#include "muster/base/no_copy.h"
 #include "muster/launch/tcp_listeners.h"
 #include "muster/supervise/event_loop.h"
 
 namespace muster {
 
-class PortWatch {
+class PortWatch : NoCopy {
  public:
   // Looks at once, then every few milliseconds and later less often. `on_stranger` is told once, in
   // an error's words, of a listener whose user is neither this process's, nor that of any of its
   // descendants, nor root. 0: no port to watch.
   PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger);
-  PortWatch(const PortWatch&) = delete;
-  PortWatch& operator=(const PortWatch&) = delete;
   ~PortWatch() { stop(); }
 
   // Now, when there is a reason.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_starts.h"
 #include "muster/supervise/process_set.h"
@@ -28,15 +29,13 @@ struct RejoinLimits {
   std::chrono::milliseconds to_save;  // more, for one that is saving
 };
 
-class RejoinWatch {
+class RejoinWatch : NoCopy {
  public:
   RejoinWatch(ProcessSet& processes,
               const RankStarts& starts,
               RejoinLimits limits,
               RejoinQuestions questions)
       : processes_(processes), starts_(starts), limits_(limits), ask_(std::move(questions)) {}
-  RejoinWatch(const RejoinWatch&) = delete;
-  RejoinWatch& operator=(const RejoinWatch&) = delete;
   ~RejoinWatch() { processes_.loop().cancel(timer_); }
 
   // These, and no longer those of an earlier call.

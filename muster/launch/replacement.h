@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
@@ -80,7 +81,7 @@ std::string describe_replacing(const std::vector<RankExit>& failed,
 
 // One host's: one budget with the restarts of all ranks. `attempt` is the newest generation's
 // number.
-class InPlaceRestarts {
+class InPlaceRestarts : NoCopy {
  public:
   InPlaceRestarts(const Plan& plan,
                   const LaunchOptions& options,
@@ -89,8 +90,6 @@ class InPlaceRestarts {
                   RunRecorder& record,
                   int& attempt,
                   const GpuWatch* gpus);
-  InPlaceRestarts(const InPlaceRestarts&) = delete;
-  InPlaceRestarts& operator=(const InPlaceRestarts&) = delete;
 
   // Valid as long as this.
   Replacing& rules() { return rules_; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/rank_spec.h"
 #include "muster/launch/run_record.h"
@@ -18,7 +19,7 @@ std::string run_record_path(const std::string& run_dir);
 // no record; io.
 std::optional<RunRecord> read_run_record(const std::string& run_dir);
 
-class RunRecorder {
+class RunRecorder : NoCopy {
  public:
   // Adds a launch to those that the folder's record has, or goes on with the last of them when that
   // is this job's and has not ended: another host of the job may have begun it. `host`: this one.
@@ -27,8 +28,6 @@ class RunRecorder {
               const JobFacts& job,
               const std::string& host,
               const Inventory* machine);
-  RunRecorder(const RunRecorder&) = delete;
-  RunRecorder& operator=(const RunRecorder&) = delete;
   // A job that ends without finish(), as by an exception, has failed.
   ~RunRecorder();
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
@@ -20,7 +21,7 @@ struct SuccessorCallbacks {
   std::function<void(int slot)> on_start = {};  // the slot has a process again
 };
 
-class Successors {
+class Successors : NoCopy {
  public:
   // Sets rules.go_on, for as long as this lives.
   Successors(ProcessSet& processes,
@@ -28,8 +29,6 @@ class Successors {
              Replacing& rules,
              size_t num_slots,
              SuccessorCallbacks callbacks);
-  Successors(const Successors&) = delete;
-  Successors& operator=(const Successors&) = delete;
   ~Successors();
 
   void on_exit(const ChildExit& exit);

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "muster/base/no_copy.h"
 #include "muster/base/rank_env.h"
 #include "muster/comm/init.h"
 #include "muster/comm/init_after_rendezvous.h"
@@ -17,12 +18,10 @@
 
 namespace muster {
 
-class InPlace {
+class InPlace : NoCopy {
  public:
   // Throws: invalid_argument for a rank whose launcher serves no store; unavailable.
   InPlace(RankEnv env, const InitOptions& init);
-  InPlace(const InPlace&) = delete;
-  InPlace& operator=(const InPlace&) = delete;
   ~InPlace();
 
   // Joins the newest attempt. Operations on the returned store end with peer_failed once there is a

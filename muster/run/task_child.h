@@ -12,19 +12,18 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/placement/plan.h"
 #include "muster/run/task_order.h"
 
 namespace muster {
 
 // A number shared by this process and its children; nonzero: stop.
-class SharedStop {
+class SharedStop : NoCopy {
  public:
   // Throws: io.
   SharedStop();
   explicit SharedStop(int fd);  // the parent's, in a child
-  SharedStop(const SharedStop&) = delete;
-  SharedStop& operator=(const SharedStop&) = delete;
   ~SharedStop();
 
   void set() { flag_->store(1); }

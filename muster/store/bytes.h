@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 inline void put_number(std::string& out, uint64_t value, size_t size) {
@@ -47,10 +49,8 @@ inline bool hmac_sha256(std::string_view key, std::string_view message, unsigned
 
 // A place for a secret's text, which is wiped at the end.
 template <size_t kSize>
-struct WipedBytes {
+struct WipedBytes : NoCopy {
   WipedBytes() = default;
-  WipedBytes(const WipedBytes&) = delete;
-  WipedBytes& operator=(const WipedBytes&) = delete;
   ~WipedBytes() { OPENSSL_cleanse(data, kSize); }
 
   char data[kSize];

@@ -21,6 +21,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/store/file_lock.h"
 
@@ -94,7 +95,7 @@ void truncate_to(int fd, off_t size, const std::string& path) {
 
 // While one lives, its thread is alone in this process and among the processes, and has read every
 // record of the others.
-class FileStore::Operation {
+class FileStore::Operation : NoCopy {
  public:
   explicit Operation(FileStore& store) : lock_(store.mutex_), fd_(store.fd_.get()) {
     lock_operation(
@@ -107,8 +108,6 @@ class FileStore::Operation {
     }
   }
   ~Operation() { unlock_operation(fd_); }
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
 
  private:
   const std::lock_guard<std::mutex> lock_;

@@ -25,6 +25,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/store/file_record.h"
 #include "muster/store/store.h"
 #include "muster/store/table.h"
@@ -39,13 +40,11 @@ struct FileStoreOptions {
   std::chrono::milliseconds lock_timeout{30'000};  // for one operation of the others
 };
 
-class FileStore final : public Store {
+class FileStore final : public Store, NoCopy {
  public:
   // Joins. Throws: invalid_argument for a rank out of range; failed_precondition as told above; io.
   explicit FileStore(FileStoreOptions options);
   ~FileStore() override;
-  FileStore(const FileStore&) = delete;
-  FileStore& operator=(const FileStore&) = delete;
 
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/loaded_library.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -50,7 +51,7 @@ struct CurlLibrary : LoadedLibrary {
 };
 
 // A handle of libcurl, whose options are set once.
-class Http::Curl {
+class Http::Curl : NoCopy {
  public:
   explicit Curl(const HttpOptions& options) : library_(library()), handle_(library_.init()) {
     if (handle_ == nullptr)
@@ -69,8 +70,6 @@ class Http::Curl {
     if (!options.key_file.empty())
       set(CURLOPT_SSLKEY, options.key_file.c_str());
   }
-  Curl(const Curl&) = delete;
-  Curl& operator=(const Curl&) = delete;
   ~Curl() { library_.cleanup(handle_); }
 
   struct Answer {

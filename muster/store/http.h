@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 struct HttpOptions {
@@ -19,12 +21,10 @@ struct HttpOptions {
   std::chrono::milliseconds timeout{5'000};  // of one request
 };
 
-class Http {
+class Http : NoCopy {
  public:
   // Throws: unavailable when there is no libcurl.
   explicit Http(HttpOptions options);
-  Http(const Http&) = delete;
-  Http& operator=(const Http&) = delete;
   ~Http();
 
   // The answer's body. One at a time. Asks the server that answered last, and when that does not,

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/store/secret.h"
 #include "muster/store/store.h"
 #include "muster/store/tcp_server.h"
@@ -22,12 +23,10 @@ struct RendezvousPoint {
 };
 
 // The file, as long as this lives, unless another process has replaced it.
-class RendezvousFile {
+class RendezvousFile : NoCopy {
  public:
   // Only this user can read it. One that is left over is replaced. Throws: io.
   RendezvousFile(std::string path, const RendezvousPoint& point);
-  RendezvousFile(const RendezvousFile&) = delete;
-  RendezvousFile& operator=(const RendezvousFile&) = delete;
   ~RendezvousFile();
 
  private:

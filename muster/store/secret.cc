@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/hex.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 #include "muster/store/bytes.h"
@@ -24,7 +25,7 @@
 namespace muster {
 
 // A page of its own can be kept out of core dumps whole.
-class Secret::Page {
+class Secret::Page : NoCopy {
  public:
   Page()
       : bytes_(
@@ -37,8 +38,6 @@ class Secret::Page {
     OPENSSL_cleanse(bytes_, kBytes);
     ::munmap(bytes_, kBytes);
   }
-  Page(const Page&) = delete;
-  Page& operator=(const Page&) = delete;
 
   unsigned char* data() const { return static_cast<unsigned char*>(bytes_); }
 

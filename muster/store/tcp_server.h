@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/no_copy.h"
 #include "muster/store/endpoint.h"
 #include "muster/store/secret.h"
 
@@ -22,7 +23,7 @@ struct TcpServerOptions {
   size_t max_strangers = 64;  // at once; beyond it, or without room, the oldest goes
 };
 
-class TcpServer {
+class TcpServer : NoCopy {
  public:
   // Counts since the start; for tests and reports.
   struct Stats {
@@ -38,8 +39,6 @@ class TcpServer {
   // unavailable naming address and port when it cannot listen there.
   explicit TcpServer(TcpServerOptions options = {});
   ~TcpServer();
-  TcpServer(const TcpServer&) = delete;
-  TcpServer& operator=(const TcpServer&) = delete;
 
   // Where it listens, with the port it got.
   const Endpoint& endpoint() const;

@@ -26,6 +26,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/mapped.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 
@@ -173,7 +174,7 @@ class CpuMask {
 
 // The child's stack. One a thread is enough and is kept for the next child, since the parent waits
 // while a child uses it.
-class ChildStack {
+class ChildStack : NoCopy {
  public:
   ChildStack()
       : base_(::mmap(nullptr,
@@ -185,8 +186,6 @@ class ChildStack {
     if (base_ == MAP_FAILED)
       fail_errno("cannot map a stack for a new process", errno);
   }
-  ChildStack(const ChildStack&) = delete;
-  ChildStack& operator=(const ChildStack&) = delete;
   ~ChildStack() { ::munmap(base_, kChildStackBytes); }
   void* top() const { return static_cast<char*>(base_) + kChildStackBytes; }
 

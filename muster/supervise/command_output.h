@@ -7,6 +7,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/rank_env.h"
 
 namespace muster {
@@ -20,11 +21,9 @@ class AskedToStop : public Error {
 // While this lives, a command that the same thread waits for also ends where `is_asked` says that
 // its answer is not wanted any more: a stop that came from elsewhere than this process's signals.
 // Called again and again.
-class AlsoStopped {
+class AlsoStopped : NoCopy {
  public:
   explicit AlsoStopped(std::function<bool()> is_asked);
-  AlsoStopped(const AlsoStopped&) = delete;
-  AlsoStopped& operator=(const AlsoStopped&) = delete;
   ~AlsoStopped();
 };
 

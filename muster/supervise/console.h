@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/no_copy.h"
 #include "muster/base/patient_write.h"
 #include "muster/supervise/event_loop.h"
 
@@ -22,12 +23,10 @@ struct ConsoleOptions {
   bool pipes_may_stall = false;  // the same for pipes
 };
 
-class Console {
+class Console : NoCopy {
  public:
   // `fd` stays the caller's, and its mode is not changed (others, such as the shell, share it).
   Console(EventLoop& loop, int fd, ConsoleOptions options = {});
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
   ~Console();
 
   // Takes `text` whole, or drops it whole when the reader has stopped or the disk is full.

@@ -19,6 +19,7 @@
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -50,7 +51,7 @@ size_t rows_for_live_lines() {
 
 // One child's pipe, with all the places that its bytes go to: a file, the tail that is kept for a
 // report, and a console.
-class Output::Stream {
+class Output::Stream : NoCopy {
  public:
   Stream(Output& output, size_t id, StreamOptions options, Fd pipe)
       : output_(output),
@@ -65,8 +66,6 @@ class Output::Stream {
       file_ = create_log(options_.folder, options_.file);
     resume();
   }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
   ~Stream() { close(); }
 
   // Reads once. False when there is nothing to read now or ever.

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/supervise/collapse.h"
 #include "muster/supervise/console.h"
 #include "muster/supervise/event_loop.h"
@@ -31,13 +32,11 @@ struct StreamOptions {
   size_t tail_bytes = 0;     // how much of the end to keep in memory
 };
 
-class Output {
+class Output : NoCopy {
  public:
   using StreamId = size_t;
 
   explicit Output(EventLoop& loop, ConsoleOptions options = {});
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
   ~Output();
 
   struct Opened {

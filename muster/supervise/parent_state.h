@@ -10,13 +10,13 @@
 #include <set>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class ParentState {
+class ParentState : NoCopy {
  public:
   ParentState();
-  ParentState(const ParentState&) = delete;
-  ParentState& operator=(const ParentState&) = delete;
   ~ParentState();  // everything is as it was
 
   // The limit of open files before, which children get back.

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/supervise/cause.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
@@ -82,11 +83,9 @@ struct WaitResult {
   std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL
 };
 
-class ProcessSet {
+class ProcessSet : NoCopy {
  public:
   explicit ProcessSet(ProcessSetOptions options = {});
-  ProcessSet(const ProcessSet&) = delete;
-  ProcessSet& operator=(const ProcessSet&) = delete;
   ~ProcessSet();  // kills whatever is left
 
   // The event loop, for others (output, input) that wait beside the processes.

@@ -10,18 +10,17 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
-class Sentinel {
+class Sentinel : NoCopy {
  public:
   // Forks without exec, since a program that starts itself would run its main again: the child has
   // nothing of ours open, a session of its own, and makes only async-signal-safe calls. `marks` are
   // entries of the environment, as "NAME=value", that together tell this job's processes from all
   // others; none: only the groups are ended. Throws: io.
   explicit Sentinel(const std::vector<std::string>& marks);
-  Sentinel(const Sentinel&) = delete;
-  Sentinel& operator=(const Sentinel&) = delete;
   // Ends it and nothing else. Blocking: until it has ended, which is at once.
   ~Sentinel();
 

@@ -10,16 +10,15 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 
 namespace muster {
 
-class SignalPipe {
+class SignalPipe : NoCopy {
  public:
   // Catches `signals` from now on, whichever thread they come to. `stops`: those among them that
   // ask this process to stop. Throws: io.
   SignalPipe(const std::vector<int>& signals, const std::vector<int>& stops);
-  SignalPipe(const SignalPipe&) = delete;
-  SignalPipe& operator=(const SignalPipe&) = delete;
   ~SignalPipe();  // what was done about them before is done again
 
   // Readable when a signal has come.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/tasks/hosts/local_host.h"
 #include "muster/tasks/hosts/remote_host.h"
 #include "muster/tasks/hosts/retry.h"
@@ -18,7 +19,7 @@
 
 namespace muster {
 
-class RunHosts {
+class RunHosts : NoCopy {
  public:
   // Takes down a MUSTER_MARK that a host's tasks have from then on, for a run that goes on later:
   // it must be known when this returns.
@@ -26,8 +27,6 @@ class RunHosts {
 
   // Begins the run on every host. All of these must outlive it.
   RunHosts(TaskSchedule& schedule, const RunnerOptions& options, RunView& view, Record record);
-  RunHosts(const RunHosts&) = delete;
-  RunHosts& operator=(const RunHosts&) = delete;
   ~RunHosts();
 
   EventLoop& loop() { return local_.loop(); }

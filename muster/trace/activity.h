@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/category.h"
 #include "muster/trace/event_file.h"
@@ -43,14 +44,12 @@ struct ActivitySoftware {
   std::string device_name = {};  // "NVIDIA H100 80GB HBM3"
 };
 
-class Activity {
+class Activity : NoCopy {
  public:
   // Makes the file, or takes the one that is there, for this process and its end; the calling
   // thread is the main thread. Throws: io; failed_precondition where another process writes to it.
   Activity(const std::string& path, const ActivityOwner& owner);
   ~Activity();
-  Activity(const Activity&) = delete;
-  Activity& operator=(const Activity&) = delete;
 
   // This process's; nullptr where there is none.
   static Activity* get() { return current_.load(std::memory_order_acquire); }

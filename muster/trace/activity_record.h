@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // Others read the file at any time, so each field is written and read in one piece.
@@ -20,7 +22,7 @@ T value_of(T& field) {
 
 // A record changes only while one of these lives. `number` becomes the record's own.
 template <class Record>
-class RecordChange {
+class RecordChange : NoCopy {
  public:
   RecordChange(Record& record, uint64_t number) noexcept : record_(record), number_(number) {
     put(record_.tail, number_);
@@ -28,8 +30,6 @@ class RecordChange {
   }
   explicit RecordChange(Record& record) noexcept
       : RecordChange(record, value_of(record.head) + 1) {}
-  RecordChange(const RecordChange&) = delete;
-  RecordChange& operator=(const RecordChange&) = delete;
   ~RecordChange() { std::atomic_ref(record_.head).store(number_, std::memory_order_release); }
 
  private:

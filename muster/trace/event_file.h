@@ -10,18 +10,17 @@
 #include <string>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/event_layout.h"
 
 namespace muster {
 
-class TraceEventFile {
+class TraceEventFile : NoCopy {
  public:
   // Makes the file, or empties it. `activity` says whose it is. Throws: io.
   TraceEventFile(const std::string& path, const ActivityHeader& activity);
   ~TraceEventFile();
-  TraceEventFile(const TraceEventFile&) = delete;
-  TraceEventFile& operator=(const TraceEventFile&) = delete;
 
   void add_span(const char* name,
                 uint32_t category,

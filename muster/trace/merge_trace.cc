@@ -22,6 +22,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/call_text.h"
@@ -133,7 +134,7 @@ std::string microseconds(int64_t nanoseconds) {
 }
 
 // Writes the trace aside and gives it its name when it is whole.
-class TraceWriter {
+class TraceWriter : NoCopy {
  public:
   explicit TraceWriter(const std::string& path)
       : path_(path),
@@ -147,8 +148,6 @@ class TraceWriter {
     if (fd_.valid())
       ::unlink(aside_.c_str());  // an error
   }
-  TraceWriter(const TraceWriter&) = delete;
-  TraceWriter& operator=(const TraceWriter&) = delete;
 
   void add(const std::string& event) {
     if (!std::exchange(first_, false))

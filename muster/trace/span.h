@@ -9,18 +9,17 @@
 
 #include <cstdint>
 
+#include "muster/base/no_copy.h"
 #include "muster/trace/category.h"
 
 namespace muster {
 
-class Span {
+class Span : NoCopy {
  public:
   // Of the category of what it is within. `name`: the first 39 bytes are kept.
   explicit Span(const char* name) noexcept;
   Span(const char* name, Category category) noexcept;
   ~Span();
-  Span(const Span&) = delete;
-  Span& operator=(const Span&) = delete;
 
  private:
   Span(const char* name, Category category, bool inherits) noexcept;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 
+#include "muster/base/no_copy.h"
 #include "muster/supervise/process_pool.h"
 #include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/task.h"
@@ -36,11 +37,9 @@ struct TaskEnd {
   bool out_of_memory = false;
 };
 
-class TaskHost {
+class TaskHost : NoCopy {
  public:
   TaskHost() = default;
-  TaskHost(const TaskHost&) = delete;
-  TaskHost& operator=(const TaskHost&) = delete;
   virtual ~TaskHost() = default;
 
   // False when another job is known to have a GPU of it; then `start` must not follow.

@@ -20,6 +20,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -55,13 +56,11 @@ bool is_in_use(const std::string& run_dir);
 // SHA-256 as 64 hexadecimal digits.
 std::string hash_of(const std::string& bytes);
 
-class Journal {
+class Journal : NoCopy {
  public:
   // Opens the folder's journal, makes it where there is none, and locks it. Blocking: a second,
   // when another run has it. Throws: failed_precondition when that does not end meanwhile; io.
   explicit Journal(const std::string& run_dir);
-  Journal(const Journal&) = delete;
-  Journal& operator=(const Journal&) = delete;
   ~Journal();
 
   // Records go on from here (JournalState::good_bytes), after the one with this sum; the rest is

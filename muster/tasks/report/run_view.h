@@ -5,15 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/tasks/schedule/schedule.h"
 
 namespace muster {
 
-class RunView {
+class RunView : NoCopy {
  public:
   RunView() = default;
-  RunView(const RunView&) = delete;
-  RunView& operator=(const RunView&) = delete;
   virtual ~RunView() = default;
 
   virtual void started(size_t task, const TaskAttempt& attempt) = 0;
