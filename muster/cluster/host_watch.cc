@@ -53,7 +53,7 @@ HostWatch::HostWatch(ProcessSet& processes, int id, const std::string& command, 
 void HostWatch::stop() {
   if (watch_ == 0)
     return;
-  processes_.loop().cancel(std::exchange(watch_, 0));
+  processes_.loop().cancel(watch_);
   const pid_t pid = processes_.pid_of(id_);
   if (pid > 0)
     ::kill(-pid, SIGKILL);

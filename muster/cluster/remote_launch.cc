@@ -4,11 +4,9 @@
 // agent that ends without having joined is known by its process alone.
 #include "muster/cluster/remote_launch.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -30,7 +28,6 @@
 #include "muster/cluster/agent_spec.h"
 #include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/coordinator_thread.h"
-#include "muster/cluster/feed.h"
 #include "muster/cluster/host_agent.h"
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/host_watch.h"
@@ -42,6 +39,7 @@
 #include "muster/store/tcp_store.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/command_output.h"
+#include "muster/supervise/feed.h"
 #include "muster/supervise/output.h"
 #include "muster/supervise/process_set.h"
 
@@ -240,20 +238,17 @@ class RemoteJob {
     const std::vector<std::string> argv = command_for(agent);
     auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
     auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true});
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0)
-      fail_errno("cannot make a pipe", errno);
-    const Fd child_end(ends[0]);
+    Pipe pipe = open_pipe();
     processes_.spawn(number,
                      {.argv = argv,
                       .environment = own_environment(),
-                      .stdin_fd = child_end.get(),
+                      .stdin_fd = pipe.read_end.get(),
                       .stdout_fd = out.child_end.get(),
                       .stderr_fd = err.child_end.get()});
     agent.running = true;
     const bool has_standard_input = number == 0;
-    agent.feed =
-        std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(spec), has_standard_input);
+    agent.feed = std::make_unique<Feed>(
+        processes_.loop(), std::move(pipe.write_end), to_line(spec), has_standard_input);
   }
 
   // An agent that has joined tells its end itself; one that has not is known by its ssh alone.

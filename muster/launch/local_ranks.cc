@@ -240,11 +240,10 @@ class LocalRanks {
         rules_(rules),
         oom_kills_([] { return count_oom_kills(); }),
         output_(processes.loop()),
-        input_(processes.loop()),
         port_(processes.loop(),
               rules.master_port,
               [this](const std::string& stranger) { on_stranger(stranger); }),
-        starts_(processes, output_, input_, inherit_fds) {}
+        starts_(processes, output_, inherit_fds) {}
 
   // Blocking: until every process has ended. Throws: SpawnError, io.
   GroupResult run() {
@@ -252,7 +251,7 @@ class LocalRanks {
       return {.exits = {}, .fault = fault_};
     start_all();
     const WaitResult ended = wait();
-    input_.close();
+    starts_.close_input();
     output_.finish([&] { return is_hurried(ended); }, rules_.until);
     GroupResult result{.exits = exits_of(ended),
                        .stopped_by = ended.stopped_by,
@@ -420,7 +419,6 @@ class LocalRanks {
   const GroupRules& rules_;
   OomKills oom_kills_;
   Output output_;
-  Input input_;
   std::string fault_;  // why all were ended where no rank is the cause
   PortWatch port_;
   RankStarts starts_;

@@ -149,11 +149,22 @@ void RankStarts::make_log_folder(const std::vector<RankSpec>& specs) {
     ::unlink(spec.error_file.c_str());
 }
 
+// A file or a pipe is simply inherited. A terminal cannot be: the rank is in a process group of its
+// own, and would be stopped when it reads. So its bytes are carried over a pipe.
+Fd RankStarts::open_input() {
+  close_input();
+  if (::isatty(STDIN_FILENO) == 0)
+    return {};
+  Pipe pipe = open_pipe();
+  input_.emplace(processes_.loop(), std::move(pipe.write_end), "", true);
+  return std::move(pipe.read_end);
+}
+
 // The launcher's ends of the pipes belong to Output; the child's ends close here.
 void RankStarts::start(int slot, const RankSpec& spec) {
   Started started{.slot = slot, .spec = spec, .process = process_name(spec.attempt, spec.rank)};
   const bool has_input = spec.rank == 0;
-  const Fd terminal = has_input ? input_.open() : Fd();
+  const Fd terminal = has_input ? open_input() : Fd();
   int in = has_input ? STDIN_FILENO : -1;
   if (terminal.valid())
     in = terminal.get();

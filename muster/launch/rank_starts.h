@@ -11,7 +11,7 @@
 
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
-#include "muster/supervise/input.h"
+#include "muster/supervise/feed.h"
 #include "muster/supervise/output.h"
 #include "muster/supervise/process_set.h"
 
@@ -19,11 +19,8 @@ namespace muster {
 
 class RankStarts {
  public:
-  RankStarts(ProcessSet& processes, Output& output, Input& input, std::vector<int> inherit_fds)
-      : processes_(processes),
-        output_(output),
-        input_(input),
-        inherit_fds_(std::move(inherit_fds)) {}
+  RankStarts(ProcessSet& processes, Output& output, std::vector<int> inherit_fds)
+      : processes_(processes), output_(output), inherit_fds_(std::move(inherit_fds)) {}
 
   // To be called before these ranks start: makes the folder of their logs, and removes what an
   // earlier run's ranks have reported there, as a run may go on in the same folder. Throws: as
@@ -32,6 +29,8 @@ class RankStarts {
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.
   void start(int slot, const RankSpec& spec);
+  // Carries no more of the standard input to rank 0.
+  void close_input() { input_.reset(); }
 
   // The process that runs in the slot is this rank from now on.
   void become(int slot, const RankSpec& spec);
@@ -63,13 +62,14 @@ class RankStarts {
     pid_t pid = -1;
     Clock::time_point at = {};
   };
+  Fd open_input();
   const Started& start_of(const ChildExit& end) const;
   size_t index_of(pid_t pid) const;  // in started_, or past its end
   size_t newest_in(int slot) const;  // of started_
 
   ProcessSet& processes_;
   Output& output_;
-  Input& input_;
+  std::optional<Feed> input_;  // where it is carried to rank 0
   std::vector<int> inherit_fds_;
   Fd log_folder_;
   std::vector<Started> started_;

@@ -5,15 +5,14 @@
 #include <string>
 
 #include "muster/base/fd.h"
+#include "muster/base/no_copy.h"
 #include "muster/supervise/event_loop.h"
 
 namespace muster {
 
-class Feed {
+class Feed : NoCopy {
  public:
   Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input);
-  Feed(const Feed&) = delete;
-  Feed& operator=(const Feed&) = delete;
   ~Feed() { close(); }
 
  private:

@@ -1,6 +1,6 @@
 // The text is written first, as much at a time as the pipe takes. Then each piece of standard input
 // is read and written before the next is read, so that a slow child slows its writer.
-#include "muster/cluster/feed.h"
+#include "muster/supervise/feed.h"
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -37,7 +37,7 @@ Feed::Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input)
 
 // The text that has not been written may hold a secret.
 void Feed::close() {
-  loop_.cancel(std::exchange(watch_, 0));
+  loop_.cancel(watch_);
   pipe_.reset();
   if (!pending_.empty())
     OPENSSL_cleanse(pending_.data(), pending_.size());
@@ -45,7 +45,7 @@ void Feed::close() {
 
 // Called when the pipe takes more. A reader that has gone ends the feed.
 void Feed::write_some() {
-  loop_.cancel(std::exchange(watch_, 0));
+  loop_.cancel(watch_);
   while (!pending_.empty()) {
     const ssize_t n = ::write(pipe_.get(), pending_.data(), pending_.size());
     if (n > 0) {
@@ -78,7 +78,7 @@ void Feed::wait_for_input() {
 
 // Called when there is input, or its end.
 void Feed::read_some() {
-  loop_.cancel(std::exchange(watch_, 0));
+  loop_.cancel(watch_);
   if (!may_read_input())
     return wait_for_input();
   char buffer[65536];
