@@ -1,19 +1,16 @@
 // The words of the three policies are in one table, which is read in both directions.
 #include "muster/base/failure_policy.h"
 
-#include <algorithm>
-#include <iterator>
+#include <utility>
 
 #include "muster/base/env.h"
+#include "muster/base/lookup.h"
 
 namespace muster {
 
 namespace {
 
-struct PolicyWord {
-  FailurePolicy policy;
-  const char* word;
-};
+using PolicyWord = std::pair<FailurePolicy, const char*>;
 
 constexpr PolicyWord kPolicyWords[] = {
     {FailurePolicy::end, "end"},
@@ -24,14 +21,12 @@ constexpr PolicyWord kPolicyWords[] = {
 }  // namespace
 
 const char* to_string(FailurePolicy policy) {
-  return std::ranges::find(kPolicyWords, policy, &PolicyWord::policy)->word;
+  return lookup(kPolicyWords, policy, "");
 }
 
 std::optional<FailurePolicy> failure_policy_of(const std::string& word) {
-  const auto* const found = std::ranges::find(kPolicyWords, word, &PolicyWord::word);
-  if (found == std::end(kPolicyWords))
-    return std::nullopt;
-  return found->policy;
+  const PolicyWord* const row = element_with(kPolicyWords, word, &PolicyWord::second);
+  return row != nullptr ? std::optional(row->first) : std::nullopt;
 }
 
 FailurePolicy failure_policy_from_environment() {
