@@ -3,14 +3,17 @@
 #pragma once
 
 #include <algorithm>
-#include <iterator>
+#include <functional>
 
 namespace muster {
 
-// Whether one of `items` equals `wanted`.
-template <class Range, class T>
-bool contains(const Range& items, const T& wanted) {
-  return std::find(std::begin(items), std::end(items), wanted) != std::end(items);
+// Whether one of `items`, or its `projection`, equals `wanted`: as
+// contains(hosts, name, &Host::name).
+template <class Range, class T, class Projection = std::identity>
+bool contains(const Range& items, const T& wanted, Projection projection = {}) {
+  return std::ranges::any_of(items, [&](const auto& item) {
+    return std::equal_to<>()(std::invoke(projection, item), wanted);
+  });
 }
 
 // Whether one of `items` has `wanted` as what `of` says of it, such as a member.

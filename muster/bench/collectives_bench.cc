@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -351,7 +352,7 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
 void check_is_known(const char* flag,
                     const std::string& value,
                     const std::vector<std::string>& known) {
-  if (std::ranges::find(known, value) != known.end())
+  if (contains(known, value))
     return;
   throw Error(ErrorCode::invalid_argument,
               cat(flag, ": expected ", join(known, ", "), ", got '", value, "'"));

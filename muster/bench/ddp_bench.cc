@@ -13,6 +13,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -138,7 +139,7 @@ void check_kinds(const DdpBenchOptions& options) {
     // A kind is a backend, and may have a cap of buckets behind a colon.
     const size_t colon = kind.find(':');
     const std::string cap = colon == std::string::npos ? "auto" : kind.substr(colon + 1);
-    const bool knows_backend = std::ranges::find(known, kind.substr(0, colon)) != known.end();
+    const bool knows_backend = contains(known, kind.substr(0, colon));
     if (knows_backend && (cap == "auto" || is_positive(cap)))
       continue;
     throw Error(ErrorCode::invalid_argument,

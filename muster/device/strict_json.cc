@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
@@ -260,7 +261,7 @@ std::optional<JsonObject> JsonObject::object_or_none(const char* key) {
 // A member that nobody asked for is most likely misspelt, so it is not passed over.
 void JsonObject::finish() const {
   for (const auto& [key, member] : value_->items()) {
-    if (std::ranges::find(known_, key) != known_.end())
+    if (contains(known_, key))
       continue;
     const std::set<std::string> known(known_.begin(), known_.end());
     fail(key, cat("only the members ", join(known, ", ")), "an unknown member");

@@ -89,7 +89,7 @@ std::string whole_log(int fd) {
 
 bool is_of_hardware(const XidError& error) {
   constexpr int kNumbers[] = {48, 64, 74, 79, 92, 95, 119, 120, 140};
-  return std::ranges::find(kNumbers, error.number) != std::end(kNumbers);
+  return contains(kNumbers, error.number);
 }
 
 std::vector<XidError> xid_errors_in(std::string_view records) {

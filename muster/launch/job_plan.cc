@@ -42,8 +42,7 @@ Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
   if (device.kind != DeviceAssignment::Kind::gpu)
     return {};
   const auto is_it = [&](const Gpu& gpu) {
-    return gpu.uuid == device.uuid ||
-           std::ranges::find(gpu.mig, device.uuid, &MigInstance::uuid) != gpu.mig.end();
+    return gpu.uuid == device.uuid || contains(gpu.mig, device.uuid, &MigInstance::uuid);
   };
   const std::string uuid = printable(device.uuid.value);
   const auto gpu = std::ranges::find_if(host.gpus, is_it);

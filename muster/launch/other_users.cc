@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -56,7 +57,7 @@ std::optional<std::string> describe_other(const GpuProcess& process) {
 // Whether the list has the GPU or one of its MIG instances.
 bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
   const auto in_list = [&](const GpuUuid& uuid) {
-    return std::ranges::find(wanted, uuid) != wanted.end();
+    return contains(wanted, uuid);
   };
   return in_list(gpu.uuid) || std::ranges::any_of(gpu.mig, in_list, &MigInstance::uuid);
 }

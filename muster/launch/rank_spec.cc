@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -223,7 +224,7 @@ StreamTarget stream_target(const LaunchOptions& options,
   const bool redirected = (stream_bits(options.redirects, local_rank, "--redirects") & bit) != 0;
   const bool teed = (stream_bits(options.tee, local_rank, "--tee") & bit) != 0;
   const auto& filter = options.local_ranks_filter;
-  const bool wanted = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
+  const bool wanted = filter.empty() || contains(filter, local_rank);
   const bool has_file = redirected || teed;
   const bool on_console = teed || !redirected;
   return {.console = wanted && on_console, .file = has_file ? file : ""};

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/mapped.h"
@@ -85,7 +86,7 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
   LocalPlace place{.local_world_size = 0, .num_hosts = 0, .gpu_world_size = 0};
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members) {
-    if (std::ranges::find(hosts, member.host) == hosts.end())
+    if (!contains(hosts, member.host))
       hosts.push_back(member.host);
     if (member.host != self.host)
       continue;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/placement/plan_json.h"
@@ -109,8 +110,7 @@ TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<siz
   std::ranges::stable_sort(free, {}, [&](size_t device) { return load_[device]; });
   free.resize(std::min(free.size(), places.count));
   Devices ordered = places.devices;
-  std::erase_if(ordered,
-                [&](size_t device) { return std::ranges::find(free, device) == free.end(); });
+  std::erase_if(ordered, [&](size_t device) { return !contains(free, device); });
   return ordered;
 }
 

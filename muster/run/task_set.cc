@@ -11,6 +11,7 @@
 #include <map>
 #include <thread>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -105,7 +106,7 @@ void TaskSet::add_entry(detail::TaskEntry entry) {
     throw Error(ErrorCode::invalid_argument, "task: expected a name, got an empty one");
   if (has_run_)
     throw Error(ErrorCode::failed_precondition, cat(who, "expected a set that has not run yet"));
-  if (std::ranges::find(entries_, entry.name, &detail::TaskEntry::name) != entries_.end()) {
+  if (contains(entries_, entry.name, &detail::TaskEntry::name)) {
     throw Error(ErrorCode::invalid_argument,
                 cat(who, "expected a name of its own, got one that another task of the set has"));
   }

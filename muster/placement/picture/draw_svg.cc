@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -149,7 +150,7 @@ int chip_rows(int ranks) {
 }
 
 bool has_instance(const Gpu& gpu, const GpuUuid& uuid) {
-  return std::ranges::find(gpu.mig, uuid, &MigInstance::uuid) != gpu.mig.end();
+  return contains(gpu.mig, uuid, &MigInstance::uuid);
 }
 
 // Returns the position of the GPU that is the device, or of which the device is an instance.

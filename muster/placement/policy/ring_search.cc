@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/placement/policy/order_improver.h"
 #include "muster/placement/policy/ring.h"
 
@@ -61,7 +62,7 @@ class PathRotation {
 
   bool is_closed() const {
     const auto& last = neighbours_[path_.back()];
-    return std::ranges::find(last, path_[0]) != last.end();
+    return contains(last, path_[0]);
   }
 
   std::ptrdiff_t ways_on(size_t device) const {

@@ -124,7 +124,7 @@ std::string_view without_rank(std::string_view line) {
 std::string not_finite_in(const nlohmann::ordered_json& value, const std::string& name) {
   if (value.is_string()) {
     const auto text = value.get<std::string>();
-    const bool is_one = std::ranges::find(kNotFinite, text) != std::end(kNotFinite);
+    const bool is_one = contains(kNotFinite, text);
     return is_one ? cat(printable(name), " is ", text) : "";
   }
   if (!value.is_structured())

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
@@ -25,9 +26,8 @@ constexpr std::chrono::seconds kEndWithin{10};
 
 bool has_mark(pid_t pid, const std::vector<std::string>& marks) {
   const auto entries = environment_entries(pid);
-  return std::ranges::any_of(marks, [&](const std::string& mark) {
-    return std::ranges::find(entries, cat("MUSTER_MARK=", mark)) != entries.end();
-  });
+  return std::ranges::any_of(
+      marks, [&](const std::string& mark) { return contains(entries, cat("MUSTER_MARK=", mark)); });
 }
 
 // This user's processes that were started with one of `marks`, this one left out.

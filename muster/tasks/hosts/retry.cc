@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -114,7 +115,7 @@ std::string HostRetry::what_is_missing() const {
   const auto there = mapped(usable_gpus(host).gpus,
                             [&](const UsableGpu& gpu) { return uuid_of(host, gpu).value; });
   const auto is_missing = [&](const std::string& gpu) {
-    return std::ranges::find(there, gpu) == there.end();
+    return !contains(there, gpu);
   };
   const auto missing = std::ranges::find_if(gpus_, is_missing);
   if (missing == gpus_.end())

@@ -237,9 +237,8 @@ AllowedGpus DevicePool::allowed(const std::string& on) const {
       if (!problem)
         problem = error;
     }
-    auto row = mapped(hosts_[h].gpus, [&](const PoolGpu& gpu) {
-      return std::ranges::find(selected, gpu.device) != selected.end();
-    });
+    auto row =
+        mapped(hosts_[h].gpus, [&](const PoolGpu& gpu) { return contains(selected, gpu.device); });
     allowed.push_back(std::move(row));
   }
   if (problem && !fits_a_host)

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
@@ -169,8 +170,7 @@ class AfterResolver {
   // The names of the parameters that both templates have.
   static std::vector<std::string> shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
     return mapped(a.each | std::views::filter([&](const TaskParameter& parameter) {
-                    return std::ranges::find(b.each, parameter.name, &TaskParameter::name) !=
-                           b.each.end();
+                    return contains(b.each, parameter.name, &TaskParameter::name);
                   }),
                   &TaskParameter::name);
   }

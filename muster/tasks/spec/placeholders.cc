@@ -102,7 +102,7 @@ std::vector<std::string_view> placeholders_of(std::string_view text) {
       text,
       [](std::string_view) {},
       [&](std::string_view name, size_t) {
-        if (std::ranges::find(names, name) == names.end())
+        if (!contains(names, name))
           names.push_back(name);
       });
   return names;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -86,7 +87,7 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
         kSweepFlag, text, 0, "expected NAME=VALUE,… with a name of letters, digits, '_' and '-'");
   if (equals == std::string::npos)
     fail_in(kSweepFlag, text, text.size(), "expected '=' and values, got nothing");
-  if (std::ranges::find(others, name, &TaskParameter::name) != others.end())
+  if (contains(others, name, &TaskParameter::name))
     fail_in(kSweepFlag, text, 0, cat("expected each name once, got ", name, " again"));
   TaskParameter parameter{.name = name};
   size_t at = equals + 1;

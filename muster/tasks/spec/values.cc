@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
@@ -48,7 +49,7 @@ bool SpecValues::check_keys(const toml::table& table,
                             const std::vector<std::string_view>& known) const {
   bool all_known = true;
   for (const auto& [key, value] : table) {
-    if (std::ranges::find(known, key.str()) != known.end())
+    if (contains(known, key.str()))
       continue;
     problems_.add(position_of(key.source().begin),
                   cat("expected a key of ",
