@@ -22,13 +22,6 @@ namespace muster {
 
 namespace {
 
-// The address in digits; empty when it has none.
-std::string numeric_text(const sockaddr* address, socklen_t size) {
-  char text[NI_MAXHOST];
-  const int error = ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
-  return error == 0 ? text : "";
-}
-
 // The address that the kernel would send from to reach the given one; empty when there is no route.
 // Connecting a datagram socket sends nothing.
 std::string source_address(const addrinfo& to) {
@@ -72,6 +65,12 @@ std::vector<Interface> all_interfaces() {
 }
 
 }  // namespace
+
+std::string numeric_text(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST];
+  const int error = ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text : "";
+}
 
 // A name may have several addresses, of which the first with a route counts.
 std::string address_towards(const std::string& host) {

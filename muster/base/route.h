@@ -2,9 +2,14 @@
 // name.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 
 namespace muster {
+
+// The address in digits; empty when it has none.
+std::string numeric_text(const sockaddr* address, socklen_t size);
 
 // The local address that traffic to `host` leaves from ("127.0.0.1" for loopback or an empty host).
 // Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no

@@ -3,14 +3,10 @@
 #include "muster/cli/doctor_facts.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,17 +16,19 @@
 #include <memory>
 #include <utility>
 
-#include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/lookup.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
+#include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/probe.h"
 #include "muster/launch/port.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/command_output.h"
 
 namespace muster {
 
@@ -48,16 +46,6 @@ void look_at_devices(DoctorFacts& facts) {
   }
 }
 
-// Returns the address as digits; empty for a family that has none.
-std::string numeric(const sockaddr* address) {
-  const socklen_t size =
-      address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  char text[NI_MAXHOST];
-  if (::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
-    return {};
-  return text;
-}
-
 // Other hosts would reach this one by the addresses that its name resolves to.
 void resolve_host_name(DoctorFacts& facts) {
   addrinfo hints = {};
@@ -70,9 +58,9 @@ void resolve_host_name(DoctorFacts& facts) {
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
   for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
-    std::string text = numeric(at->ai_addr);
+    std::string text = numeric_text(at->ai_addr, at->ai_addrlen);
     auto& known = facts.host_addresses;
-    const bool is_new = std::ranges::find(known, text) == known.end();
+    const bool is_new = !contains(known, text);
     if (!text.empty() && is_new)
       known.push_back(std::move(text));
   }
@@ -135,54 +123,23 @@ void look_at_leases(DoctorFacts& facts) {
   }
 }
 
-// Returns the child's standard output until its end. At the deadline the child is killed.
-std::string output_of(const Child& child, const Fd& out, const Deadline& deadline) {
-  constexpr size_t kMostOutput = 65536;
-  std::string text;
-  char buffer[4096];
-  pollfd poll = {.fd = out.get(), .events = POLLIN, .revents = 0};
-  while (text.size() < kMostOutput) {
-    const int left = static_cast<int>(deadline.left().count());
-    if (::poll(&poll, 1, left) != 1)
-      break;
-    const ssize_t n = ::read(out.get(), buffer, sizeof(buffer));
-    if (n <= 0)
-      break;
-    text.append(buffer, n);
-  }
-  ::kill(-child.pid, SIGKILL);  // its whole group; nothing happens if it has ended
-  return text;
-}
-
-// Importing torch takes seconds, and may hang where a driver does.
+// Importing torch takes seconds, and may hang where a driver does. What Python has printed counts,
+// also where it ends badly.
 void ask_python(DoctorFacts& facts, const std::string& python) {
   facts.asked_python = python;
   if (python.empty())
     return;
-  // Importing torch from a slow file system takes this long at most.
-  constexpr auto kPatience = std::chrono::seconds(60);
   try {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0)
-      fail_errno("pipe", errno);
-    const Fd read_end(ends[0]);
-    Fd write_end(ends[1]);
-    const Child child = spawn_child(
-        {.argv = {python,
-                  "-c",
-                  "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__))"},
-         .environment = facts.environment,
-         .stdout_fd = write_end.get()});
-    write_end.reset();
-    const Deadline deadline(kPatience);
-    facts.python_answer = std::string(trim(output_of(child, read_end, deadline)));
-    int status = 0;
-    ::waitpid(child.pid, &status, 0);
-    if (facts.python_answer.empty()) {
-      facts.python_error = deadline.passed() ? "no answer in a minute" : "import torch failed";
-    }
+    const std::string command = shell_command(
+        {find_program(python, find_or(facts.environment, "PATH")),
+         "-c",
+         "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__))"});
+    facts.python_answer = std::string(trim(output_of_command(command + " || :", "--python")));
+    if (facts.python_answer.empty())
+      facts.python_error = "import torch failed";
   } catch (const Error& error) {
-    facts.python_error = error.what();
+    facts.python_error =
+        error.code() == ErrorCode::timeout ? "no answer in a minute" : error.message();
   }
 }
 
