@@ -47,30 +47,21 @@ int env_int(const char* name, int otherwise) {
   return get_env_count(name).value_or(otherwise);
 }
 
-// SLURM_STEP_TASKS_PER_NODE is "2(x3),1": 2 on each of the first three nodes, 1 on the fourth.
 std::optional<int> slurm_tasks_on_node(int node) {
   constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
   const auto told = get_env(kTasks);
-  for (const std::string& piece : split(told.value_or(""), ',')) {
-    const size_t times = std::min(piece.find("(x"), piece.size());
-    const auto tasks = parse_count(std::string_view(piece).substr(0, times));
-    const bool is_repeated = times < piece.size() && piece.ends_with(')');
-    const auto nodes =
-        parse_count(is_repeated ? piece.substr(times + 2, piece.size() - times - 3) : "1");
-    const bool is_whole = is_repeated || times == piece.size();
-    if (told && !(tasks && nodes && is_whole)) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("environment: expected numbers of tasks as in 2(x3),1, got ",
-                      kTasks,
-                      "='",
-                      printable(*told),
-                      "'; correct or unset it"));
-    }
-    if (node < nodes.value_or(0))
-      return tasks;
-    node -= nodes.value_or(0);
+  if (!told)
+    return std::nullopt;
+  const auto counts = slurm_counts(*told);
+  if (!counts) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment: expected numbers of tasks as in 2(x3),1, got ",
+                    kTasks,
+                    "='",
+                    printable(*told),
+                    "'; correct or unset it"));
   }
-  return std::nullopt;
+  return node < std::ssize(*counts) ? std::optional(counts->at(node)) : std::nullopt;
 }
 
 void check_range(const Source& source, const char* name, int value, const char* of_name, int of) {
@@ -222,6 +213,25 @@ struct MemberOfGeneration {
 };
 
 }  // namespace
+
+// A number stands for one node, or for several: "2(x3)".
+std::optional<std::vector<int>> slurm_counts(const std::string& text) {
+  constexpr size_t kMostNodes = 100'000;
+  std::vector<int> counts;
+  for (const std::string& piece : split(text, ',')) {
+    const size_t times = std::min(piece.find("(x"), piece.size());
+    const bool is_repeated = times < piece.size() && piece.ends_with(')');
+    const bool is_whole = is_repeated || times == piece.size();
+    const auto count = parse_count(piece.substr(0, times));
+    const auto nodes =
+        parse_count(is_repeated ? piece.substr(times + 2, piece.size() - times - 3) : "1");
+    const bool is_count = count && nodes && is_whole;
+    if (!is_count || counts.size() + *nodes > kMostNodes)
+      return std::nullopt;
+    counts.insert(counts.end(), *nodes, *count);
+  }
+  return counts;
+}
 
 bool inside_srun_step() {
   const auto number = parse_int(get_env("SLURM_STEP_ID").value_or(""));

@@ -150,22 +150,10 @@ std::vector<std::string> parse_slurm_nodes(const std::string& text) {
   return names;
 }
 
-// A count stands for one node, or for several: "2(x3)".
 std::vector<int> parse_slurm_counts(const std::string& text) {
-  std::vector<int> counts;
-  for (const std::string& piece : split(text, ',')) {
-    const size_t open = piece.find("(x");
-    const bool is_repeated = open != std::string::npos;
-    const std::string count = piece.substr(0, open);
-    const std::string times = is_repeated ? piece.substr(open + 2, piece.size() - open - 3) : "1";
-    const bool is_closed = !is_repeated || piece.ends_with(')');
-    const bool is_count = is_closed && is_number(count) && is_number(times);
-    const size_t nodes = is_count ? *parse_int(times) : 0;
-    if (!is_count || counts.size() + nodes > kMaxNodes)
-      refuse(kNodeCpus, "counts as in 2(x3),1", text);
-    counts.insert(counts.end(), nodes, static_cast<int>(*parse_int(count)));
-  }
-  return counts;
+  if (auto counts = slurm_counts(text))
+    return *std::move(counts);
+  refuse(kNodeCpus, "counts as in 2(x3),1", text);
 }
 
 namespace {
@@ -177,7 +165,7 @@ void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNod
   const auto counts = told ? parse_slurm_counts(*told) : std::vector<int>();
   const auto names = parse_slurm_nodes(get_env((kNodeList + suffix).c_str()).value_or(""));
   for (size_t i = 0; i < names.size(); ++i) {
-    if (std::ranges::find(nodes, names[i], &SlurmNode::name) != nodes.end()) {
+    if (contains(nodes, names[i], &SlurmNode::name)) {
       log(LogLevel::warn,
           cat("Slurm: node ",
               names[i],
