@@ -3,22 +3,18 @@
 // function are left out, and calls in a row within LibTorch or muster are counted.
 #include "muster/launch/source_lines.h"
 
-#include <cxxabi.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/mapped.h"
-#include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/base/symbols.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -35,13 +31,6 @@ struct Frame {
   std::string function;
   std::string line;  // "file.cc:12"; empty: not known
 };
-
-std::string plain_function(const std::string& symbol) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : symbol;
-}
 
 // A stack is a rank's words, and parts of it go to addr2line's command line.
 bool is_offset(std::string_view text) {
@@ -63,7 +52,7 @@ std::optional<Frame> parse_frame(const std::string& text) {
   return Frame{.number = text.substr(hash, blank - hash),
                .module = text.substr(blank + 1, open - blank - 1),
                .offset = offset,
-               .function = plain_function(std::string(trim(text.substr(close + 1)))),
+               .function = demangled(std::string(trim(text.substr(close + 1))).c_str()),
                .line = {}};
 }
 
@@ -86,15 +75,9 @@ void take_answer(Frame& frame,
 // Asks addr2line for the frames of one module; it answers two lines for each.
 void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   const bool has_all_symbols = !module.starts_with("/lib") && !module.starts_with("/usr/lib");
-  std::string command = cat("timeout 5 addr2line -Cfe ", shell_quoted(module));
-  command +=
-      sum_of<std::string>(frames, [&](const Frame* frame) { return cat(" ", frame->offset); });
-  std::vector<std::string> said;
-  try {
-    said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');
-  } catch (const Error&) {
-    return;  // no addr2line here, or no such file any more: module and offset stay
-  }
+  const auto offsets =
+      sum_of<std::string>(frames, [](const Frame* frame) { return cat(" ", frame->offset); });
+  const std::vector<std::string> said = addr2line(module, offsets);
   for (size_t i = 0; i < frames.size() && 2 * i + 1 < said.size(); ++i)
     take_answer(*frames[i], said[2 * i], said[2 * i + 1], has_all_symbols);
 }
@@ -115,17 +98,6 @@ std::string shorter(std::string function) {
   for (size_t at = 0; (at = function.find(kString, at)) != std::string::npos;)
     function.replace(at, kString.size(), "std::string");
   return function;
-}
-
-// Whether the frame is the C++ library's way to what a std::function or a thread holds.
-bool is_detour(const Frame& frame) {
-  constexpr const char* kParts[] = {"std::__invoke_impl<",
-                                    "::type std::__invoke",
-                                    "std::_Function_handler<",
-                                    "std::thread::_Invoker<",
-                                    "std::thread::_State_impl<"};
-  return std::ranges::any_of(
-      kParts, [&](const char* part) { return frame.function.find(part) != std::string::npos; });
 }
 
 std::string file_of(const Frame& frame) {
@@ -195,7 +167,7 @@ std::string with_source_lines(const std::string& stack,
   find_lines(frames, taken);
   std::vector<std::string> text;
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (frames[i] && is_detour(*frames[i]))
+    if (frames[i] && is_way_to_function(frames[i]->function))
       continue;
     text.push_back(frames[i] ? to_text(*frames[i]) : lines[i]);
     const size_t end = end_of_folded(frames, i);

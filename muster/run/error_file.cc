@@ -6,9 +6,7 @@
 #include <c10/util/Exception.h>
 #include <cxxabi.h>
 
-#include <cstdlib>
 #include <ctime>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +18,7 @@
 #include "muster/base/json_member.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
+#include "muster/base/symbols.h"
 #include "muster/launch/rank_exit_json.h"
 #include "muster/run/fatal_signal.h"
 #include "muster/run/returned_early.h"
@@ -47,14 +46,6 @@ std::optional<std::string> path_of_error_file() {
   return get_env("TORCHELASTIC_ERROR_FILE");
 }
 
-// Returns the name as the source has it; the mangled one if it cannot be read.
-std::string name_of_type(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : type.name();
-}
-
 // Describes whatever was thrown. The caller is in a handler of it.
 std::string describe_current(const std::exception_ptr& current) {
   try {
@@ -64,7 +55,7 @@ std::string describe_current(const std::exception_ptr& current) {
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
     return cat("an exception that is no std::exception",
-               type != nullptr ? cat(", of type ", name_of_type(*type)) : "");
+               type != nullptr ? cat(", of type ", demangled(type->name())) : "");
   }
 }
 
@@ -104,7 +95,7 @@ std::string stack_of(const std::exception_ptr& current, const Stack& until) {
 std::string describe_exception(const std::exception& error) {
   if (const auto* own = dynamic_cast<const Error*>(&error))
     return cat(to_string(own->code()), ": ", own->message(), " [", own->where(), "]");
-  const std::string type = name_of_type(typeid(error));
+  const std::string type = demangled(typeid(error).name());
   if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error))
     return cat(type, ": ", torch_error->what_without_backtrace());
   return cat(type, ": ", error.what());

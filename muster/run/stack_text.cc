@@ -3,7 +3,6 @@
 // same function as describe(), so that function formats without the C library and without memory.
 #include "muster/run/stack_text.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
@@ -11,10 +10,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string_view>
+
+#include "muster/base/symbols.h"
 
 namespace muster {
 
@@ -87,17 +86,9 @@ Place place_of(const void* address, bool exact) {
           .symbol = info.dli_sname};
 }
 
-// Not for handlers: it allocates.
-std::string plain_name(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : symbol;
-}
-
 // Whether the frame is in the same library as this function.
 bool is_own(const void* frame) {
-  static const char* const own = place_of(reinterpret_cast<const void*>(&plain_name), true).module;
+  static const char* const own = place_of(reinterpret_cast<const void*>(&is_own), true).module;
   return std::strcmp(place_of(frame, false).module, own) == 0;
 }
 
@@ -150,9 +141,7 @@ std::string describe(const Stack& stack, const Stack& until) {
     char line[1024];
     std::string_view written(line, write_frame(i, address, false, line, sizeof(line)));
     if (const char* const symbol = place_of(address, false).symbol; symbol != nullptr) {
-      text.append(written.substr(0, written.find(") ") + 2))
-          .append(plain_name(symbol))
-          .append("\n");
+      text.append(written.substr(0, written.find(") ") + 2)).append(demangled(symbol)).append("\n");
     } else {
       text.append(written);
     }

@@ -1,7 +1,6 @@
 // Addresses of another process as functions. Where both have a library, this process's linker knows
 // its symbols; addr2line knows those of the other's program, and of libraries that this process
 // does not have.
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <system_error>
@@ -21,8 +19,8 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
-#include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/base/symbols.h"
 #include "muster/trace/call_text.h"
 #include "muster/trace/rank_process.h"
 
@@ -80,14 +78,6 @@ MappedFiles files_of_process(int64_t pid) {
   return mapped;
 }
 
-// A symbol of C is no mangled name, and stays as it is.
-std::string demangled(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : symbol;
-}
-
 // The offset of an address in a file that this process does not have: that from the file's lowest
 // address, unless the file was linked for its own addresses.
 uint64_t offset_in(const std::string& file, uint64_t address, uint64_t lowest) {
@@ -139,32 +129,18 @@ void take_answer(NamedFrame& frame, const std::string& function, const std::stri
 // Asks for all frames of the file at once. Without addr2line the file and the offset stay.
 void name_by_addr2line(const std::string& program, std::vector<NamedFrame>& frames) {
   std::vector<NamedFrame*> asked;
-  std::string command = cat("timeout -s KILL 5 addr2line -Cfe ", shell_quoted(program));
+  std::string offsets;
   for (NamedFrame& frame : frames) {
     if (frame.file != program)
       continue;
-    command += hex_text(" 0x", frame.offset);
+    offsets += hex_text(" 0x", frame.offset);
     asked.push_back(&frame);
   }
   if (asked.empty())
     return;
-  try {
-    const auto said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');
-    for (size_t i = 0; i < asked.size() && 2 * i + 1 < said.size(); ++i)
-      take_answer(*asked[i], said[2 * i], said[2 * i + 1]);
-  } catch (const Error&) {
-    return;
-  }
-}
-
-// Frames of the C++ library on the way to what a std::function or a thread holds.
-bool is_way_to_function(const NamedFrame& frame) {
-  constexpr const char* kParts[] = {"std::__invoke_impl<",
-                                    "::type std::__invoke",
-                                    "std::_Function_handler<",
-                                    "std::thread::_Invoker<"};
-  return std::ranges::any_of(
-      kParts, [&](const char* part) { return frame.function.find(part) != std::string::npos; });
+  const std::vector<std::string> said = addr2line(program, offsets);
+  for (size_t i = 0; i < asked.size() && 2 * i + 1 < said.size(); ++i)
+    take_answer(*asked[i], said[2 * i], said[2 * i + 1]);
 }
 
 // "  #3 train(int) at train.cc:41", or "  #3 ?? (libc.so.6+0x2a1ca)" where less is known.
@@ -221,7 +197,7 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
     name_by_addr2line(file, frames);
   std::vector<std::string> lines;
   for (size_t i = 0; i < frames.size(); ++i) {
-    if (!is_way_to_function(frames[i]))
+    if (!is_way_to_function(frames[i].function))
       lines.push_back(frame_text(i, frames[i]));
     if (frames[i].function == "main")
       break;  // the rest is the C library's
