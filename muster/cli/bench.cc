@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
+#include "muster/supervise/child.h"
 
 namespace muster {
 
@@ -30,11 +32,9 @@ std::string bench_program() {
 // Returns only by an exception: after execv() this process is muster-bench.
 void become_bench(const std::vector<std::string>& args) {
   const std::string program = bench_program();
-  std::vector<char*> argv = {const_cast<char*>("muster bench")};
-  for (const std::string& arg : args)
-    argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
-  ::execv(program.c_str(), argv.data());
+  std::vector<std::string> words = {"muster bench"};
+  append_all(words, args);
+  ::execv(program.c_str(), exec_pointers(words).data());
   throw Error(
       ErrorCode::unavailable,
       cat("bench: expected '",

@@ -136,16 +136,6 @@ bool place_standard_streams(const ChildPlan& plan) {
   ::_exit(127);
 }
 
-// exec wants an array of pointers that ends in null. The caller keeps the strings.
-std::vector<char*> pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  result.reserve(strings.size() + 1);
-  for (const std::string& text : strings)
-    result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
 // A set of CPUs as the kernel takes it. It has room for any number, where cpu_set_t ends at 1024.
 class CpuMask {
  public:
@@ -282,12 +272,6 @@ std::string program_of(const ChildOptions& options) {
   return find_program(options.argv[0], search->second);
 }
 
-// "NAME=value" for each variable, as exec wants them.
-std::vector<std::string> entries_of(const std::map<std::string, std::string>& environment) {
-  return mapped(environment,
-                [](const auto& variable) { return cat(variable.first, "=", variable.second); });
-}
-
 // nohup is meant for the children too, although they get every other signal's default back.
 bool ignores_sighup() {
   struct sigaction hangup = {};
@@ -326,13 +310,26 @@ std::string find_program(const std::string& name, const std::string& search_path
   throw not_found(name, "not found in PATH; correct the name or give a path");
 }
 
+// execve does not write into the texts.
+std::vector<char*> exec_pointers(const std::vector<std::string>& texts) {
+  auto pointers =
+      mapped(texts, [](const std::string& text) { return const_cast<char*>(text.c_str()); });
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> exec_entries(const std::map<std::string, std::string>& environment) {
+  return mapped(environment,
+                [](const auto& variable) { return cat(variable.first, "=", variable.second); });
+}
+
 Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty())
     throw Error(ErrorCode::invalid_argument, "spawn: expected a program, got none");
   const std::string path = program_of(options);
-  const std::vector<std::string> variables = entries_of(options.environment);
-  const std::vector<char*> argv = pointers(options.argv);
-  const std::vector<char*> environment = pointers(variables);
+  const std::vector<std::string> variables = exec_entries(options.environment);
+  const std::vector<char*> argv = exec_pointers(options.argv);
+  const std::vector<char*> environment = exec_pointers(variables);
   const std::string& folder = options.working_directory;
   const CpuMask cpus(options.cpus);
   ChildPlan plan{.path = path.c_str(),

@@ -58,6 +58,11 @@ struct Child {
 // executed.
 std::string find_program(const std::string& name, const std::string& search_path);
 
+// The texts as execve takes them, with a null at the end. They must outlive the answer.
+std::vector<char*> exec_pointers(const std::vector<std::string>& texts);
+// Each variable as execve takes it, "NAME=value".
+std::vector<std::string> exec_entries(const std::map<std::string, std::string>& environment);
+
 // Starts the child as the leader of its own process group, with every signal unblocked and at its
 // default (an ignored SIGHUP stays ignored: nohup), to be killed by the kernel when the calling
 // thread ends. Blocking: until exec has succeeded or failed. Throws: SpawnError; io when no process

@@ -183,15 +183,6 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
   return program;
 }
 
-// The texts as execve takes them, with a null at the end. It does not write into them.
-std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (const std::string& text : texts)
-    pointers.push_back(const_cast<char*>(text.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 }  // namespace
 
 // From execve on the process is the task's program: nothing is returned.
@@ -210,11 +201,9 @@ void exec_element(const std::string& path, int index) {
         errno);
   const std::string path_of_program =
       find_program(program.argv[0], find_or(program.environment, "PATH"));
-  const auto settings = mapped(program.environment, [](const auto& variable) {
-    return cat(variable.first, "=", variable.second);
-  });
-  const std::vector<char*> argv = pointers_to(program.argv);
-  const std::vector<char*> envp = pointers_to(settings);
+  const std::vector<std::string> settings = exec_entries(program.environment);
+  const std::vector<char*> argv = exec_pointers(program.argv);
+  const std::vector<char*> envp = exec_pointers(settings);
   for (const int signal : {SIGINT, SIGQUIT})
     ::signal(signal, SIG_DFL);  // a script's shell ignores them
   ::execve(path_of_program.c_str(), argv.data(), envp.data());
