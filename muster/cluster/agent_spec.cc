@@ -6,7 +6,6 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -14,10 +13,12 @@
 #include <utility>
 
 #include "muster/base/byte_text.h"
+#include "muster/base/contains.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
+#include "muster/launch/check_launch.h"
 #include "muster/launch/json_members.h"
 
 namespace muster {
@@ -54,17 +55,7 @@ bool steers_programs(const std::string& name) {
   const auto begins_name = [&](const char* prefix) {
     return name.starts_with(prefix);
   };
-  return std::ranges::any_of(kSentPrefixes, begins_name) ||
-         std::ranges::find(kSentNames, name) != std::end(kSentNames);
-}
-
-// Whether a shell takes the name: functions that bash exports have others.
-bool is_a_name(const std::string& name) {
-  const auto word = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  };
-  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
-         std::ranges::all_of(name, word);
+  return std::ranges::any_of(kSentPrefixes, begins_name) || contains(kSentNames, name);
 }
 
 // The members of the launcher's options that are sent as they are. What only the coordinator needs
@@ -223,12 +214,13 @@ AgentSpec agent_spec_from(std::string_view line) {
   }
 }
 
-// A user's own secrets have names that nobody knows, so only what is known to be needed is sent.
+// A user's own secrets have names that nobody knows, so only what is known to be needed is sent. A
+// shell takes no function that bash exports, whose name is another than a variable's.
 Environment environment_to_send(const Environment& own) {
   Environment sent;
   for (const auto& [name, value] : own) {
     const bool wanted = steers_programs(name) && !has_trait(name, RankVariable::kStaysOnHost);
-    if (wanted && is_a_name(name))
+    if (wanted && is_variable_name(name))
       sent.emplace(name, value);
   }
   return sent;
