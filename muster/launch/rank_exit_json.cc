@@ -17,6 +17,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/launch/cause.h"
@@ -58,18 +59,14 @@ constexpr std::pair<Account, const char*> kAccounts[] = {{Account::none, ""},
                                                          {Account::lost_peer, "lost_peer"}};
 
 const char* name_of(Account account) {
-  for (const auto& [value, name] : kAccounts)
-    if (value == account)
-      return name;
-  return "";
+  return lookup(kAccounts, account, "");
 }
 
 // `none` for a word of another version.
 Account account_named(const std::string& text) {
-  for (const auto& [value, name] : kAccounts)
-    if (text == name)
-      return value;
-  return Account::none;
+  const auto* const row =
+      element_where(kAccounts, [&](const auto& at) { return text == at.second; });
+  return row != nullptr ? row->first : Account::none;
 }
 
 }  // namespace
