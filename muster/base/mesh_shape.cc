@@ -107,9 +107,8 @@ int MeshShape::rank_at(const std::vector<int>& coordinates) const {
 }
 
 std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& names) const {
-  std::set<size_t> free;
-  for (const std::string& name : names)
-    free.insert(axis(name));
+  const auto free =
+      mapped_to<std::set<size_t>>(names, [&](const std::string& name) { return axis(name); });
   // The coordinates along the free axes are set to 0, and all of the group have the rest in common.
   const auto fixed_coordinates = [&](int of_rank) {
     std::vector<int> fixed = coordinates(of_rank);

@@ -11,6 +11,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -548,9 +549,7 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
               .reason = reason,
               .exit_code = exit_code};
   order.exits = trouble_.failures;
-  std::set<int> told;
-  for (const RankExit& exit : order.exits)
-    told.insert(exit.rank);
+  auto told = mapped_to<std::set<int>>(order.exits, &RankExit::rank);
   for (const RankExit& exit : exits_) {
     if (told.insert(exit.rank).second)
       order.exits.push_back(exit);

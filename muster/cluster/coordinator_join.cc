@@ -95,11 +95,9 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
 
 // Asked before the ranks that run are disturbed for it.
 bool Coordinator::is_second_agent(const std::string& newcomer) {
-  std::set<std::string> gpus;
-  for (const Gpu& gpu : members_.at(newcomer).facts.host.gpus)
-    gpus.insert(gpu.uuid.value);
+  const auto gpus = mapped_to<std::set<GpuUuid>>(members_.at(newcomer).facts.host.gpus, &Gpu::uuid);
   const bool is_near = std::ranges::any_of(
-      plan_.ranks, [&](const RankPlan& rank) { return gpus.contains(rank.device.uuid.value); });
+      plan_.ranks, [&](const RankPlan& rank) { return gpus.contains(rank.device.uuid); });
   try {
     return is_near && turn_away_second_agent(round_of(candidates()));
   } catch (const Error&) {

@@ -8,6 +8,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/device/visible_devices.h"
@@ -40,10 +41,7 @@ std::optional<GivenGpus> told_gpus() {
 bool is_kept = false;
 
 size_t num_instances_of(const Host& host) {
-  size_t count = 0;
-  for (const Gpu& gpu : host.gpus)
-    count += gpu.mig.size();
-  return count;
+  return sum_of<size_t>(host.gpus, [](const Gpu& gpu) { return gpu.mig.size(); });
 }
 
 }  // namespace

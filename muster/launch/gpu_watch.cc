@@ -37,10 +37,7 @@ int64_t kernel_microseconds() {
 }
 
 std::set<GpuUuid> planned_gpus(const Plan& plan, int host_index) {
-  std::set<GpuUuid> uuids;
-  for (const LeaseWish& wish : lease_wishes(plan, host_index))
-    uuids.insert(wish.gpu);
-  return uuids;
+  return mapped_to<std::set<GpuUuid>>(lease_wishes(plan, host_index), &LeaseWish::gpu);
 }
 
 bool has_device(const Gpu& gpu, const std::set<GpuUuid>& uuids) {

@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/no_copy.h"
@@ -50,10 +51,8 @@ void name_source_lines(std::vector<RankExit>& exits) {
 std::vector<std::string> marks_of(const std::vector<RankSpec>& specs) {
   if (specs.empty())
     return {};
-  const auto found = specs[0].environment.find("MUSTER_MARK");
-  if (found == specs[0].environment.end())
-    return {};
-  return {cat("MUSTER_MARK=", found->second)};
+  const std::string mark = find_or(specs[0].environment, "MUSTER_MARK");
+  return mark.empty() ? std::vector<std::string>() : std::vector{cat("MUSTER_MARK=", mark)};
 }
 
 // Whether the rank failed by itself: nobody sent it a signal.

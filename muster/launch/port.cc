@@ -150,10 +150,7 @@ void check_master_address(const std::string& address) {
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
   const int rc = ::getaddrinfo(address.c_str(), nullptr, &hints, &list);
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, [](addrinfo* l) {
-    if (l != nullptr)
-      ::freeaddrinfo(l);
-  });
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
   if (rc != 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--master-addr: expected a name or address of this host, got '",

@@ -66,7 +66,7 @@ PortWatch::PortWatch(EventLoop& loop, int port, std::function<void(const std::st
 
 void PortWatch::stop() {
   port_ = 0;
-  loop_.cancel(std::exchange(timer_, 0));
+  loop_.cancel(timer_);
 }
 
 void PortWatch::look() {

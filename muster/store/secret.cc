@@ -52,7 +52,7 @@ constexpr size_t kMaxText = 2 * Secret::kBytes + 8;
 
 // -1 for another character.
 int hex_digit(char c) {
-  const size_t digit = std::string_view("0123456789abcdef").find(lower_case(c));
+  const size_t digit = kHexDigits.find(lower_case(c));
   if (digit == std::string_view::npos)
     return -1;
   return digit;
