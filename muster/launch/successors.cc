@@ -106,7 +106,7 @@ void Successors::forget_replaced() {
 void Successors::go_on(const NextGeneration& next) {
   if (processes_.is_ending())
     return;
-  processes_.loop().cancel(std::exchange(pause_, 0));
+  processes_.loop().cancel(pause_);
   generation_ = next.number;
   asked_ = some_have_ended_ = false;
   forget_replaced();
@@ -134,7 +134,7 @@ void Successors::go_on(const NextGeneration& next) {
 }
 
 void Successors::start() {
-  processes_.loop().cancel(std::exchange(pause_, 0));
+  processes_.loop().cancel(pause_);
   if (processes_.is_ending())
     return;
   for (const int slot : std::exchange(to_start_, {})) {

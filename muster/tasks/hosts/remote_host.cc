@@ -94,14 +94,9 @@ void RemoteHost::leave_loop() {
   if (loop_ == nullptr)
     return;
   channel_->detach();
-  loop_->cancel(std::exchange(watches_errors_, 0));
-  loop_->cancel(std::exchange(alive_timer_, 0));
+  loop_->cancel(watches_errors_);
+  loop_->cancel(alive_timer_);
   loop_ = nullptr;
-}
-
-// The loop is the command's: it is left when the answer has come.
-void RemoteHost::connect(EventLoop& loop) {
-  listen(loop);
 }
 
 void RemoteHost::begin(const RemoteBegin& run,
@@ -249,7 +244,7 @@ void RemoteHost::read_errors() {
     return;
   if (n <= 0) {
     if (loop_ != nullptr)
-      loop_->cancel(std::exchange(watches_errors_, 0));
+      loop_->cancel(watches_errors_);
     return;
   }
   error_text_.append(buffer, n);
@@ -413,7 +408,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
   hosts.reserve(options.size());
   for (const RemoteHostOptions& each : options) {
     hosts.push_back(std::make_unique<RemoteHost>(each));
-    hosts.back()->connect(loop);
+    hosts.back()->listen(loop);
   }
   const auto until = Clock::now() + kConnectWithin;
   const auto has_answered = [](const auto& host) {

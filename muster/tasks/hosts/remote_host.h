@@ -50,7 +50,7 @@ class RemoteHost : public TaskHost {
   pid_t pid() const { return child_.pid; }  // the command's; -1: it has been waited for
 
   // Listens until there is an inventory or a problem.
-  void connect(EventLoop& loop);
+  void listen(EventLoop& loop);
   bool answered() const { return inventory_ || !problem_.empty(); }
   const std::optional<Inventory>& inventory() const { return inventory_; }
   const std::vector<RemoteHeld>& held_before() const { return held_before_; }  // if the hello asked
@@ -103,7 +103,6 @@ class RemoteHost : public TaskHost {
     bool log_failed = false;
   };
 
-  void listen(EventLoop& loop);
   void leave_loop();
   void on_line(const std::string& line);
   void on_end_of_output(const std::string& why);

@@ -47,8 +47,7 @@ std::vector<std::string> texts_from(JsonObject& json, const char* key) {
 
 // Variables go as texts NAME=value.
 WireJson wire_environment(const Environment& environment) {
-  return wire_texts(mapped(
-      environment, [](const auto& variable) { return cat(variable.first, "=", variable.second); }));
+  return wire_texts(exec_entries(environment));
 }
 
 // Each entry must have a name, and no NUL, at which the kernel would cut it.

@@ -72,7 +72,7 @@ void HostRetry::connect(EventLoop& loop) {
   give_up_ = Clock::now() + kRetryAnswerWithin;
   try {
     connection_ = std::make_unique<RemoteHost>(options_);
-    connection_->connect(loop);
+    connection_->listen(loop);
   } catch (const Error& error) {
     fail(false, error.message());
   }

@@ -346,7 +346,7 @@ class TaskServer {
       return true;
     if (n <= 0) {
       if (n == 0)
-        local_->loop().cancel(std::exchange(stream.watch, 0));
+        local_->loop().cancel(stream.watch);
       return false;
     }
     bytes.resize(n);
@@ -360,7 +360,7 @@ class TaskServer {
     if (channel_.queued() <= kMostQueued)
       return;
     for (auto& [other, stream] : streams_)
-      local_->loop().cancel(std::exchange(stream.watch, 0));
+      local_->loop().cancel(stream.watch);
   }
 
   void resume_streams() {
