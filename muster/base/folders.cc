@@ -1,10 +1,12 @@
 // How it works: the standard library's calls, whose errors are said with what to do about them.
 #include "muster/base/folders.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -12,13 +14,24 @@ namespace muster {
 namespace fs = std::filesystem;
 
 // An entry that cannot be read ends the list, since what comes after it is unknown.
-std::vector<fs::path> paths_in(const fs::path& folder) {
+std::vector<fs::path> paths_in(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> paths;
-  std::error_code error;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
     paths.push_back(entry->path());
   return paths;
+}
+
+std::vector<fs::path> paths_in(const fs::path& folder) {
+  std::error_code ignored;
+  return paths_in(folder, ignored);
+}
+
+std::vector<int> numbers_in_folder(const fs::path& folder) {
+  auto numbers = mapped_some(
+      paths_in(folder), [](const fs::path& path) { return parse_count(path.filename().string()); });
+  std::ranges::sort(numbers);
+  return numbers;
 }
 
 // The folder may have been removed while the process was in it.

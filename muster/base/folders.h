@@ -3,12 +3,19 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace muster {
 
 // What is in the folder, in no order; nothing when it cannot be read.
 std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder);
+// The same; what could be read, where `error` is set then.
+std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
+                                            std::error_code& error);
+
+// Those of the names there that are numbers, as of processes in /proc, in order.
+std::vector<int> numbers_in_folder(const std::filesystem::path& folder);
 
 // Throws: io, when it has been removed.
 std::string current_folder();

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -54,15 +55,9 @@ std::optional<std::string> file_text(const std::string& path) {
   return try_read_file(path);
 }
 
-// Files of /proc come and go; an error ends the list where it happens.
 std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto at = std::filesystem::directory_iterator(folder, error);
-       !error && at != std::filesystem::end(at);
-       at.increment(error)) {
-    names.push_back(at->path().filename().string());
-  }
+  auto names = mapped(paths_in(folder),
+                      [](const std::filesystem::path& path) { return path.filename().string(); });
   std::ranges::sort(names);
   return names;
 }

@@ -14,6 +14,7 @@
 #include <set>
 #include <system_error>
 
+#include "muster/base/folders.h"
 #include "muster/base/hex.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -61,8 +62,8 @@ fs::path device_folder(const std::string& sysroot, const std::string& pci) {
   fs::path folder = sysroot + "/sys/bus/pci/devices/" + pci;
   if (fs::exists(folder, error))
     return folder;
-  for (const auto& card : fs::directory_iterator(sysroot + "/sys/class/drm", error)) {
-    const fs::path device = card.path() / "device";
+  for (const fs::path& card : paths_in(sysroot + "/sys/class/drm")) {
+    const fs::path device = card / "device";
     if (holds_line(device / "uevent", cat("PCI_SLOT_NAME=", pci)))
       return device;
   }
@@ -144,10 +145,8 @@ void read_health(Gpu& gpu, const fs::path& folder, std::set<std::string>& seen) 
 
 // Returns the GPU's folder of sensors; empty when it has none.
 fs::path sensors_folder(const fs::path& folder) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder / "hwmon", error))
-    return entry.path();
-  return {};
+  const std::vector<fs::path> sensors = paths_in(folder / "hwmon");
+  return sensors.empty() ? fs::path() : sensors.front();
 }
 
 // Returns the number in the first of the files that can be read.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/folders.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -34,19 +35,6 @@ constexpr uint64_t kHeapPrivate = 2;
 
 fs::path nodes_folder(const std::string& sysroot) {
   return sysroot + "/sys/class/kfd/kfd/topology/nodes";
-}
-
-// Returns the entries of `folder` whose names are numbers, in order.
-std::vector<int> numbered(const fs::path& folder) {
-  std::vector<int> numbers;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
-    if (const auto number = parse_number(name, 0, std::numeric_limits<int>::max()))
-      numbers.push_back(*number);
-  }
-  std::ranges::sort(numbers);
-  return numbers;
 }
 
 // GPUs' ids and properties may take all of 64 bits, which parse_int() does not.
@@ -86,7 +74,7 @@ PciAddress pci_of(const KfdProperties& properties) {
 // Returns the sum of the banks on the GPU itself.
 uint64_t memory_of(const fs::path& node) {
   uint64_t bytes = 0;
-  for (const int bank : numbered(node / "mem_banks")) {
+  for (const int bank : numbers_in_folder(node / "mem_banks")) {
     const auto properties = read_properties(node / "mem_banks" / cat(bank) / "properties");
     const uint64_t heap = find_or(properties, "heap_type");
     if (is_one_of(heap, kHeapPublic, kHeapPrivate))
@@ -110,7 +98,7 @@ int count_links(const KfdProperties& link) {
 // Returns all links of the node; only xGMI links are counted, as a PCIe link leads to a CPU.
 std::vector<KfdLink> links_of(const fs::path& node) {
   std::vector<KfdLink> links;
-  for (const int number : numbered(node / "io_links")) {
+  for (const int number : numbers_in_folder(node / "io_links")) {
     const auto link = read_properties(node / "io_links" / cat(number) / "properties");
     if (!link.contains("node_to"))
       continue;
@@ -132,7 +120,7 @@ bool has_kfd(const std::string& sysroot) {
 
 std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {
   std::vector<KfdGpu> gpus;
-  for (const int number : numbered(nodes_folder(sysroot))) {
+  for (const int number : numbers_in_folder(nodes_folder(sysroot))) {
     const fs::path node = nodes_folder(sysroot) / cat(number);
     // 0 is a CPU. A container that may not use a GPU cannot read its files, and ROCm leaves such a
     // GPU out too.
@@ -155,7 +143,7 @@ std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {
 std::vector<GpuProcess> read_kfd_processes(const std::string& sysroot, uint64_t gpu_id) {
   std::vector<GpuProcess> processes;
   const fs::path folder = sysroot + "/sys/class/kfd/kfd/proc";
-  for (const int pid : numbered(folder)) {
+  for (const int pid : numbers_in_folder(folder)) {
     const auto bytes = parse_unsigned(read_line(folder / cat(pid) / cat("vram_", gpu_id)));
     // Every process that opened the driver is listed for every GPU.
     if (bytes && *bytes > 0)

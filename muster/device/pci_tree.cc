@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -83,12 +84,11 @@ fs::path devices_folder(const std::string& sysroot) {
 // Returns the devices of one class (infiniband, net) that are on the PCI bus, by address.
 std::vector<Nic> nics_of_class(const std::string& sysroot, const char* name) {
   std::vector<Nic> nics;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(cat(sysroot, "/sys/class/", name), error)) {
-    const auto path = pci_path(entry.path() / "device");
+  for (const fs::path& entry : paths_in(cat(sysroot, "/sys/class/", name))) {
+    const auto path = pci_path(entry / "device");
     if (path.size() < 2)
       continue;  // no hardware of its own: loopback, bridges, tunnels
-    nics.push_back({.name = entry.path().filename(),
+    nics.push_back({.name = entry.filename(),
                     .pci = {path.back()},
                     .numa_node = numa_node_in(devices_folder(sysroot) / path.back())});
   }

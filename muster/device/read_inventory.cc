@@ -14,6 +14,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
@@ -201,10 +202,10 @@ std::vector<Host> fleet(const std::string& text, const std::string& source) {
 std::vector<std::string> files_in(const std::string& path) {
   std::vector<std::string> files;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    const bool hidden = entry.path().filename().string().starts_with('.');
-    if (!hidden && entry.is_regular_file())
-      files.push_back(entry.path());
+  for (const std::filesystem::path& entry : paths_in(path, error)) {
+    const bool hidden = entry.filename().string().starts_with('.');
+    if (!hidden && std::filesystem::is_regular_file(entry))
+      files.push_back(entry);
   }
   if (error)
     fail_errno(cat("cannot list '", path, "'"), error.value());

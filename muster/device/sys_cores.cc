@@ -6,10 +6,10 @@
 #include <map>
 #include <ranges>
 #include <set>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
+#include "muster/base/folders.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -38,13 +38,12 @@ int first_cpu_or(const fs::path& file, int fallback) {
 // Returns the NUMA node of each CPU; a kernel without nodes has no such folders.
 std::map<int, int> nodes_of_cpus(const fs::path& system) {
   std::map<int, int> nodes;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(system / "node", error)) {
-    const std::string name = entry.path().filename();
+  for (const fs::path& entry : paths_in(system / "node")) {
+    const std::string name = entry.filename();
     if (!name.starts_with("node"))
       continue;
     const auto node = parse_number(name.substr(4), 0, kMaxNumber);
-    const auto cpus = parse_cpu_mask(read_line(entry.path() / "cpumap"));
+    const auto cpus = parse_cpu_mask(read_line(entry / "cpumap"));
     if (!node || !cpus)
       continue;
     for (const int cpu : *cpus)
@@ -55,10 +54,9 @@ std::map<int, int> nodes_of_cpus(const fs::path& system) {
 
 // The last level that sysfs knows of is the third.
 int last_level_cache_or(const fs::path& folder, int fallback) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder / "cache", error)) {
-    if (read_line(entry.path() / "level") == "3")
-      return first_cpu_or(entry.path() / "shared_cpu_map", fallback);
+  for (const fs::path& entry : paths_in(folder / "cache")) {
+    if (read_line(entry / "level") == "3")
+      return first_cpu_or(entry / "shared_cpu_map", fallback);
   }
   return fallback;
 }

@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -63,7 +64,7 @@ std::string trace_text(const MergedTrace& trace) {
 // shares the folder and merges all events.
 bool is_first_hosts_to_merge(const std::string& run_dir) {
   std::error_code error;
-  const auto attempts = paths_in(std::filesystem::path(run_dir) / "trace", error);
+  const auto attempts = paths_in(std::filesystem::path(run_dir) / "trace");
   return std::ranges::any_of(attempts, [&](const std::filesystem::path& attempt) {
     return std::filesystem::exists(attempt / "0", error);
   });

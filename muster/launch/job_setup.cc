@@ -265,7 +265,7 @@ void JobSetup::remove_empty_folders() const {
   std::error_code ignored;
   if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored))
     return;
-  for (const fs::path& attempt : paths_in(facts_.log_dir, ignored))
+  for (const fs::path& attempt : paths_in(facts_.log_dir))
     ::rmdir(attempt.c_str());
   if (holds_only(facts_.log_dir, kFolderLock))
     log_lock_.remove_file();

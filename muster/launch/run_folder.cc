@@ -103,7 +103,7 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
   std::optional<fs::path> newest;
   fs::file_time_type changed;
   std::error_code ignored;
-  for (const fs::path& path : paths_in(runs, ignored)) {
+  for (const fs::path& path : paths_in(runs)) {
     std::error_code unknown;
     if (fs::symlink_status(path, unknown).type() != fs::file_type::directory)
       continue;
@@ -145,15 +145,6 @@ void check_not_of_run(const char* flag, const std::string& path, const std::stri
   const std::string name = within.empty() ? "" : within.begin()->string();
   if (is_launchers_own(name) || contains(kOfRuns, name))
     refuse_named_file(flag, path, cat("the run in ", printable(run_dir), " keeps its own there"));
-}
-
-std::vector<fs::path> paths_in(const fs::path& folder, std::error_code& error) {
-  std::vector<fs::path> paths;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    paths.push_back(entry->path());
-  }
-  return paths;
 }
 
 // A link, such as runs/latest, stands for the folder that it names now: it may name another soon.

@@ -33,10 +33,6 @@ std::string link_latest(const std::string& run_dir);
 // run in `run_dir`, or one below its folders.
 void check_not_of_run(const char* flag, const std::string& path, const std::string& run_dir);
 
-// The paths of what is in the folder; what could be read of them, if `error` is set then.
-std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
-                                            std::error_code& error);
-
 // Whether the folder has a file of this name and nothing else.
 bool holds_only(const std::string& folder, const std::string& name);
 

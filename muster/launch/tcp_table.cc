@@ -3,17 +3,16 @@
 // /proc/<pid>/fd.
 #include "muster/launch/tcp_table.h"
 
-#include <dirent.h>
-#include <limits.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <charconv>
-#include <memory>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -55,31 +54,16 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
                   .is_ipv6 = is_ipv6};
 }
 
-// Calls `visit(name)` for the entries of a folder until it returns true. Returns whether it did.
-template <class Visit>
-bool any_entry(const std::string& folder, Visit visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir)
-    return false;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    if (visit(std::string(entry->d_name)))
-      return true;
-  }
-  return false;
-}
-
 // Other users' descriptors are hidden from all but root.
-bool has_socket(const std::string& pid, uint64_t inode) {
+bool has_socket(int pid, uint64_t inode) {
   const std::string wanted = cat("socket:[", inode, "]");
-  const std::string fds = cat("/proc/", pid, "/fd");
-  return any_entry(fds, [&](const std::string& fd) {
-    char target[PATH_MAX];
-    const ssize_t n = ::readlink(cat(fds, "/", fd).c_str(), target, sizeof(target));
-    return n > 0 && std::string_view(target, n) == wanted;
+  return std::ranges::any_of(paths_in(cat("/proc/", pid, "/fd")), [&](const auto& fd) {
+    std::error_code gone;
+    return std::filesystem::read_symlink(fd, gone) == wanted;
   });
 }
 
-std::string process_in_words(const std::string& pid) {
+std::string process_in_words(int pid) {
   try {
     const std::string name = read_file(cat("/proc/", pid, "/comm"));
     return cat("process ", pid, " (", printable(trim(name)), ")");
@@ -112,14 +96,11 @@ std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
 
 // Empty where no process that this user may look into has the socket.
 std::string process_with_socket(uint64_t inode) {
-  std::string found;
-  any_entry("/proc", [&](const std::string& name) {
-    if (!parse_int(name) || !has_socket(name, inode))
-      return false;
-    found = process_in_words(name);
-    return true;
-  });
-  return found;
+  for (const int pid : numbers_in_folder("/proc")) {
+    if (has_socket(pid, inode))
+      return process_in_words(pid);
+  }
+  return "";
 }
 
 }  // namespace muster

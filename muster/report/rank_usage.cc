@@ -15,6 +15,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
@@ -54,16 +55,12 @@ ProcStat stat_of(int pid, const ProcessStatus& status) {
 std::vector<ProcStat> all_processes() {
   std::vector<ProcStat> all;
   std::error_code error;
-  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
-       entry.increment(error)) {
-    const auto number = parse_int(entry->path().filename().string());
-    if (!number || *number <= 0 || *number > INT32_MAX)
-      continue;
-    const int pid = static_cast<int>(*number);
-    const ProcessStatus status = process_status(pid);
+  for (const fs::path& path : paths_in("/proc", error)) {
+    const auto pid = parse_count(path.filename().string());
+    const ProcessStatus status = pid ? process_status(*pid) : ProcessStatus();
     const bool has_ended = status.fields.empty();
     if (!has_ended)
-      all.push_back(stat_of(pid, status));
+      all.push_back(stat_of(*pid, status));
   }
   if (error)
     throw Error(ErrorCode::io, "cannot read /proc: ", error.message());

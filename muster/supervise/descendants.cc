@@ -3,33 +3,20 @@
 // matter of the kernel's configuration; without them every process is asked for its parent.
 #include "muster/supervise/descendants.h"
 
-#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
-
-// Calls `visit` for every entry of a /proc folder that is a number.
-template <class Visit>
-void for_each_number(const char* folder, Visit visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder), ::closedir);
-  if (!dir)
-    return;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    if (const auto number = parse_int(entry->d_name))
-      visit(static_cast<pid_t>(*number));
-  }
-}
 
 // The numbers of a list; words that are none, such as an empty last one, are left out.
 template <class Number>
@@ -69,27 +56,27 @@ std::set<pid_t> pids_in(std::string_view text) {
 std::set<pid_t> own_children() {
   std::set<pid_t> children;
   bool has_lists = false;
-  for_each_number("/proc/self/task", [&](pid_t thread) {
+  for (const int thread : numbers_in_folder("/proc/self/task")) {
     const auto list = try_read_file(cat("/proc/self/task/", thread, "/children"));
     if (!list)
-      return;
+      continue;
     has_lists = true;
     children.merge(pids_in(*list));
-  });
+  }
   if (has_lists)
     return children;
-  const pid_t self = ::getpid();
-  for_each_number("/proc", [&](pid_t pid) {
-    if (process_status(pid).parent == self)
+  for (const pid_t pid : numbers_in_folder("/proc")) {
+    if (process_status(pid).parent == ::getpid())
       children.insert(pid);
-  });
+  }
   return children;
 }
 
 // The tree is put together from every process's parent, as /proc has no list of descendants.
 std::set<uid_t> uids_of_descendants() {
   std::multimap<pid_t, pid_t> children;
-  for_each_number("/proc", [&](pid_t pid) { children.emplace(process_status(pid).parent, pid); });
+  for (const pid_t pid : numbers_in_folder("/proc"))
+    children.emplace(process_status(pid).parent, pid);
   std::set<uid_t> uids;
   std::vector<pid_t> pending = {::getpid()};
   while (!pending.empty()) {
@@ -114,13 +101,13 @@ std::optional<FileId> file_of(int fd) {
 std::set<FileId> open_files(pid_t pid) {
   std::set<FileId> files;
   const std::string folder = cat("/proc/", pid, "/fd");
-  for_each_number(folder.c_str(), [&](int fd) {
+  for (const int fd : numbers_in_folder(folder)) {
     struct stat info = {};
     if (::stat(cat(folder, "/", fd).c_str(), &info) != 0)
-      return;
+      continue;
     if (const auto file = id_of(info))
       files.insert(*file);
-  });
+  }
   return files;
 }
 

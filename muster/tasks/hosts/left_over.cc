@@ -3,18 +3,18 @@
 // only those environments can be read.
 #include "muster/tasks/hosts/left_over.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <thread>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
@@ -32,17 +32,8 @@ bool has_mark(pid_t pid, const std::vector<std::string>& marks) {
 
 // This user's processes that were started with one of `marks`, this one left out.
 std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
-  std::vector<pid_t> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
-  while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
-    const auto number = parse_int(entry->d_name);
-    if (!number || *number == ::getpid())
-      continue;
-    const auto pid = static_cast<pid_t>(*number);
-    if (has_mark(pid, marks))
-      found.push_back(pid);
-  }
-  return found;
+  return filtered(numbers_in_folder("/proc"),
+                  [&](pid_t pid) { return pid != ::getpid() && has_mark(pid, marks); });
 }
 
 }  // namespace
