@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/byte_lock.h"
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -91,20 +92,6 @@ std::string holder_in(const std::vector<std::string>& note) {
   return printable(cat("process ", note[kPid], " on ", note[kHost], time));
 }
 
-struct flock whole_lock(short type) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
-
-// Sets a lock of this open file, so that two launchers in one process are two holders. Returns 0,
-// or an errno.
-int set_lock(const Fd& file, short type) {
-  struct flock lock = whole_lock(type);
-  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0 ? 0 : errno;
-}
-
 }  // namespace
 
 // A full disk may have cut a note off anywhere: then no line end follows.
@@ -161,7 +148,7 @@ bool FolderLock::may_share(const std::vector<std::string>& note) const {
 // False where another start holds it, or where the file has been removed meanwhile. The text is
 // read when nobody writes it: the lock is tried first.
 bool FolderLock::try_lock() {
-  const int alone = set_lock(file_, F_WRLCK);
+  const int alone = set_byte_lock(file_.get(), F_WRLCK);
   const bool held = is_one_of(alone, EAGAIN, EACCES);
   if (alone != 0 && !held)
     go_on_without(alone);
@@ -169,7 +156,7 @@ bool FolderLock::try_lock() {
   check_is_ours(text, path_);
   const std::vector<std::string> before = words_of_note(text);
   is_new_start_ = before[kStart] != claim_.start;
-  if (held && !(may_share(before) && set_lock(file_, F_RDLCK) == 0))
+  if (held && !(may_share(before) && set_byte_lock(file_.get(), F_RDLCK) == 0))
     return false;
   if (!is_at(file_, path_))  // a folder that held nothing is removed with its lock
     return false;
@@ -185,12 +172,12 @@ bool FolderLock::try_lock() {
 
 // To whoever has it, the lock is given again.
 bool FolderLock::try_alone() const {
-  return file_.valid() && why_not_.empty() && set_lock(file_, F_WRLCK) == 0;
+  return file_.valid() && why_not_.empty() && set_byte_lock(file_.get(), F_WRLCK) == 0;
 }
 
 void FolderLock::share() {
   if (file_.valid())
-    set_lock(file_, F_RDLCK);
+    set_byte_lock(file_.get(), F_RDLCK);
 }
 
 void FolderLock::remove_file() const {
@@ -201,16 +188,14 @@ void FolderLock::remove_file() const {
 // Who opens the file meanwhile sees that it is gone, and makes another.
 void FolderLock::remove_file_if_alone() {
   const bool is_ours = file_.valid() && why_not_.empty() && owner_ == ::getpid();
-  if (is_ours && set_lock(file_, F_WRLCK) == 0)
+  if (is_ours && set_byte_lock(file_.get(), F_WRLCK) == 0)
     ::unlink(path_.c_str());
 }
 
 std::string holder_of_folder(const FolderClaim& claim) {
   const std::string path = claim.folder + "/" + claim.file;
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  struct flock lock = whole_lock(F_WRLCK);
-  const bool is_held =
-      file.valid() && ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  const bool is_held = file.valid() && is_locked_by_another(file.get());
   return is_held ? holder_in(read_lock_note(file)) : "";
 }
 

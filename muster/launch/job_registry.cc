@@ -22,6 +22,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/byte_lock.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
@@ -42,20 +43,6 @@ constexpr const char* kJobSchema = "muster.job/1";
 constexpr size_t kMaxProgram = 4000;
 constexpr size_t kShownProgram = 60;
 constexpr size_t kMaxNote = size_t{1} << 20;
-
-// For F_OFD_SETLK and F_OFD_GETLK: the locks belong to the open file.
-struct flock whole_file(short type) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
-
-// Whether another open file has a lock on this one.
-bool is_locked(int fd) {
-  struct flock lock = whole_file(F_WRLCK);
-  return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
 
 // Pids have a meaning only within their namespace, and containers may share the folder.
 std::string pid_namespace() {
@@ -151,9 +138,8 @@ Fd make_note(const std::string& aside, const std::string& path, const JobNote& n
   Fd file(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid())
     fail_errno(cat("cannot make '", aside, "'"), errno);
-  struct flock lock = whole_file(F_WRLCK);
-  if (::fcntl(file.get(), F_OFD_SETLK, &lock) != 0)
-    fail_errno(cat("cannot lock '", aside, "'"), errno);
+  if (const int error = set_byte_lock(file.get(), F_WRLCK); error != 0)
+    fail_errno(cat("cannot lock '", aside, "'"), error);
   write_all(file.get(), job_note_text(note), path);
   if (::rename(aside.c_str(), path.c_str()) != 0)
     fail_errno(cat("cannot name '", path, "'"), errno);
@@ -193,7 +179,7 @@ std::vector<JobNote> running_jobs(const std::string& given) {
         ::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file.valid())
       continue;
-    if (!is_locked(file.get())) {
+    if (!is_locked_by_another(file.get())) {
       ::unlinkat(folder.get(), name.c_str(), 0);
     } else if (auto job = job_note_from(bytes_of(file.get()))) {
       jobs.push_back(std::move(*job));

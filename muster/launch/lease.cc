@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/byte_lock.h"
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
@@ -37,27 +38,16 @@ struct Segment {  // of units: [first, end)
   int end = 0;
 };
 
-struct flock lock_of(short type, Segment segment) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = segment.first;
-  lock.l_len = segment.end - segment.first;
-  return lock;
-}
-
 // False when another holds some of the segment.
 bool try_lock(int fd, Segment segment, const std::string& path) {
-  struct flock lock = lock_of(F_WRLCK, segment);
-  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0)
-    return true;
-  if (is_one_of(errno, EAGAIN, EACCES))
-    return false;
+  const int error = set_byte_lock(fd, F_WRLCK, segment.first, segment.end - segment.first);
+  if (is_one_of(error, 0, EAGAIN, EACCES))
+    return error == 0;
   fail_errno(cat("lease: cannot lock '",
                  path,
                  "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a "
                  "folder on a local one"),
-             errno);
+             error);
 }
 
 // Adds what others (other open file descriptions) hold inside `within`, in order. The kernel names
@@ -65,7 +55,7 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
 void add_held(int fd, Segment within, std::vector<Segment>& held) {
   if (within.first >= within.end)
     return;
-  struct flock lock = lock_of(F_WRLCK, within);
+  struct flock lock = byte_lock(F_WRLCK, within.first, within.end - within.first);
   if (::fcntl(fd, F_OFD_GETLK, &lock) != 0)
     fail_errno("lease: cannot see a file's locks", errno);
   if (lock.l_type == F_UNLCK)
@@ -169,10 +159,7 @@ class Taking : NoCopy {
   }
   // The lock is released by name and not only by closing: a process that another thread forked just
   // now has the file open too.
-  ~Taking() {
-    struct flock lock = lock_of(F_UNLCK, {0, 1});
-    ::fcntl(file_.get(), F_OFD_SETLK, &lock);
-  }
+  ~Taking() { set_byte_lock(file_.get(), F_UNLCK, 0, 1); }
 
  private:
   Fd file_;
@@ -206,10 +193,8 @@ Fd LeaseFolder::open_file(const std::string& name, bool create) const {
 }
 
 void Lease::end() {
-  if (taken_ && fd_.valid()) {
-    struct flock lock = lock_of(F_UNLCK, {0, kWholeGpu});
-    ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
-  }
+  if (taken_ && fd_.valid())
+    set_byte_lock(fd_.get(), F_UNLCK, 0, kWholeGpu);
   fd_.reset();
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <thread>
 
+#include "muster/base/byte_lock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -22,28 +23,17 @@ namespace {
 constexpr off_t kOperation = off_t{1} << 60;
 constexpr off_t kMembers = kOperation + 1;
 
-struct flock range(short type, off_t start, off_t size) {
-  struct flock lock{};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = start;
-  lock.l_len = size;
-  return lock;
-}
-
 // True when the lock was taken (or released), false when another holds it.
 bool set_lock(int fd, short type, off_t at) {
-  struct flock lock = range(type, at, 1);
-  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0)
-    return true;
-  if (errno == EAGAIN || errno == EACCES)
-    return false;
-  fail_errno("file store: cannot lock the file (a file system without locks?)", errno);
+  const int error = set_byte_lock(fd, type, at, 1);
+  if (error != 0 && error != EAGAIN && error != EACCES)
+    fail_errno("file store: cannot lock the file (a file system without locks?)", error);
+  return error == 0;
 }
 
 // The start of some range that another holds; nothing when nobody does.
 std::optional<off_t> locked_by_another(int fd, off_t start, off_t size) {
-  struct flock lock = range(F_WRLCK, start, size);
+  struct flock lock = byte_lock(F_WRLCK, start, size);
   if (::fcntl(fd, F_OFD_GETLK, &lock) != 0)
     fail_errno("file store: cannot see the file's locks", errno);
   if (lock.l_type == F_UNLCK)

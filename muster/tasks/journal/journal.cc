@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/byte_lock.h"
 #include "muster/base/contains.h"
 #include "muster/base/hex.h"
 #include "muster/base/json_member.h"
@@ -74,13 +75,11 @@ int bring_to_disk(const Fd& file) {
 bool lock_file(const Fd& file, const std::string& path) {
   const Deadline deadline(kLockPatience);
   for (;;) {
-    struct flock lock = {};
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0)
+    const int error = set_byte_lock(file.get(), F_WRLCK);
+    if (error == 0)
       return true;
-    if (!is_one_of(errno, EAGAIN, EACCES))
-      fail_errno(cat("journal: cannot lock '", path, "'"), errno);
+    if (!is_one_of(error, EAGAIN, EACCES))
+      fail_errno(cat("journal: cannot lock '", path, "'"), error);
     if (deadline.passed())
       return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -109,12 +108,7 @@ std::string journal_path(const std::string& run_dir) {
 // Asks for a lock without taking it: whoever looks on must not be taken for a run.
 bool is_in_use(const std::string& run_dir) {
   const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid())
-    return false;
-  struct flock lock = {};
-  lock.l_type = F_RDLCK;
-  lock.l_whence = SEEK_SET;
-  return ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  return file.valid() && is_locked_by_another(file.get());
 }
 
 std::string journal_line(const std::string& json) {
