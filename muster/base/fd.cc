@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -129,6 +130,16 @@ std::optional<std::string> try_read_file(const std::string& path, size_t most) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+std::string tail_of_file(int fd, off_t most) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0)
+    return {};
+  const off_t from = std::max<off_t>(0, info.st_size - most);
+  std::string text(info.st_size - from, '\0');
+  text.resize(std::max<ssize_t>(0, ::pread(fd, text.data(), text.size(), from)));
+  return text;
 }
 
 std::string read_small_file(const std::string& path) {

@@ -64,6 +64,8 @@ std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 // The file as read_file has it; nothing when it cannot be read.
 std::optional<std::string> try_read_file(const std::string& path, size_t most = SIZE_MAX);
 
+// The last bytes of a file, at most `most`; empty when it cannot be read.
+std::string tail_of_file(int fd, off_t most);
 // A file that a person names is small: at most 64 MiB. Throws: io; invalid_argument for a longer
 // one.
 std::string read_small_file(const std::string& path);

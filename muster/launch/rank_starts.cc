@@ -65,12 +65,7 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid())
     return {};
-  const off_t size = std::max<off_t>(0, ::lseek(file.get(), 0, SEEK_END));
-  const off_t from = std::max<off_t>(0, size - off_t{kTailBytes});
-  std::string text(size - from, '\0');
-  const ssize_t n = ::pread(file.get(), text.data(), text.size(), from);
-  text.resize(std::max<ssize_t>(0, n));
-  return split(trim(text), '\n');
+  return split(trim(tail_of_file(file.get(), kTailBytes)), '\n');
 }
 
 // All that is known of a rank's end but for its standard error. A process that ended on its way to

@@ -23,18 +23,6 @@ namespace {
 constexpr off_t kLogTail = off_t{64} << 10;
 constexpr size_t kLongestFolderName = 200;
 
-// The last bytes of the file; empty when it cannot be read.
-std::string tail_of(int fd) {
-  struct stat info = {};
-  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0)
-    return {};
-  const off_t from = std::max<off_t>(0, info.st_size - kLogTail);
-  std::string text(info.st_size - from, '\0');
-  const ssize_t n = ::pread(fd, text.data(), text.size(), from);
-  text.resize(std::max<ssize_t>(0, n));
-  return text;
-}
-
 }  // namespace
 
 std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
@@ -61,7 +49,7 @@ Fd open_task_log(const std::string& path) {
 }
 
 std::vector<std::string> last_lines_of_log(int fd, int count) {
-  std::vector<std::string> lines = split(trim(tail_of(fd)), '\n');
+  std::vector<std::string> lines = split(trim(tail_of_file(fd, kLogTail)), '\n');
   if (lines.size() == 1 && lines[0].empty())
     return {};
   if (std::ssize(lines) > count)
