@@ -174,19 +174,6 @@ RankEnv contract_of(const RankStart& start, const RankSpec& spec, const std::str
           .simulated = start.plan.simulated};
 }
 
-// Sets or erases the variables by which the driver's libraries choose GPUs.
-void show_devices(Environment& variables, const RankStart& start) {
-  if (start.plan.simulated)
-    variables.erase("CUDA_DEVICE_ORDER");
-  for (const auto& [name, value] : visibility_variables(start.plan, start.rank)) {
-    if (value) {
-      variables[name] = *value;
-    } else {
-      variables.erase(name);
-    }
-  }
-}
-
 Environment rank_environment(const RankStart& start, const RankSpec& spec) {
   const LaunchOptions& options = start.options;
   const JobFacts& job = start.job;
@@ -211,7 +198,9 @@ Environment rank_environment(const RankStart& start, const RankSpec& spec) {
     variables["LOCAL_RANK"] = "0";
   if (!job.leases.empty())
     variables[kLeaseVariable] = job.leases;
-  show_devices(variables, start);
+  if (start.plan.simulated)
+    variables.erase("CUDA_DEVICE_ORDER");
+  show_devices(start.plan, start.rank, variables);
   check_extra_env(options.extra_env, variables);
   return variables;
 }
@@ -292,6 +281,16 @@ std::vector<RankSpec> make_rank_specs(const Plan& plan,
     specs.push_back(std::move(spec));
   }
   return specs;
+}
+
+void show_devices(const Plan& plan, const RankPlan& rank, Environment& variables) {
+  for (const auto& [name, value] : visibility_variables(plan, rank)) {
+    if (value) {
+      variables[name] = *value;
+    } else {
+      variables.erase(name);
+    }
+  }
 }
 
 // A local rank that the text does not name has 0. The text is checked as a whole for every rank.

@@ -67,6 +67,9 @@ std::vector<RankSpec> make_rank_specs(const Plan& plan,
                                       const JobFacts& job,
                                       int attempt);
 
+// Sets or erases the variables by which the driver's libraries choose GPUs.
+void show_devices(const Plan& plan, const RankPlan& rank, Environment& variables);
+
 // torchrun's form of --redirects and --tee for one local rank: 0 none, 1 stdout, 2 stderr, 3 both.
 // Throws: invalid_argument naming `flag`.
 int stream_bits(const std::string& text, int local_rank, const char* flag);

@@ -14,6 +14,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
+#include "muster/launch/rank_spec.h"
 
 namespace muster {
 
@@ -70,13 +71,7 @@ void show_gpus(const Task& task,
   alone.ranks = 1;
   Plan plan = plan_of(alone, pool, where);
   plan.visibility = Visibility::job;  // all of them, MIG instances too: there is nobody else
-  for (const auto& [name, value] : visibility_variables(plan, plan.ranks[0])) {
-    if (value) {
-      variables[name] = *value;
-    } else {
-      variables.erase(name);
-    }
-  }
+  show_devices(plan, plan.ranks[0], variables);
 }
 
 // A program that starts its own ranks finds its GPUs in the inventory's file, as it would find real
