@@ -9,16 +9,15 @@
 #include <functional>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/parameter_hooks.h"
 
 namespace muster {
 
-class GradientHooks {
+class GradientHooks : NoCopy {
  public:
   GradientHooks() = default;
-  GradientHooks(const GradientHooks&) = delete;
-  GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks() { remove(); }
 
   // Replaces the present hooks. Both functions get the parameter's index, in one of autograd's

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/options.h"
@@ -27,7 +28,7 @@ std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model);
 
 class ModelSource;
 
-class GradientReducer {
+class GradientReducer : NoCopy {
  public:
   // Compares the models and broadcasts rank 0's parameters and buffers.
   // Collective: yes.
@@ -44,8 +45,6 @@ class GradientReducer {
                   ProcessGroup group,
                   const DdpOptions& options = {});
   ~GradientReducer();
-  GradientReducer(const GradientReducer&) = delete;
-  GradientReducer& operator=(const GradientReducer&) = delete;
 
   // Call these around every forward. `outputs` are the tensors that forward returned;
   // find_unused_parameters replaces them by others that share their memory. Collective:

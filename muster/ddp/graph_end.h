@@ -6,18 +6,18 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // Autograd holds it with the graph's callbacks, and lets it go with the graph.
 template <class Owner>
-class GraphEnd {
+class GraphEnd : NoCopy {
  public:
   using Method = void (Owner::*)();
 
   GraphEnd(std::weak_ptr<Owner> owner, Method ended, Method cut_short)
       : owner_(std::move(owner)), ended_(ended), cut_short_(cut_short) {}
-  GraphEnd(const GraphEnd&) = delete;
-  GraphEnd& operator=(const GraphEnd&) = delete;
   ~GraphEnd() {
     if (has_ended_ || cut_short_ == nullptr)
       return;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/process_group.h"
 
 namespace torch::optim {
@@ -35,12 +36,10 @@ struct JoinResult {
 
 // While it lives in this thread, ranks without inputs shadow the forwards and backwards of one
 // model, and nothing else. Other collectives must therefore be refused.
-class RanksShadow {
+class RanksShadow : NoCopy {
  public:
   explicit RanksShadow(bool active) : before_(active_here()) { active_here() = before_ || active; }
   ~RanksShadow() { active_here() = before_; }
-  RanksShadow(const RanksShadow&) = delete;
-  RanksShadow& operator=(const RanksShadow&) = delete;
 
   static bool here() { return active_here(); }
 

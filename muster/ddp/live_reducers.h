@@ -9,15 +9,15 @@
 #include <set>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
 // One wrapped model, known to the others while it lives. Thread-safe.
-class LiveReducer {
+class LiveReducer : NoCopy {
  public:
   LiveReducer();
   ~LiveReducer();
-  LiveReducer(const LiveReducer&) = delete;
-  LiveReducer& operator=(const LiveReducer&) = delete;
 
   using Ignores = std::function<bool(const at::Tensor&)>;
 

@@ -4,13 +4,13 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class OwnNumbers {
+class OwnNumbers : NoCopy {
  public:
   OwnNumbers();
-  OwnNumbers(const OwnNumbers&) = delete;
-  OwnNumbers& operator=(const OwnNumbers&) = delete;
 
  private:
   c10::impl::IncludeDispatchKeyGuard to_ours_;

@@ -9,13 +9,13 @@
 #include <functional>
 #include <vector>
 
+#include "muster/base/no_copy.h"
+
 namespace muster {
 
-class ParameterHooks {
+class ParameterHooks : NoCopy {
  public:
   ParameterHooks() = default;
-  ParameterHooks(const ParameterHooks&) = delete;
-  ParameterHooks& operator=(const ParameterHooks&) = delete;
   ~ParameterHooks() { remove(); }
 
   // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "muster/base/no_copy.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
 #include "muster/ddp/options.h"
@@ -36,12 +37,10 @@ struct ReducerParts {
 // backend has such memory: they are reduced there without copies. LibTorch reads an environment
 // variable for this at each allocation, which other groups would follow too; a value set by the
 // user is kept.
-class BucketsInBackendMemory {
+class BucketsInBackendMemory : NoCopy {
  public:
   explicit BucketsInBackendMemory(const ProcessGroup& group);
   ~BucketsInBackendMemory();
-  BucketsInBackendMemory(const BucketsInBackendMemory&) = delete;
-  BucketsInBackendMemory& operator=(const BucketsInBackendMemory&) = delete;
 
  private:
   bool active_;

@@ -17,6 +17,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/comm/shared_tensor.h"
@@ -131,12 +132,11 @@ std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& group
 
 }  // namespace
 
-struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State> {
+struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State>,
+                                     NoCopy {
   State(ProcessGroup group_, const ShardedOptimizerOptions& options_)
       : group(std::move(group_)), options(options_) {}
   ~State();
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
   void make_buckets(const Groups& groups);
   Groups groups_of_parts(const Groups& groups) const;
