@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
@@ -362,7 +363,7 @@ class MergedDescription {
     for (size_t g = 0; g < merged_["groups"].size(); ++g) {
       const json own = one["groups"][g].value(kOwnParams, json::array());
       for (const json& name : one["groups"][g]["params"])
-        add(name, g, std::find(own.begin(), own.end(), name) != own.end());
+        add(name, g, contains(own, name));
     }
   }
   std::string text() const { return merged_.dump(); }

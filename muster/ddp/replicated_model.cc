@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -109,7 +110,7 @@ ReplicatedModel::Change ReplicatedModel::look() const {
 bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) const {
   const bool finds_unused = options_.find_unused_parameters && !options_.static_graph;
   const auto& sparse = trained_.sparse;
-  if (!finds_unused || std::ranges::find(sparse, true) != sparse.end())
+  if (!finds_unused || contains(sparse, true))
     return false;
   const auto known = by_tensor(identities_);
   return std::ranges::all_of(now, [&](const ParameterIdentity& identity) {

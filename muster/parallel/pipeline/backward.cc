@@ -9,11 +9,12 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+
+#include "muster/base/contains.h"
 
 namespace muster {
 
@@ -214,7 +215,7 @@ InputBackward backward_of_input(const at::Tensor& output,
   const Edge to_input = torch::autograd::impl::gradient_edge(input);
   const std::vector<Node*> nodes = children_first(root.function.get());
   // The output does not depend on the input.
-  if (std::find(nodes.begin(), nodes.end(), to_input.function.get()) == nodes.end()) {
+  if (!contains(nodes, to_input.function.get())) {
     result.left = whole_backward(root, gradient);
     return result;
   }
