@@ -3,7 +3,6 @@
 #include "muster/base/mesh_shape.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -46,12 +45,10 @@ void take_name(const std::string& name, std::set<std::string>& taken) {
 MeshAxis parse_axis(const std::string& text) {
   const size_t equals = std::min(text.find('='), text.size());
   const std::string size = text.substr(std::min(equals + 1, text.size()));
-  MeshAxis axis{.name = text.substr(0, equals)};
-  const char* const end = size.data() + size.size();
-  const auto [stop, error] = std::from_chars(size.data(), end, axis.size);
-  if (error != std::errc() || stop != end)
+  const auto number = parse_as<int>(size);
+  if (!number)
     refuse_mesh("NAME=SIZE for each axis", cat("'", printable(text), "'"));
-  return axis;
+  return {.name = text.substr(0, equals), .size = *number};
 }
 
 int product_of_sizes(const std::vector<MeshAxis>& axes) {

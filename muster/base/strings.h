@@ -158,14 +158,20 @@ inline std::string without_colors(std::string_view text) {
   return out;
 }
 
-// The whole text as a decimal integer, or nothing: "12" but not "12x", "", "+12" or a value out of
-// range.
-inline std::optional<int64_t> parse_int(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty())
+// The whole text as a number of type T, or nothing: "12" but not "12x", "", "+12" or a value out of
+// range. `base` is for whole numbers.
+template <class T>
+std::optional<T> parse_as(std::string_view text, std::same_as<int> auto... base) {
+  T value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value, base...);
+  if (error != std::errc() || end != last)
     return std::nullopt;
   return value;
+}
+
+inline std::optional<int64_t> parse_int(std::string_view text) {
+  return parse_as<int64_t>(text);
 }
 
 // A number that counts something: from 0 to what an int can hold.

@@ -5,7 +5,6 @@
 #include "muster/bench/ddp_bench.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -122,14 +121,6 @@ std::string python_script() {
   return std::filesystem::path(own_program()).parent_path() / "python_ddp.py";
 }
 
-// The whole text must be the number.
-bool is_positive(const std::string& text) {
-  double value = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  return error == std::errc() && end == last && value > 0;
-}
-
 // Throws: invalid_argument for an unknown kind, or for a cap of buckets that is no size.
 void check_kinds(const DdpBenchOptions& options) {
   std::vector<std::string> known = ddp_kind_names(false);
@@ -140,7 +131,7 @@ void check_kinds(const DdpBenchOptions& options) {
     const size_t colon = kind.find(':');
     const std::string cap = colon == std::string::npos ? "auto" : kind.substr(colon + 1);
     const bool knows_backend = contains(known, kind.substr(0, colon));
-    if (knows_backend && (cap == "auto" || is_positive(cap)))
+    if (knows_backend && (cap == "auto" || parse_as<double>(cap).value_or(0) > 0))
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("--kinds: expected ",

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -23,10 +22,8 @@ namespace {
 constexpr const char* kVariable = "MUSTER_END_WITH";
 
 int descriptor_of(const std::string& text) {
-  int fd = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (!is_number || fd < 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+  const int fd = parse_count(text).value_or(-1);
+  if (fd < 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
     throw Error(
         ErrorCode::invalid_argument,
         cat(kVariable, ": expected the number of an open descriptor, got '", printable(text), "'"));

@@ -3,7 +3,6 @@
 #include "muster/device/kfd.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -37,13 +36,9 @@ fs::path nodes_folder(const std::string& sysroot) {
   return sysroot + "/sys/class/kfd/kfd/topology/nodes";
 }
 
-// GPUs' ids and properties may take all of 64 bits, which parse_int() does not.
+// GPUs' ids and properties may take all of 64 bits.
 std::optional<uint64_t> parse_unsigned(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
-  return value;
+  return parse_as<uint64_t>(text);
 }
 
 // Reads the lines "name value"; others are passed over.

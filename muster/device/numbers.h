@@ -2,7 +2,6 @@
 // of sizes. A private header.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -29,12 +28,7 @@ inline std::optional<int> parse_number(std::string_view text, int least, int mos
 
 // The whole text as a hexadecimal number of 32 bits, without "0x" before it.
 inline std::optional<uint32_t> parse_hex(std::string_view text) {
-  uint32_t value = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value, 16);
-  if (error != std::errc() || end != last)
-    return std::nullopt;
-  return value;
+  return parse_as<uint32_t>(text, 16);
 }
 
 // The number of a range's elements, for ranges that are far shorter than an int can count.

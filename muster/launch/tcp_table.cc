@@ -4,7 +4,6 @@
 #include "muster/launch/tcp_table.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -22,11 +21,7 @@ namespace {
 constexpr int64_t kListenState = 0x0A;
 
 std::optional<int64_t> parse_hex(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
-  return value;
+  return parse_as<int64_t>(text, 16);
 }
 
 // Reads a line of the table: "sl local_address:port remote:port state queues timer retransmits uid

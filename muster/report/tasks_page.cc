@@ -130,7 +130,7 @@ std::string duration_of(const TaskResult& result) {
 
 // Shortens a long number to the digits that people read, and a long text to its beginning.
 std::string shown_field(const std::string& text) {
-  const auto number = number_in(text);
+  const auto number = parse_as<double>(text);
   return number && text.size() > 7 ? cat(*number) : fit_text(text, 60);
 }
 

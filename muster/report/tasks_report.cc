@@ -43,7 +43,7 @@ FieldRange range_of(const std::string& name,
     const std::string text = field(fields[task], name);
     if (results[task].state != TaskState::done || text.empty())
       continue;
-    const auto value = number_in(text);
+    const auto value = parse_as<double>(text);
     if (!value || !std::isfinite(*value)) {
       range.all_numbers &= names_no_finite_number(text);
       continue;

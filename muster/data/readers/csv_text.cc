@@ -23,11 +23,7 @@ namespace {
 std::optional<double> csv_number(std::string_view text) {
   if (text.starts_with('+'))
     text.remove_prefix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
-  return value;
+  return parse_as<double>(text);
 }
 
 // A missing field is neither number nor text, so it does not decide about a header.

@@ -2,7 +2,6 @@
 #include "muster/tasks/report/columns.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <ranges>
 #include <set>
@@ -58,15 +57,6 @@ std::string parameter(const Task& task, const std::string& name) {
 std::string field(const ResultFields& fields, const std::string& name) {
   const auto found = std::ranges::find(fields, name, &ResultFields::value_type::first);
   return found == fields.end() ? "" : found->second;
-}
-
-// from_chars knows no locale, no blanks and no plus sign.
-std::optional<double> number_in(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
-  return value;
 }
 
 std::string devices_text(const TaskAttempt& attempt, bool with_host) {

@@ -2,7 +2,6 @@
 // private header.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,9 +26,6 @@ ResultFields fields_of(const std::string& json_line);
 // The task's parameter, or the field, of that name; empty: it has none.
 std::string parameter(const Task& task, const std::string& name);
 std::string field(const ResultFields& fields, const std::string& name);
-
-// The number that the whole text is; nothing: it is none.
-std::optional<double> number_in(const std::string& text);
 
 // "GPU 0,2", "GPU 1 (0.5)", "CPU 4-7", "a: GPU 0" where hosts are told apart; empty: it was not
 // started.

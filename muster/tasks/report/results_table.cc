@@ -40,7 +40,7 @@ bool align_numbers(std::vector<std::vector<std::string>>& rows, size_t column) {
   for (auto& row : rows) {
     if (row[column].empty())
       continue;
-    const auto value = number_in(row[column]);
+    const auto value = parse_as<double>(row[column]);
     if (!value)
       return false;
     numbers.emplace_back(&row[column], *value);
@@ -121,7 +121,7 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
   for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
     titles[i].right = std::ranges::all_of(
-        rows, [&](const auto& row) { return row[i].empty() || number_in(row[i]); });
+        rows, [&](const auto& row) { return row[i].empty() || parse_as<double>(row[i]); });
   }
   for (size_t i = first_field; i < titles.size(); ++i)
     titles[i].right = align_numbers(rows, i);
