@@ -185,7 +185,7 @@ std::string table(const std::vector<MeasuredScore>& scores) {
   double most = 0;
   for (const MeasuredScore& score : scores)
     most = std::max(most, score.score);
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   rows.reserve(scores.size());
   for (const MeasuredScore& score : scores) {
     rows.push_back({score.device,

@@ -113,7 +113,7 @@ std::string shown_largest(const TensorDifference& tensor) {
 
 // A row for each set of tensors: how many are equal, and how the others differ.
 std::string summary_text(const std::vector<ComparedFile>& files) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const auto& file : files) {
     rows.push_back({shown_text(file.name, 120),
                     cat(file.difference.equal),
@@ -138,7 +138,7 @@ std::string differences_text(const ComparedFile& file) {
   const auto& tensors = file.difference.tensors;
   if (tensors.empty())
     return "";
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (size_t i = 0; i < std::min(tensors.size(), kShownDifferences); ++i) {
     const auto& tensor = tensors[i];
     const bool has_values = tensor.kind == Kind::other_values;

@@ -65,7 +65,7 @@ std::string shown_metric(const std::optional<CheckpointMetric>& metric) {
 }
 
 // Adds rows that tell how far the training had come.
-void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
+void add_position(TableRows& rows, const Manifest& manifest) {
   const auto& position = manifest.position;
   rows.push_back({"step", cat(position.step)});
   if (!manifest.parent.empty())
@@ -89,7 +89,7 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
 // The table has what a checkpoint tells about itself: how far the training had come, its model, its
 // user's notes.
 std::string facts_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   if (view.has_manifest)
     add_position(rows, view.manifest);
   if (const auto* model = model_of(view, shown)) {
@@ -115,7 +115,7 @@ std::string facts_text(const CheckpointView& view, const std::vector<ShownTensor
 
 // The beginning of a checksum is enough to compare by eye.
 std::string files_text(const CheckpointView& view) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const auto& file : view.files) {
     const auto* record = view.manifest.find(file.name);
     rows.push_back({shown_text(file.name, kShownName),
@@ -127,7 +127,7 @@ std::string files_text(const CheckpointView& view) {
 
 // The tensors of one set; a set of several files says how many there are.
 std::string tensors_text(const ShownTensors& shown) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const auto& [name, tensor] : shown.source.tensors()) {
     rows.push_back({shown_text(name, kShownName),
                     tensor.kind.dtype,
@@ -202,7 +202,7 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
     return cat("no checkpoint in '", shown_text(directory), "'\n");
   const bool has_metric =
       std::ranges::any_of(listed, [](const auto& row) { return row.metric.has_value(); });
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
     const std::string parent = text_or(shown_text(row.parent, kShownParent), "-");
@@ -295,7 +295,7 @@ std::string view_json(const CheckpointView& view, const std::vector<ShownTensors
 // A safetensors file from elsewhere has no checksum, and only its head can be compared with its
 // size.
 std::string verified_text(const std::vector<VerifiedFile>& rows) {
-  std::vector<std::vector<std::string>> cells;
+  TableRows cells;
   for (const auto& row : rows) {
     std::string state = shown_state(row.problem);
     if (row.problem.empty() && !row.has_checksum)

@@ -73,7 +73,7 @@ std::string jobs_text(const std::vector<JobNote>& jobs) {
   if (jobs.empty())
     return "no job of yours runs on this host\n";
   const size_t id_size = shown_id_size(jobs);
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const JobNote& job : jobs) {
     const std::chrono::seconds age(std::max<int64_t>(0, std::time(nullptr) - job.since_seconds));
     const auto devices = mapped(

@@ -89,7 +89,7 @@ std::string model_table(const ModelSizes& model,
                          " tokens a step of each data-parallel rank; a device has ",
                          format_bytes(device_bytes),
                          "\n");
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const WayMemory& way : ways) {
     if (!way.obstacle.empty()) {
       rows.push_back(

@@ -35,8 +35,7 @@ void append_line(std::string& out,
 
 }  // namespace
 
-std::string format_table(const std::vector<TableColumn>& columns,
-                         const std::vector<std::vector<std::string>>& rows) {
+std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows) {
   std::vector<std::string> titles(columns.size());
   std::vector<size_t> widths(columns.size());
   for (size_t i = 0; i < columns.size(); ++i) {

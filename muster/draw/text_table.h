@@ -11,10 +11,12 @@ struct TableColumn {
   bool right = false;  // numbers are set right
 };
 
+// Cells, row by row.
+using TableRows = std::vector<std::vector<std::string>>;
+
 // A line of titles, then a line a row; columns two blanks apart, no blanks at a line's end. Every
 // row has as many cells as there are columns. Control characters are shown as '?', so that a
 // device's or host's name cannot disturb a terminal.
-std::string format_table(const std::vector<TableColumn>& columns,
-                         const std::vector<std::vector<std::string>>& rows);
+std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows);
 
 }  // namespace muster

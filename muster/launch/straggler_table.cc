@@ -45,7 +45,7 @@ std::string straggler_table(const Breakdown& breakdown, size_t most) {
   std::ranges::stable_sort(ranks, std::greater(), &RankTimes::own_of_a_step);
   const size_t left_out = ranks.size() - std::min(most, ranks.size());
   ranks.resize(ranks.size() - left_out);
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const RankTimes& rank : ranks) {
     rows.push_back({cat(rank.rank),
                     rank.host,

@@ -76,9 +76,7 @@ constexpr Column kColumns[] = {
 };
 
 // The mesh is the plan's and not a rank's, so its column is no entry of the table.
-void add_mesh_column(const MeshShape& mesh,
-                     std::vector<TableColumn>& heads,
-                     std::vector<std::vector<std::string>>& rows) {
+void add_mesh_column(const MeshShape& mesh, std::vector<TableColumn>& heads, TableRows& rows) {
   heads.push_back({"mesh", false});
   for (int rank = 0; rank < int_size(rows); ++rank)
     rows[rank].push_back(coordinates_text(mesh, rank));
@@ -89,7 +87,7 @@ void add_mesh_column(const MeshShape& mesh,
 // Control characters in notes are replaced; the table replaces its own.
 std::string plan_table(const Plan& plan) {
   std::vector<TableColumn> heads;
-  std::vector<std::vector<std::string>> rows(plan.ranks.size());
+  TableRows rows(plan.ranks.size());
   for (const Column& column : kColumns) {
     const auto cells = mapped(plan.ranks, [&](const RankPlan& rank) { return column.cell(rank); });
     if (std::ranges::all_of(cells, &std::string::empty))

@@ -18,7 +18,7 @@ namespace {
 
 // The first line of a rank's message tells the error; the whole message is in the card.
 std::string ends_table(const std::vector<RankExit>& exits) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   rows.reserve(exits.size());
   for (const RankExit& exit : exits) {
     rows.push_back({cat(exit.rank),

@@ -112,8 +112,8 @@ std::string html_section(std::string_view id,
              "</section>\n");
 }
 
-std::string html_table(const std::vector<HtmlColumn>& columns,
-                       const std::vector<std::vector<std::string>>& rows,
+std::string html_table(const std::vector<TableColumn>& columns,
+                       const TableRows& rows,
                        size_t most_rows) {
   const auto shown = filtered_indices(columns.size(), [&](size_t column) {
     return std::ranges::any_of(rows, [&](const auto& row) { return !row.at(column).empty(); });
@@ -131,7 +131,7 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
   };
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr>";
   for (const size_t column : shown)
-    html += cell("th", column, columns[column].name);
+    html += cell("th", column, columns[column].title);
   html += "</tr></thead>\n<tbody>\n";
   for (const auto& row : rows | std::views::take(most_rows)) {
     html += "<tr>";

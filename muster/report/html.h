@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/draw/text_table.h"
+
 namespace muster {
 
 struct PageHead {
@@ -37,14 +39,10 @@ std::string html_section(std::string_view id,
                          const std::string& html,
                          std::string_view note = {});
 
-struct HtmlColumn {
-  std::string name = {};
-  bool right = false;  // numbers
-};
 // Leaves out columns without any text. Shows at most `most_rows`, and says below how many more
 // there are.
-std::string html_table(const std::vector<HtmlColumn>& columns,
-                       const std::vector<std::vector<std::string>>& rows,
+std::string html_table(const std::vector<TableColumn>& columns,
+                       const TableRows& rows,
                        size_t most_rows = 500);
 
 // Names and values, side by side. Empty values are left out.

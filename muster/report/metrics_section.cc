@@ -15,7 +15,7 @@ namespace {
 
 // The table also has series without a finite number, of which no chart can be drawn.
 std::string numbers_table(const std::vector<Series>& series) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const Series& one : series) {
     if (one.num_values == 0) {
       rows.push_back({one.name, "0", "", "", "", "", number_text(one.num_missing)});

@@ -63,7 +63,7 @@ std::string device_of(const RankPlan& rank) {
 
 // Columns that no rank needs, such as the share of a global batch, are left out by html_table().
 std::string ranks_table(const Plan& plan) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const RankPlan& rank : plan.ranks) {
     rows.push_back({cat(rank.rank),
                     rank.host,
@@ -73,7 +73,7 @@ std::string ranks_table(const Plan& plan) {
                     text_of_count(rank.batch_share),
                     rank.reason});
   }
-  const std::vector<HtmlColumn> columns = {
+  const std::vector<TableColumn> columns = {
       {"rank", true}, {"host"}, {"local", true}, {"device"}, {"CPUs"}, {"batch", true}, {"why"}};
   return html_table(columns, rows);
 }

@@ -99,7 +99,7 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
 
 // The table has the bars' shares as numbers, with the speed of each rank and what it is in.
 std::string ranks_numbers(const JobRun& run) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const ActivityView& view : run.ranks) {
     const TimeShares shares = time_shares(view, until_ns(run, view));
     const auto step = seconds_per_step(view);
@@ -117,7 +117,7 @@ std::string ranks_numbers(const JobRun& run) {
     row.push_back(view.closed_ns ? "" : doing_text(view));
     rows.push_back(std::move(row));
   }
-  std::vector<HtmlColumn> columns = {
+  std::vector<TableColumn> columns = {
       {"rank", true}, {"host"}, {"device"}, {"step", true}, {"a step", true}, {"samples/s", true}};
   for (const CategoryLook& look : kCategories)
     columns.push_back({look.words, true});

@@ -87,7 +87,7 @@ std::string parameters_of(const Task& task) {
 
 // A sweep is mostly made for this table.
 std::string best_section(const TasksReport& run) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const BestTask& one : best_tasks(run.file.tasks, run.state.results)) {
     const Task& task = run.file.tasks[one.task];
     rows.push_back({cat(one.highest ? "highest " : "lowest ", one.field),
@@ -105,7 +105,7 @@ std::string best_section(const TasksReport& run) {
 
 // The log tells more than a reason can.
 std::string failures_section(const TasksReport& run) {
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const TaskResult& result = run.state.results[i];
     if (!is_one_of(result.state, TaskState::failed, TaskState::skipped))
@@ -141,13 +141,13 @@ std::string results_section(const TasksReport& run) {
   // Tasks may print any number of fields, and a table has room for some.
   const size_t left_out = columns.fields.size() - std::min(columns.fields.size(), kMostFields);
   columns.fields.resize(columns.fields.size() - left_out);
-  std::vector<HtmlColumn> titles = {{"task"}};
+  std::vector<TableColumn> titles = {{"task"}};
   for (const std::string& name : columns.parameters)
     titles.push_back({name, true});
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
   for (const std::string& name : columns.fields)
     titles.push_back({name, true});
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const Task& task = run.file.tasks[i];
     const TaskResult& result = run.state.results[i];

@@ -240,7 +240,7 @@ std::string first_starts_text(const TasksRun& run,
                all,
                word_for(before.done, " is", " are"),
                " done: nothing starts\n");
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   for (const TaskStart& start : starts) {
     const Task& task = run.file.tasks[start.task];
     rows.push_back({task.name,

@@ -35,7 +35,7 @@ std::string fixed_text(double value, int after_point) {
 
 // Puts a column's numbers under each other: six digits that count, and as many behind the point in
 // each. Returns whether they were all numbers; then the column is set right.
-bool align_numbers(std::vector<std::vector<std::string>>& rows, size_t column) {
+bool align_numbers(TableRows& rows, size_t column) {
   std::vector<std::pair<std::string*, double>> numbers;
   for (auto& row : rows) {
     if (row[column].empty())
@@ -115,7 +115,7 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   for (const std::string& name : columns.fields)
     titles.push_back({name});
   const bool with_host = several_hosts(results);
-  std::vector<std::vector<std::string>> rows;
+  TableRows rows;
   rows.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i)
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
