@@ -1,9 +1,10 @@
 // `add_unless_default` writes a member that readers take for its default where it is missing, and
 // `member_or_null` reads one of a text that may be anything; `or_null` writes a value that may not
-// be there. For sources of JSON objects.
+// be there. `json_text` is a value as text. For sources of JSON objects.
 #pragma once
 
 #include <optional>
+#include <string>
 
 namespace muster {
 
@@ -24,6 +25,13 @@ Json member_or_null(const Json& value, const char* key) {
 template <class Json, class Value>
 Json or_null(const std::optional<Value>& value) {
   return value ? Json(*value) : Json(nullptr);
+}
+
+// In one line, unless `indent` says otherwise. Names, paths and what ranks print may be any bytes,
+// but JSON is UTF-8: what is none is replaced. `ascii`: all else than ASCII is escaped.
+template <class Json>
+std::string json_text(const Json& value, int indent = -1, bool ascii = false) {
+  return value.dump(indent, ' ', ascii, Json::error_handler_t::replace);
 }
 
 }  // namespace muster

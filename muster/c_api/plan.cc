@@ -3,6 +3,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/strings.h"
 #include "muster/c_api.h"
 #include "muster/c_api/answer.h"
@@ -21,8 +22,7 @@ std::string make_plan(const char* request) {
   const Inventory inventory = discover(options);
   const Plan plan = place(inventory, options);
   return cat("{\"table\": ",
-             nlohmann::json(plan_table(plan))
-                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+             json_text(nlohmann::json(plan_table(plan))),
              ",\n\"plan\": ",
              plan_to_json(plan),
              ",\n\"devices\": ",

@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/json_member.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
@@ -27,10 +28,6 @@ namespace muster {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 RankEnv own_rank() {
   return rank_env_from_environment().value_or(RankEnv{});
@@ -65,32 +62,32 @@ Json meeting_of(const RankEnv& env) {
 
 std::string facts() {
   const RankEnv env = own_rank();
-  return dump({{"source", env.source},
-               {"rank", env.rank},
-               {"world_size", env.world_size},
-               {"local_rank", env.local_rank},
-               {"local_world_size", env.local_world_size},
-               {"local_rank_told", env.local_rank_told},
-               {"group_rank", env.group_rank},
-               {"group_world_size", env.group_world_size},
-               {"role_name", env.role_name},
-               {"master_addr", env.master_addr},
-               {"master_port", env.master_port},
-               {"restart_count", env.restart_count},
-               {"max_restarts", env.max_restarts},
-               {"attempt", env.attempt},
-               {"run_id", env.run_id},
-               {"device", env.device},
-               {"plan", env.plan},
-               {"store", env.store},
-               {"run_dir", env.run_dir},
-               {"backend", env.backend},
-               {"simulated", env.simulated},
-               {"error_file", env.error_file},
-               {"host_identity", host_identity()},
-               {"collective_timeout", collective_timeout()},
-               {"meeting", meeting_of(env)},
-               {"batch_shares", batch_shares(env)}});
+  return json_text(Json{{"source", env.source},
+                        {"rank", env.rank},
+                        {"world_size", env.world_size},
+                        {"local_rank", env.local_rank},
+                        {"local_world_size", env.local_world_size},
+                        {"local_rank_told", env.local_rank_told},
+                        {"group_rank", env.group_rank},
+                        {"group_world_size", env.group_world_size},
+                        {"role_name", env.role_name},
+                        {"master_addr", env.master_addr},
+                        {"master_port", env.master_port},
+                        {"restart_count", env.restart_count},
+                        {"max_restarts", env.max_restarts},
+                        {"attempt", env.attempt},
+                        {"run_id", env.run_id},
+                        {"device", env.device},
+                        {"plan", env.plan},
+                        {"store", env.store},
+                        {"run_dir", env.run_dir},
+                        {"backend", env.backend},
+                        {"simulated", env.simulated},
+                        {"error_file", env.error_file},
+                        {"host_identity", host_identity()},
+                        {"collective_timeout", collective_timeout()},
+                        {"meeting", meeting_of(env)},
+                        {"batch_shares", batch_shares(env)}});
 }
 
 // Whether every rank has a GPU that no other has, as NCCL wants it. Without a plan that goes by
@@ -147,7 +144,7 @@ std::string device_of(const char* options) {
   answer["assignment"]["host_index"] = device.assignment.host_index;
   answer["all_own_gpus"] = ranks_have_own_gpus(env, surplus, device);
   answer["visible"] = visible_uuids(env);
-  return dump(answer);
+  return json_text(answer);
 }
 
 }  // namespace

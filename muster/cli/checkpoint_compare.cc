@@ -187,7 +187,7 @@ std::string differences_json(const std::vector<ComparedFile>& files, const DiffF
                                            {"a", flags.first},
                                            {"b", flags.second},
                                            {"files", list}};
-  return document.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(document, 2, true) + "\n";
 }
 
 // Returns the exit code. A file that cannot be read cannot be compared, which is wrong usage here.

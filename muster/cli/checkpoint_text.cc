@@ -30,7 +30,7 @@ constexpr size_t kShownParent = 24;
 
 // The document has only ASCII, so that no name can steer a terminal.
 std::string checkpoint_document(const ordered_json& document) {
-  return document.dump(2, ' ', true, ordered_json::error_handler_t::replace) + "\n";
+  return json_text(document, 2, true) + "\n";
 }
 
 // Old manifests do not tell when they were written.

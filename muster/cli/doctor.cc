@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -87,8 +88,7 @@ std::string doctor_json(const std::vector<NamedResult>& results, const std::stri
                                   {"text", result.text},
                                   {"fix", result.fix}});
   }
-  // A text may hold any bytes, such as a process's name or a variable.
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(document, 2) + "\n";
 }
 
 int doctor_exit_code(const std::vector<NamedResult>& results) {

@@ -18,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -55,7 +56,7 @@ std::string jobs_json(const std::vector<JobNote>& jobs) {
                     {"since_seconds", job.since_seconds}});
   }
   const nlohmann::ordered_json document = {{"schema", "muster.jobs/1"}, {"jobs", list}};
-  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(document, 2) + "\n";
 }
 
 // Returns how many characters of the ids tell all jobs apart.

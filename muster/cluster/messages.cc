@@ -13,6 +13,7 @@
 #include "muster/base/compress.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -176,11 +177,6 @@ std::vector<RankExit> exits_from(const Json& json) {
   return mapped(json, rank_exit_from_json);
 }
 
-// What is no UTF-8 in a rank's lines or a host's name is replaced.
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 // Returns what `read` makes of the message's first line, parsed, and of its second; that is empty
 // where there is none. Throws: invalid_argument that begins with `what`.
 template <class Value>
@@ -226,9 +222,9 @@ std::string to_text(const Report& report) {
   json["kind"] = to_string(report.kind);
   json["exits"] = to_json(report.exits);
   if (!report.facts)
-    return packed(dump(json));
+    return packed(json_text(json));
   json["facts"] = to_json(*report.facts);
-  return packed(cat(dump(json), "\n", machine_line(report.facts->host)));
+  return packed(cat(json_text(json), "\n", machine_line(report.facts->host)));
 }
 
 Report report_from_text(const std::string& text) {
@@ -253,7 +249,7 @@ std::string to_text(const Order& order, const StoredPlan& stored) {
   } else {
     json["hosts"] = order.hosts;
   }
-  return packed(dump(json));
+  return packed(json_text(json));
 }
 
 Order order_from_text(const std::string& text) {

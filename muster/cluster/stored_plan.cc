@@ -12,6 +12,7 @@
 #include "muster/base/compress.h"
 #include "muster/base/error.h"
 #include "muster/base/fnv.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -103,7 +104,7 @@ std::vector<std::string> all_lines(Store& store, const StoredPlan& stored) {
 // The notes of a plan are for people: only the first host shows them.
 std::string text_of_rest(const Plan& plan) {
   const nlohmann::json json = {{"notes", plan.notes}, {"warnings", plan.warnings}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(json);
 }
 
 void read_rest(const std::string& text, Plan& plan) {

@@ -317,7 +317,7 @@ std::string inventory_to_json(const Inventory& inventory) {
                          {"source", inventory.source},
                          {"simulated", inventory.simulated},
                          {"hosts", std::move(hosts)}};
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(document, 2) + "\n";
 }
 
 Inventory inventory_from_json(const std::string& text, const std::string& source) {

@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
@@ -23,7 +24,7 @@ std::string shown(const nlohmann::json& value) {
     return "an object";
   if (value.is_array())
     return "a list";
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = json_text(value);
   if (text.size() > kMaxShown)
     text = text.substr(0, kMaxShown) + "...";
   return text;

@@ -431,8 +431,7 @@ std::string failure_json(const std::vector<RankExit>& exits, const FailureContex
     return Json{{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}};
   });
   json["divergences"] = mapped(context.divergences, divergence_json);
-  // Ranks may print what is no UTF-8; JSON must be.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace muster

@@ -26,6 +26,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/log.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
@@ -71,7 +72,7 @@ std::string job_note_text(const JobNote& note) {
   document["schema"] = kJobSchema;
   document["pid_namespace"] = pid_namespace();
   document["program"] = note.program.substr(0, kMaxProgram);
-  return document.dump(-1, ' ', true, JobJson::error_handler_t::replace) + "\n";
+  return json_text(document, -1, true) + "\n";
 }
 
 // Nothing when the bytes are no such note, or one from another pid namespace.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/supervise/descendants.h"
@@ -47,7 +48,7 @@ std::string lease_note_to_bytes(const LeaseNote& note) {
                          {"since_seconds", note.since_seconds},
                          {"memory_bytes", note.memory_bytes}};
   // Names may be any bytes, and cutting may have split a character: what is no UTF-8 is replaced.
-  std::string bytes = document.dump(-1, ' ', true, json::error_handler_t::replace);
+  std::string bytes = json_text(document, -1, true);
   bytes.resize(kLeaseNoteBytes, '\0');
   return bytes;
 }

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -115,7 +116,7 @@ std::string run_record_to_json(const RunRecord& record) {
       {"schema", kRunSchema},
       {"launches", newest_json(record.launches, kMostLaunches, launch_json)},
       {"machine", std::move(machine)}};
-  return document.dump(1, ' ', false, RecordJson::error_handler_t::replace) + "\n";
+  return json_text(document, 1) + "\n";
 }
 
 // Whatever is wrong with the text, the error says what was expected and from where.

@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -27,9 +28,8 @@ constexpr const char* kSchema = "muster.plan/1";
 
 using Json = nlohmann::ordered_json;
 
-// Names of hosts may be any bytes; those that are no UTF-8 are replaced.
 std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 // As dump() writes it. Most texts need no escapes.

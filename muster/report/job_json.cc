@@ -125,8 +125,7 @@ std::string job_report_json(const JobRun& run) {
       {"metrics", metrics_json(run.metrics)},
       {"divergences", run.divergences},
       {"ranks", ranks_json(run)}};
-  // Texts of a run may hold bytes that are no UTF-8.
-  return document.dump(1, ' ', false, ReportJson::error_handler_t::replace) + "\n";
+  return json_text(document, 1) + "\n";
 }
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 // The tasks themselves are written as `muster tasks` writes them, so that a program finds the same
 // members in both.
+#include "muster/base/json_member.h"
 #include "muster/report/pages.h"
 
 #include <string>
@@ -33,7 +34,7 @@ std::string tasks_report_json(const TasksReport& run) {
       {"seconds", run.state.seconds},
       {"best", std::move(best)},
       {"tasks", TasksJson::parse(results_json(tasks, run.state.results)).at("tasks")}};
-  return document.dump(1, ' ', false, TasksJson::error_handler_t::replace) + "\n";
+  return json_text(document, 1) + "\n";
 }
 
 }  // namespace muster

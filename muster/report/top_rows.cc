@@ -97,7 +97,7 @@ std::string pack_top_rows(const std::vector<TopRank>& ranks) {
     if (rank.loss && !std::isfinite(*rank.loss))
       rows.back()["loss"] = cat(*rank.loss);
   }
-  return rows.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(rows);
 }
 
 // Deep nesting could use up the parser's stack.

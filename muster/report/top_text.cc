@@ -1,6 +1,7 @@
 // The table leaves out columns of which no rank has anything, so that ranks on CPUs have no columns
 // for GPUs. Prometheus' text and the JSON have all values with all of their digits.
 #include "muster/report/top_text.h"
+#include "muster/base/json_member.h"
 #include "muster/report/number_text.h"
 
 #include <algorithm>
@@ -261,7 +262,7 @@ std::string top_json(const TopView& view) {
                             {"unseen_hosts", view.unseen_hosts},
                             {"problems", view.problems},
                             {"ranks", std::move(ranks)}};
-  return document.dump(2, ' ', false, TopJson::error_handler_t::replace) + "\n";
+  return json_text(document, 2) + "\n";
 }
 
 // A gauge of which no rank has a value is left out.

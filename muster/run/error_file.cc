@@ -120,8 +120,7 @@ bool write_error_file(const std::string& message,
     add_unless_default(extra, "py_callstack", stack);  // torchrun's name for it
     const nlohmann::ordered_json document = {
         {"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
-    write_file(*path,
-               document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    write_file(*path, json_text(document));
     return true;
   } catch (const std::exception& error) {
     log(LogLevel::warn, cat("error file: ", error.what()));

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
 
@@ -31,8 +32,7 @@ std::string process_name(int attempt, int rank) {
 // Bytes that are no UTF-8 are replaced: the reason quotes what programs say.
 void announce_generation(Store& store, const std::string& process, const Generation& generation) {
   const nlohmann::json text = {{"why", generation.why}, {"variables", generation.variables}};
-  store.set(key_of_generation("why", process, generation.number),
-            text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  store.set(key_of_generation("why", process, generation.number), json_text(text));
 }
 
 // Anybody who reaches the store can have written the text.

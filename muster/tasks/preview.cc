@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -184,9 +185,8 @@ class HeldGpus {
   std::vector<std::string> lines_ = {};
 };
 
-// Names and paths need not be UTF-8, which JSON must be.
 std::string text_of(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 // One object a start, in the order of the starts.

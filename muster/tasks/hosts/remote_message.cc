@@ -11,6 +11,7 @@
 #include "muster/base/byte_text.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -346,7 +347,7 @@ const std::map<std::string, Reader>& readers_of_kinds() {
 
 std::string to_line(const RemoteMessage& message) {
   const WireJson json = std::visit([](const auto& it) { return wire_of(it); }, message);
-  return json.dump(-1, ' ', false, WireJson::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 RemoteMessage remote_message_from(const std::string& line) {

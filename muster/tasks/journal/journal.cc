@@ -86,11 +86,6 @@ bool lock_file(const Fd& file, const std::string& path) {
   }
 }
 
-// Names and paths need not be UTF-8, which JSON must be.
-std::string to_text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace
 
 std::string hash_of(const std::string& bytes) {
@@ -181,22 +176,22 @@ uint64_t Journal::append(std::string json) {
 }
 
 uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
-  return append(to_text(Json{{"e", "run"},
-                             {"schema", kJournalSchema},
-                             {"run", head.run_id},
-                             {"tasks_hash", head.tasks_hash},
-                             {"num_tasks", num_tasks},
-                             {"mark", head.mark},
-                             {"time", seconds_since_1970()}}));
+  return append(json_text(Json{{"e", "run"},
+                               {"schema", kJournalSchema},
+                               {"run", head.run_id},
+                               {"tasks_hash", head.tasks_hash},
+                               {"num_tasks", num_tasks},
+                               {"mark", head.mark},
+                               {"time", seconds_since_1970()}}));
 }
 
 uint64_t Journal::resume(const std::string& mark, double at) {
   return append(
-      to_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", seconds_since_1970()}}));
+      json_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", seconds_since_1970()}}));
 }
 
 uint64_t Journal::mark(const std::string& mark, double at) {
-  return append(to_text(Json{{"e", "mark"}, {"mark", mark}, {"at", at}}));
+  return append(json_text(Json{{"e", "mark"}, {"mark", mark}, {"at", at}}));
 }
 
 uint64_t Journal::start(const std::string& task,
@@ -216,7 +211,7 @@ uint64_t Journal::start(const std::string& task,
   json["num_cpus"] = share.cpus;
   add_unless_default(json, "cpus", attempt.cpus);
   json["log"] = attempt.log;
-  return append(to_text(json));
+  return append(json_text(json));
 }
 
 // The record tells one thing of the end: that the attempt was lost, its signal, or its exit code.
@@ -240,15 +235,15 @@ uint64_t Journal::end(const std::string& task,
   add_unless_default(json, "timed_out", attempt.timed_out);
   add_unless_default(json, "reason", reason);
   add_unless_default(json, "json", last_json);
-  return append(to_text(json));
+  return append(json_text(json));
 }
 
 uint64_t Journal::skip(const std::string& task, const std::string& reason, double at) {
-  return append(to_text(Json{{"e", "skip"}, {"task", task}, {"reason", reason}, {"at", at}}));
+  return append(json_text(Json{{"e", "skip"}, {"task", task}, {"reason", reason}, {"at", at}}));
 }
 
 uint64_t Journal::finish(const std::string& why, double at) {
-  return append(to_text(Json{{"e", "finish"}, {"why", why}, {"at", at}}));
+  return append(json_text(Json{{"e", "finish"}, {"why", why}, {"at", at}}));
 }
 
 // A record of which only a part fits (disk full) is cut off again.

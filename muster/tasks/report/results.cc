@@ -127,9 +127,7 @@ std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskR
   std::string text = "{\"schema\": \"muster.tasks/1\", \"tasks\": [";
   for (size_t i = 0; i < tasks.size(); ++i) {
     text += i == 0 ? "\n" : ",\n";
-    // A name or an argument from a command line may be no UTF-8.
-    text +=
-        task_json(tasks[i], results[i]).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    text += json_text(task_json(tasks[i], results[i]));
   }
   return text + "\n]}\n";
 }
