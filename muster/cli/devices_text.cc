@@ -37,9 +37,7 @@ std::string or_dash(const std::string& text) {
 std::string memory_text(const Gpu& gpu) {
   if (gpu.memory_total_bytes == 0)
     return "-";
-  return cat(format_bytes(gpu.memory_total_bytes - gpu.memory_free_bytes),
-             " / ",
-             format_bytes(gpu.memory_total_bytes));
+  return cat(format_bytes(gpu.memory_used_bytes()), " / ", format_bytes(gpu.memory_total_bytes));
 }
 
 // A GPU may tell its use, its limit, both or none.

@@ -141,8 +141,7 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
     const auto processes = mapped(gpu.processes, [&](const GpuProcess& process) {
       return process_name(facts.root, process.pid);
     });
-    const uint64_t used =
-        gpu.memory_total_bytes - std::min(gpu.memory_free_bytes, gpu.memory_total_bytes);
+    const uint64_t used = gpu.memory_used_bytes();
     if (!processes.empty())
       busy.push_back(cat(gpu_name(gpu), ": ", join(processes, ", ")));
     if (is_used_by_others(gpu, used))

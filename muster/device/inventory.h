@@ -3,6 +3,7 @@
 // are different things and so different types: the UUID is the identity, the index is only a name.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -99,6 +100,11 @@ struct Gpu {
   std::vector<MigInstance> mig = {};
   std::string health = kHealthy;  // or what is wrong; placement leaves such a GPU out
   std::vector<GpuProcess> processes = {};
+
+  // Files may say that more is free than there is.
+  uint64_t memory_used_bytes() const {
+    return memory_total_bytes - std::min(memory_total_bytes, memory_free_bytes);
+  }
   bool operator==(const Gpu&) const = default;
 };
 

@@ -125,8 +125,7 @@ void add_readings(TopRank& rank, const Gpu& gpu) {
   if (gpu.memory_total_bytes == 0)
     return;
   rank.gpu_total_bytes = gpu.memory_total_bytes;
-  rank.gpu_used_bytes =
-      gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
+  rank.gpu_used_bytes = gpu.memory_used_bytes();
 }
 
 // Adds what this host's driver says of the GPUs of ranks here. The view's ranks begin with the

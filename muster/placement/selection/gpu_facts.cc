@@ -17,11 +17,6 @@ const MigInstance& instance_of(const Host& host, const UsableGpu& device) {
   return host.gpus[device.position].mig[device.mig];
 }
 
-// Files may say that more is free than there is.
-uint64_t used_bytes(const Gpu& gpu) {
-  return gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
-}
-
 }  // namespace
 
 const Gpu& gpu_of(const Host& host, const UsableGpu& device) {
@@ -69,7 +64,7 @@ uint64_t free_memory_bytes(const Host& host, const UsableGpu& device) {
   if (!device.is_instance())
     return gpu.memory_free_bytes;
   const uint64_t total = total_memory_bytes(host, device);
-  return total - std::min(total, used_bytes(gpu));
+  return total - std::min(total, gpu.memory_used_bytes());
 }
 
 std::string free_memory_text(const Host& host, const UsableGpu& device) {
@@ -79,7 +74,7 @@ std::string free_memory_text(const Host& host, const UsableGpu& device) {
 // An instance is as loaded as its whole GPU.
 GpuLoad load_of(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
-  return {gpu.processes.size(), gpu.utilization_percent.value_or(0), used_bytes(gpu)};
+  return {gpu.processes.size(), gpu.utilization_percent.value_or(0), gpu.memory_used_bytes()};
 }
 
 std::string load_text(const GpuLoad& load) {
@@ -99,7 +94,7 @@ bool is_little_memory(uint64_t used, uint64_t total) {
 // Compute processes of other users may be hidden; the memory that they use is not.
 bool is_idle(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
-  return gpu.processes.empty() && is_little_memory(used_bytes(gpu), gpu.memory_total_bytes);
+  return gpu.processes.empty() && is_little_memory(gpu.memory_used_bytes(), gpu.memory_total_bytes);
 }
 
 }  // namespace muster
