@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"
 
@@ -48,11 +47,6 @@ const char* to_string(CheckStatus status) {
 
 std::span<const Check> doctor_checks() {
   return kChecks;
-}
-
-// A file that cannot be read is no error: the check then knows less.
-std::optional<std::string> file_text(const std::string& path) {
-  return try_read_file(path);
 }
 
 std::vector<std::string> names_in(const std::string& folder) {

@@ -60,10 +60,7 @@ CheckResult check_leases(const DoctorFacts& facts);
 // doctor_torch.cc
 CheckResult check_torch(const DoctorFacts& facts);
 
-// The rest is for the checks. The content of a file; nothing if it cannot be read.
-std::optional<std::string> file_text(const std::string& path);
-
-// The names in a folder, sorted; none if it cannot be read.
+// The rest is for the checks. The names in a folder, sorted; none if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder);
 
 // The value of a variable; nothing if it is unset or empty.

@@ -1,11 +1,11 @@
 // The checks of GPUs, their driver and CUDA's variables.
-#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/fd.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -28,14 +28,14 @@ std::vector<std::string> nvidia_hardware(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
   return filtered(names_in(folder), [&](const std::string& name) {
     const std::string device = cat(folder, "/", name);
-    return trim(file_text(device + "/vendor").value_or("")) == "0x10de" &&
-           file_text(device + "/class").value_or("").starts_with("0x03");
+    return trim(try_read_file(device + "/vendor").value_or("")) == "0x10de" &&
+           try_read_file(device + "/class").value_or("").starts_with("0x03");
   });
 }
 
 // "NVRM version: NVIDIA UNIX … Kernel Module  570.86.15  Release …" → "570.86.15".
 std::string kernel_module_version(const std::string& root) {
-  const std::string text = file_text(root + "/proc/driver/nvidia/version").value_or("");
+  const std::string text = try_read_file(root + "/proc/driver/nvidia/version").value_or("");
   const std::string line = text.substr(0, text.find('\n'));
   for (const std::string& word : split(line, ' ')) {
     const bool is_number = word.find_first_not_of("0123456789.") == std::string::npos;
@@ -52,7 +52,7 @@ std::string gpu_name(const Gpu& gpu) {
 
 // A process of another container has no name here.
 std::string process_name(const std::string& root, int pid) {
-  const std::string name(trim(file_text(cat(root, "/proc/", pid, "/comm")).value_or("")));
+  const std::string name(trim(try_read_file(cat(root, "/proc/", pid, "/comm")).value_or("")));
   return cat(pid, framed(" (", name, ")"));
 }
 
@@ -66,7 +66,7 @@ bool is_used_by_others(const Gpu& gpu, uint64_t used) {
 bool iommu_translates(const std::string& root) {
   if (names_in(root + "/sys/class/iommu").empty())
     return false;
-  const std::string kernel = file_text(root + "/proc/cmdline").value_or("");
+  const std::string kernel = try_read_file(root + "/proc/cmdline").value_or("");
   return kernel.find("iommu=pt") == std::string::npos &&
          kernel.find("iommu=off") == std::string::npos;
 }

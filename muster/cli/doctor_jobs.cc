@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/fd.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -55,12 +56,12 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
     struct stat info = {};
     if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user)
       continue;
-    const std::string status = file_text(folder + "/status").value_or("");
+    const std::string status = try_read_file(folder + "/status").value_or("");
     Process process{
         .pid = static_cast<int>(*pid),
         .parent = static_cast<int>(parse_int(status_field(status, "PPid:")).value_or(0)),
         .name = status_field(status, "Name:"),
-        .job = job_of(file_text(folder + "/environ").value_or(""))};
+        .job = job_of(try_read_file(folder + "/environ").value_or(""))};
     processes.emplace(process.pid, std::move(process));
   }
   return processes;
@@ -73,12 +74,12 @@ bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
   static const std::set<std::string> kInits = {
       "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"};
   const std::string folder = cat(facts.root, "/proc/", pid);
-  const std::string name(trim(file_text(folder + "/comm").value_or("")));
+  const std::string name(trim(try_read_file(folder + "/comm").value_or("")));
   if (kInits.contains(name))
     return true;
   if (pid != 1)
     return false;
-  const std::string command = file_text(folder + "/cmdline").value_or("");
+  const std::string command = try_read_file(folder + "/cmdline").value_or("");
   const bool launches =
       command.find("muster") != std::string::npos || command.find("torch") != std::string::npos;
   return !launches && name != orphan.name;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/control_group.h"
+#include "muster/base/fd.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -34,7 +35,7 @@ constexpr const char* kNotTold = "/proc/self/limits does not tell";
 // Returns a soft limit of /proc/self/limits by its name there; nothing if the file does not have
 // it.
 std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name) {
-  const auto text = file_text(facts.root + "/proc/self/limits");
+  const auto text = try_read_file(facts.root + "/proc/self/limits");
   if (!text)
     return std::nullopt;
   for (const std::string& line : split(*text, '\n')) {
@@ -68,7 +69,7 @@ CheckResult judge_limit(const std::optional<Limit>& limit,
 // is none, or if it has no controllers.
 std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
   for (const ControlGroup& group : control_groups("memory", facts.root)) {
-    if (group.v2 && file_text(group.folder + "/cgroup.controllers"))
+    if (group.v2 && try_read_file(group.folder + "/cgroup.controllers"))
       return group.folder;
   }
   return std::nullopt;
@@ -76,7 +77,7 @@ std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
 
 // Returns how many processes and threads the cgroup may have; nothing if that is not limited.
 std::optional<int64_t> most_processes(const std::string& folder) {
-  return parse_int(trim(file_text(cat(folder, "/pids.max")).value_or("max")));
+  return parse_int(trim(try_read_file(cat(folder, "/pids.max")).value_or("max")));
 }
 
 // The limits may be those of a group further out, which the functions of base/ look up.

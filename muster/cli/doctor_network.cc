@@ -3,17 +3,13 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"
 
 namespace muster {
 
 namespace {
-
-// Only numeric addresses count: what a name leads to is asked elsewhere.
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
-}
 
 // Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that is there. The
 // names are prefixes; '^' before them excludes, and '=' wants exact names. Source: NCCL user guide.
@@ -45,7 +41,7 @@ CheckResult check_host_name(const DoctorFacts& facts) {
             "enter it in /etc/hosts, or give addresses instead of names"};
   }
   const auto& addresses = facts.host_addresses;
-  if (!addresses.empty() && std::ranges::all_of(addresses, is_loopback)) {
+  if (!addresses.empty() && std::ranges::all_of(addresses, is_loopback_address)) {
     return {CheckStatus::warn,
             cat(name,
                 " resolves to ",
@@ -69,9 +65,8 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   if (!facts.master_interface.empty())
     text += cat(" (", facts.master_interface, ")");
   // On the master itself loopback is right.
-  const bool local =
-      facts.master == "localhost" || is_loopback(facts.master) || facts.master == facts.host.name;
-  if (is_loopback(facts.master_address) && !local) {
+  const bool local = is_loopback_address(facts.master) || facts.master == facts.host.name;
+  if (is_loopback_address(facts.master_address) && !local) {
     return {CheckStatus::warn,
             text + "; that name is this host itself, on loopback",
             "if the master is another host, correct /etc/hosts"};

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/fd.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"
@@ -28,14 +29,15 @@ std::string version_in_header(const std::string& text) {
 
 // Returns the version in a torch folder (a wheel's or a libtorch's), from files alone.
 std::string torch_version(const std::string& folder) {
-  const std::string python = file_text(folder + "/version.py").value_or("");
+  const std::string python = try_read_file(folder + "/version.py").value_or("");
   if (const size_t at = python.find("__version__ = '"); at != std::string::npos) {
     const size_t from = at + std::string_view("__version__ = '").size();
     return python.substr(from, python.find('\'', from) - from);
   }
-  if (const auto built = file_text(folder + "/build-version"))
+  if (const auto built = try_read_file(folder + "/build-version"))
     return std::string(trim(*built));
-  return version_in_header(file_text(folder + "/include/torch/headeronly/version.h").value_or(""));
+  return version_in_header(
+      try_read_file(folder + "/include/torch/headeronly/version.h").value_or(""));
 }
 
 // Returns where a Python of this prefix would have torch, as in a virtual environment.
