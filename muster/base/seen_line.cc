@@ -15,10 +15,7 @@ std::string seen_line(std::string_view line) {
   line.remove_prefix(line.rfind('\r') + 1);  // npos + 1 is 0
   if (line.size() <= kMostBytes)
     return std::string(line);
-  size_t end = kMostBytes;
-  while (end > 0 && continues_character(line[end]))
-    --end;
-  return cat(line.substr(0, end), " … (", line.size(), " bytes)");
+  return cat(cut_text(line, kMostBytes), " … (", line.size(), " bytes)");
 }
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 
@@ -13,9 +14,7 @@ namespace muster {
 inline std::string shown_text(std::string_view text, size_t most = 300) {
   if (text.size() <= most)
     return printable(text);
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80)
-    --most;  // a whole character
-  return printable(text.substr(0, most)) + "…";
+  return printable(cut_text(text, most)) + "…";
 }
 
 }  // namespace muster

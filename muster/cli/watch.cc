@@ -13,6 +13,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 #include "muster/supervise/live_lines.h"
 
 namespace muster {
@@ -80,8 +81,7 @@ std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns
       column = 0;
       continue;
     }
-    const bool starts_character = (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-    if (starts_character)
+    if (!continues_character(c))
       ++column;
     if (columns == 0 || column <= columns)
       out += c;

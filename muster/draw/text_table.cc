@@ -6,24 +6,19 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 namespace {
 
-// The columns that a terminal needs for UTF-8 text: one for each code point. Bytes of the form
-// 10xxxxxx continue a code point and take no room.
-size_t width(const std::string& text) {
-  return std::ranges::count_if(text, [](unsigned char c) { return (c & 0xc0) != 0x80; });
-}
-
 // Appends one line of cells. Blanks at its end, which a last column set left would have, are cut.
 void append_line(std::string& out,
                  const std::vector<TableColumn>& columns,
-                 const std::vector<size_t>& widths,
+                 const std::vector<int>& widths,
                  const std::vector<std::string>& cells) {
   std::string line;
   for (size_t i = 0; i < columns.size(); ++i) {
-    const std::string blanks(widths[i] - width(cells[i]), ' ');
+    const std::string blanks(widths[i] - count_characters(cells[i]), ' ');
     if (i > 0)
       line += "  ";
     line += columns[i].right ? blanks + cells[i] : cells[i] + blanks;
@@ -37,14 +32,14 @@ void append_line(std::string& out,
 
 std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows) {
   std::vector<std::string> titles(columns.size());
-  std::vector<size_t> widths(columns.size());
+  std::vector<int> widths(columns.size());
   for (size_t i = 0; i < columns.size(); ++i) {
     titles[i] = columns[i].title;
-    widths[i] = width(titles[i]);
+    widths[i] = count_characters(titles[i]);
   }
   for (const auto& row : rows) {
     for (size_t i = 0; i < columns.size(); ++i)
-      widths[i] = std::max(widths[i], width(row.at(i)));
+      widths[i] = std::max(widths[i], count_characters(row.at(i)));
   }
   std::string out;
   append_line(out, columns, widths, titles);

@@ -4,42 +4,19 @@
 #include "muster/draw/xml_text.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <utility>
+
+#include "muster/base/utf8.h"
 
 namespace muster {
 
 namespace {
 
-struct Character {
-  uint32_t code = '?';
-  size_t bytes = 1;
-};
-
-// Returns the character at the beginning of `text`, which is not empty; '?' of one byte stands for
-// what is no UTF-8.
-Character first_character(std::string_view text) {
-  const unsigned char first = text[0];
-  if (first < 0x80)
-    return {first, 1};
-  // The bytes 0x80 to 0xc1 begin no character, and none beyond 0xf4 does.
-  if (first < 0xc2 || first > 0xf4)
-    return {};
-  const size_t bytes = std::countl_one(first);
-  if (text.size() < bytes)
-    return {};
-  uint32_t code = first & (0x7fU >> bytes);
-  for (const unsigned char byte : text.substr(1, bytes - 1)) {
-    if ((byte & 0xc0) != 0x80)
-      return {};
-    code = (code << 6) | (byte & 0x3f);
-  }
-  // A code that would fit into fewer bytes may not be written with more.
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kLeast[bytes] || code > 0x10ffff)
-    return {};
-  return {code, bytes};
+// A byte that begins no character stands for '?'.
+Utf8Character shown_character(std::string_view text) {
+  const Utf8Character character = first_character(text);
+  return character.bytes > 0 ? character : Utf8Character{'?', 1};
 }
 
 struct CodeRange {
@@ -53,8 +30,7 @@ constexpr CodeRange kHidden[] = {{0x0000, 0x001f},   // control characters
                                  {0x061c, 0x061c},   // the Arabic mark of direction
                                  {0x200e, 0x200f},   // marks of direction
                                  {0x2028, 0x202e},   // ends of lines, embedded directions
-                                 {0x2066, 0x2069},   // isolated directions
-                                 {0xd800, 0xdfff}};  // halves of UTF-16's pairs
+                                 {0x2066, 0x2069}};  // isolated directions
 
 bool may_be_shown(uint32_t code) {
   const bool is_noncharacter = (code & 0xfffe) == 0xfffe;  // U+FFFE, U+FFFF, U+1FFFE …
@@ -84,7 +60,7 @@ std::string_view markup_of(uint32_t code) {
 int num_characters(std::string_view text) {
   int count = 0;
   for (; !text.empty(); ++count)
-    text.remove_prefix(first_character(text).bytes);
+    text.remove_prefix(shown_character(text).bytes);
   return count;
 }
 
@@ -93,7 +69,7 @@ int num_characters(std::string_view text) {
 std::string xml_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const Character character = first_character(text);
+    const Utf8Character character = shown_character(text);
     const std::string_view bytes = text.substr(0, character.bytes);
     text.remove_prefix(character.bytes);
     const std::string_view markup = markup_of(character.code);
@@ -113,7 +89,7 @@ std::string fit_text(std::string_view text, size_t max_chars) {
     return std::string(text);
   std::string out;
   for (size_t i = 0; i + 1 < max_chars; ++i) {
-    const size_t bytes = first_character(text).bytes;
+    const size_t bytes = shown_character(text).bytes;
     out += text.substr(0, bytes);
     text.remove_prefix(bytes);
   }

@@ -13,8 +13,8 @@
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/base/utf8.h"
 #include "muster/tasks/report/card.h"
-#include "muster/tasks/spec/problems.h"
 
 namespace muster {
 
@@ -30,7 +30,7 @@ constexpr size_t kMostSkippedNamed = 20;
 std::string cut_to(const std::string& text, int width) {
   int shown = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (begins_character(text[i]) && ++shown > width)
+    if (!continues_character(text[i]) && ++shown > width)
       return text.substr(0, i);
   }
   return text;

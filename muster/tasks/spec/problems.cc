@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 namespace {
@@ -19,32 +20,13 @@ constexpr int kShownAfter = 40;
 size_t byte_of(std::string_view text, int count) {
   size_t at = 0;
   for (; at < text.size(); ++at) {
-    if (begins_character(text[at]) && count-- == 0)
+    if (!continues_character(text[at]) && count-- == 0)
       break;
   }
   return at;
 }
 
 }  // namespace
-
-bool begins_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xc0U) != 0x80;
-}
-
-std::string_view cut_text(std::string_view text, size_t max_bytes) {
-  if (text.size() <= max_bytes)
-    return text;
-  while (max_bytes > 0 && !begins_character(text[max_bytes]))
-    --max_bytes;
-  return text.substr(0, max_bytes);
-}
-
-int count_characters(std::string_view text) {
-  int count = 0;
-  for (const char c : text)
-    count += begins_character(c) ? 1 : 0;
-  return count;
-}
 
 // A long line is shown from a little before the caret, with a mark where it is cut.
 std::string caret_lines(std::string_view line, int column) {

@@ -12,15 +12,6 @@
 
 namespace muster {
 
-// Whether a byte of UTF-8 text begins a character, and does not continue one.
-bool begins_character(char c);
-
-// At most the first `max_bytes`, without a character that would be cut.
-std::string_view cut_text(std::string_view text, size_t max_bytes);
-
-// The text's characters; what is no UTF-8 counts somehow.
-int count_characters(std::string_view text);
-
 // Two lines: `line` (as much of it as fits, around the column) and a caret under its character
 // `column`, from 1. For sweeps too.
 std::string caret_lines(std::string_view line, int column);

@@ -9,6 +9,7 @@
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 namespace {
