@@ -1,6 +1,6 @@
 // The agent's whole task comes in one line on standard input, not in arguments, which every user of
 // the host could read.
-#include "muster/cli/agent.h"
+#include "muster/cli/commands.h"
 
 #include <openssl/crypto.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // muster itself has no LibTorch, so that it starts quickly. Measurements that need it are another
 // program, which takes this process's place.
-#include "muster/cli/bench.h"
+#include "muster/cli/commands.h"
 
 #include <unistd.h>
 

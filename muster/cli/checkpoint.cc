@@ -1,6 +1,6 @@
 // `muster checkpoint` reads manifests and the heads of files, without LibTorch. Files may come from
 // anywhere: their names and errors are made harmless before they are printed (checkpoint_paths.h).
-#include "muster/cli/checkpoint.h"
+#include "muster/cli/commands.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,6 @@
 #include "muster/checkpoint/files/safetensors_file.h"
 #include "muster/checkpoint/files/view.h"
 #include "muster/checkpoint/files/weight_files.h"
-#include "muster/cli/checkpoint_compare.h"
 #include "muster/cli/checkpoint_paths.h"
 #include "muster/cli/checkpoint_text.h"
 #include "muster/cli/reading_line.h"

@@ -1,6 +1,6 @@
 // Checkpoints are compared set by set: a set is the tensors of one file, or of the files that ranks
 // wrote together, so that checkpoints of different numbers of ranks can be compared too.
-#include "muster/cli/checkpoint_compare.h"
+#include "muster/cli/commands.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // A text is made once, or again and again with --watch, of this machine or of a file. Only of this
 // machine is it known which jobs hold its GPUs.
-#include "muster/cli/devices.h"
+#include "muster/cli/commands.h"
 
 #include <unistd.h>
 

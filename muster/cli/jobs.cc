@@ -1,6 +1,6 @@
 // A launcher leaves a note about its job in the user's runtime folder (job_registry.h). Jobs are
 // told apart by the beginnings of their ids, as people type them.
-#include "muster/cli/jobs.h"
+#include "muster/cli/commands.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
 // The `muster` program. To add a subcommand, write add_<name>(CLI::App&, int* exit_code) in a file
-// of its own and name it in kCommands. Only the command that the first argument names is built,
-// since a launcher must be up in milliseconds; help of muster itself builds all of them.
+// of its own, declare it in commands.h and name it in kCommands. Only the command that the first
+// argument names is built, since a launcher must be up in milliseconds; help of muster itself
+// builds all of them.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -28,21 +29,12 @@
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/version.h"
-#include "muster/cli/agent.h"
-#include "muster/cli/bench.h"
-#include "muster/cli/checkpoint.h"
 #include "muster/cli/command_help.h"
 #include "muster/cli/completion.h"
-#include "muster/cli/devices.h"
+#include "muster/cli/commands.h"
 #include "muster/cli/doctor.h"
 #include "muster/cli/end_with.h"
-#include "muster/cli/jobs.h"
 #include "muster/cli/manual.h"
-#include "muster/cli/report.h"
-#include "muster/cli/run.h"
-#include "muster/cli/secret.h"
-#include "muster/cli/tasks.h"
-#include "muster/cli/top.h"
 #include "muster/cli/unknown_flag.h"
 #include "muster/cli/value_flags.h"
 #include "muster/launch/launch.h"

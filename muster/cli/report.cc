@@ -1,6 +1,6 @@
 // The page is made from the files of the run's folder alone, so it can be made anew at any time, on
 // any machine that has them.
-#include "muster/cli/report.h"
+#include "muster/cli/commands.h"
 
 #include <unistd.h>
 

@@ -1,11 +1,13 @@
 // Both commands take the same flags for devices. The program and its arguments are cut off the
 // command line first, because CLI11 would take the program's flags for muster's. What the flags
 // mean is in run_options.h.
-#include "muster/cli/run.h"
+#include "muster/cli/commands.h"
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"

@@ -1,5 +1,5 @@
 // The secret is printed once, and its copy in memory is overwritten.
-#include "muster/cli/secret.h"
+#include "muster/cli/commands.h"
 
 #include <string>
 

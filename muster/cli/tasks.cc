@@ -1,11 +1,13 @@
 // The flags of `muster tasks`, in groups as --help shows them. tasks_options.h turns them into
 // options. Two hidden flags are for muster itself: --serve runs tasks for a run on another host,
 // and --exec-element is one task of a Slurm job array.
-#include "muster/cli/tasks.h"
+#include "muster/cli/commands.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"

@@ -1,7 +1,7 @@
 // A sampler looks at the job again and again. On a terminal the table is redrawn in place;
 // elsewhere tables follow each other; for programs there is one document. The ranks of other hosts
 // are seen as far as these have answered.
-#include "muster/cli/top.h"
+#include "muster/cli/commands.h"
 
 #include <unistd.h>
 

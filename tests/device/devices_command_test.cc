@@ -8,7 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
-#include "muster/cli/devices.h"
+#include "muster/cli/commands.h"
 #include "muster/cli/devices_text.h"
 #include "muster/cli/watch.h"
 #include "muster/device/inventory_json.h"
