@@ -3,6 +3,7 @@
 #include "muster/checkpoint/host_copies.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
@@ -38,9 +39,14 @@ at::Tensor HostCopies::start(const at::Tensor& tensor, at::Tensor old) {
   return copy;
 }
 
+// LibTorch goes back to the thread's own GPU when it lets an event go, and CUDA makes a context
+// there: a thread of a save would take memory of GPU 0 on every rank.
 void HostCopies::wait() {
-  for (const auto& [device, last] : last_)
+  for (auto& [device, last] : last_) {
+    const c10::DeviceGuard there(device);
     last->synchronize();
+    last.reset();
+  }
   last_.clear();
 }
 

@@ -33,7 +33,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   at::Device getDevice() const override { return current_gpu(); }
-  void setDevice(at::Device device) const override { uncheckedSetDevice(device); }
+  void setDevice(at::Device device) const override {
+    uncheckedSetDevice(device);
+    begin_context(current_gpu().index());
+  }
   void uncheckedSetDevice(at::Device device) const noexcept override {
     if (device.has_index())
       set_current_gpu(device.index());
@@ -58,7 +61,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     let_host_wait(testing::record(stream));
   }
-  void synchronizeDevice(at::DeviceIndex gpu) const override { let_host_wait_for(gpu); }
+  void synchronizeDevice(at::DeviceIndex gpu) const override {
+    const GoesBack back("synchronizeDevice");
+    let_host_wait_for(gpu);
+  }
   // LibTorch 2.11 cannot be asked.
   virtual bool isStreamCapturing(const c10::Stream& stream) const {
     return capture_of(stream) != 0;
@@ -69,13 +75,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
               const c10::Stream& stream,
               at::DeviceIndex,
               c10::EventFlag) const override {
+    const GoesBack back("an event that is recorded");
     if (*event == nullptr)
       *event = new Recorded;
     recorded(*event) = testing::record(stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr)
-      testing::block(recorded(event), stream);
+    if (event == nullptr)
+      return;
+    const GoesBack back("a stream that waits for an event");
+    testing::block(recorded(event), stream);
   }
   bool queryEvent(void* event) const override {
     return event == nullptr || is_over(recorded(event));
@@ -85,6 +94,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       let_host_wait(recorded(event));
   }
   void destroyEvent(void* event, at::DeviceIndex) const noexcept override {
+    if (event == nullptr)
+      return;
+    const GoesBack back("an event that goes");
     delete static_cast<Recorded*>(event);
   }
 
@@ -98,7 +110,7 @@ struct Hooks : at::CUDAHooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
-  bool hasPrimaryContext(at::DeviceIndex) const override { return true; }
+  bool hasPrimaryContext(at::DeviceIndex gpu) const override { return has_context(gpu); }
   at::DeviceIndex deviceCount() const override { return count(); }
   int getNumGPUs() const override { return num_fake_gpus(); }
   void deviceSynchronize(at::DeviceIndex gpu) const override { let_host_wait_for(gpu); }
@@ -123,7 +135,9 @@ C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
 }  // namespace
 
 void set_fake_gpu(int ordinal) {
-  set_current_gpu(static_cast<c10::DeviceIndex>(ordinal));
+  const auto gpu = static_cast<c10::DeviceIndex>(ordinal);
+  set_current_gpu(gpu);
+  begin_context(gpu);
 }
 
 }  // namespace muster::testing

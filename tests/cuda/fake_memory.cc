@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -23,6 +24,7 @@ namespace muster::testing {
 namespace {
 
 thread_local c10::DeviceIndex current = 0;
+std::array<std::atomic<bool>, kMaxGpus> contexts{};
 
 // With FAKE_CUDA_STACKS it also says where.
 [[noreturn]] void refuse(const std::string& what) {
@@ -57,6 +59,7 @@ class GpuMemory : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device gpu = current_gpu();
+    begin_context(gpu.index());
     if (bytes == 0)
       return {nullptr, nullptr, &GpuMemory::free, gpu};  // as LibTorch has it
     auto block = make_block(gpu, bytes);
@@ -223,6 +226,26 @@ c10::Device current_gpu() {
 
 void set_current_gpu(c10::DeviceIndex ordinal) noexcept {
   current = ordinal;
+}
+
+void begin_context(c10::DeviceIndex ordinal) noexcept {
+  contexts.at(static_cast<size_t>(ordinal)) = true;
+}
+
+bool has_context(c10::DeviceIndex ordinal) noexcept {
+  return contexts.at(static_cast<size_t>(ordinal));
+}
+
+GoesBack::~GoesBack() {
+  if (has_context(own_))
+    return;
+  std::fprintf(stderr,
+               "fake GPU: %s makes a context on cuda:%d, which this process does not use (a "
+               "DeviceGuard around it "
+               "goes back without one)\n",
+               what_,
+               static_cast<int>(own_));
+  begin_context(own_);
 }
 
 void record_on_stream(const c10::DataPtr& memory, const c10::Stream& stream) {

@@ -30,7 +30,24 @@ Range range_of(const at::Tensor& on_host);  // from its first to its last value
 // The allocator of the current GPU's memory: for c10::detail::empty…, after set_current_gpu().
 c10::Allocator& gpu_allocator();
 c10::Device current_gpu();
-void set_current_gpu(c10::DeviceIndex ordinal) noexcept;
+void set_current_gpu(c10::DeviceIndex ordinal) noexcept;  // of this thread, without a context there
+
+// A context takes memory of its GPU for as long as the process lives. CUDA makes one where a thread
+// sets its GPU or allocates. LibTorch's functions for events go back to the thread's own GPU, and
+// so may make one that nobody has asked for, which is said.
+void begin_context(c10::DeviceIndex ordinal) noexcept;
+bool has_context(c10::DeviceIndex ordinal) noexcept;
+class GoesBack {
+ public:
+  explicit GoesBack(const char* what) noexcept : what_(what), own_(current_gpu().index()) {}
+  GoesBack(const GoesBack&) = delete;
+  GoesBack& operator=(const GoesBack&) = delete;
+  ~GoesBack();
+
+ private:
+  const char* const what_;
+  const c10::DeviceIndex own_;
+};
 
 // The stream may use the memory, which was made on another.
 void record_on_stream(const c10::DataPtr& memory, const c10::Stream& stream);

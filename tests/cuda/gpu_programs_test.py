@@ -65,6 +65,7 @@ class OnGpus(unittest.TestCase):
         else:
             self.assertNotEqual(process.returncode, 0, said)
         self.assertEqual(pids_on_gpus() - before, set(), "processes left on the GPU")
+        self.assertNotIn("makes a context on", said)  # the fake GPUs tell; on true ones it is memory of another rank's
         return said
 
     def test_training_has_the_losses_of_cpu_ranks(self):
@@ -207,6 +208,10 @@ class OnGpus(unittest.TestCase):
     def test_a_save_in_the_background_has_the_values_of_its_step(self):
         counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
         self.assertIn("save beside holds", self.probe(counting, "save beside"))
+
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_a_save_in_the_background_takes_no_memory_of_another_ranks_gpu(self):
+        self.assertIn("save beside holds", self.probe((), "save beside"))
 
     @unittest.skipIf(FAKE, "LibTorch has its kernels for true GPUs alone")
     def test_synchronised_batch_norm(self):
