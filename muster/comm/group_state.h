@@ -63,6 +63,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   std::mutex turn;  // to start a call that ranks agree on
   std::atomic<int64_t> sequence{0};
   std::atomic<int64_t> calls{0}, bytes{0};  // Traffic
+  std::atomic<bool> is_in_graph{false};     // a call was captured in a CUDA graph
   int64_t sub_groups = 0;
   int64_t interruptions = 0;  // of the process, before this group
   // Ranks count there those that left in good order. It outlives this group when the store does, so

@@ -21,6 +21,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/comm/nccl/gpu_graph.h"
 
 namespace muster {
 
@@ -96,7 +97,9 @@ c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
     return backend;
   shut_down(tracked.connections);
   try {
-    if (backend->getBackendName() != "gloo")
+    if (backend->getBackendName() == "nccl")
+      end_communicator([&] { backend->abort(); });
+    else if (backend->getBackendName() != "gloo")
       backend->abort();  // Gloo's own does nothing
   } catch (const std::exception& error) {
     log(LogLevel::warn, "a group was not aborted: ", error.what());

@@ -27,6 +27,7 @@
 #include "muster/comm/hierarchical/over_gloo.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/mpi/loader.h"
+#include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/nccl/plugin.h"
 #include "muster/comm/shm/backend.h"
@@ -105,7 +106,7 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
     }).detach();
     try {
       if (const auto held = backend.lock())
-        held->abort();
+        end_communicator([&] { held->abort(); });
     } catch (const std::exception& error) {
       log(LogLevel::warn, "NCCL's communicator was not aborted: ", error.what());
     }

@@ -275,7 +275,9 @@ Work ProcessGroupCall::start_with_all(Start start) {
   if (state_->agreement)
     agree(*work);
   Work started = launch(work, start);
-  if (state_->late_watch && !(on_device_ && is_captured()))
+  if (on_device_ && is_captured())
+    state_->is_in_graph = true;
+  else if (state_->late_watch)
     watch(work);
   return started;
 }

@@ -18,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/process_group.h"
 #include "muster/comm/process_group_call.h"
 
@@ -132,7 +133,15 @@ void ProcessGroup::close() {
   state_->late_watch.reset();
   state_->gpu_ends.reset();
   state_->agreement.reset();
-  translate_shutdown(*state_, [this] { state_->group->shutdown(); });
+  const auto shut_down = [this] {
+    state_->group->shutdown();
+  };
+  translate_shutdown(*state_, [&] {
+    if (state_->is_in_graph)
+      end_communicator(shut_down);
+    else
+      shut_down();
+  });
   state_->group.reset();
 }
 

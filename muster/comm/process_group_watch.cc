@@ -53,7 +53,13 @@ void ProcessGroup::watch(const char* operation,
                          int64_t number,
                          const c10::intrusive_ptr<c10d::Work>& work) const {
   const Gate::Pass pass = state_->gate.enter();
-  if (!pass || !state_->can.on_gpus || !state_->late_watch || is_captured_now(device()))
+  if (!pass || !state_->can.on_gpus)
+    return;
+  if (is_captured_now(device())) {
+    state_->is_in_graph = true;
+    return;
+  }
+  if (!state_->late_watch)
     return;
   auto watched = std::make_shared<Work::State>();
   watched->operation = operation;

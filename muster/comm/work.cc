@@ -21,6 +21,8 @@
 #include "muster/comm/call/failure.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/work_state.h"
+#include "muster/comm/nccl/gpu_graph.h"
+#include "muster/comm/nccl/stream_order.h"
 #include "muster/trace/span.h"
 
 namespace muster {
@@ -84,7 +86,7 @@ void wait_on_host(Work::State& state) {
 // NCCL's operation would keep the GPU for ever. Aborting it may fail as the operation has.
 void abort_on_gpu(c10d::Work& work) {
   try {
-    work.abort();
+    end_communicator([&] { work.abort(); });
   } catch (const std::exception& error) {
     log(LogLevel::debug, cat("an operation of a GPU was not aborted: ", error.what()));
   }

@@ -167,13 +167,20 @@ void Communicator::shutdown() {
     tell_host(one->operation().knows);
   }
   take_all();
+  wait_for_graphs();
   stop_watching();
   on_host_->shutdown();
+}
+
+void Communicator::wait_for_graphs() const {
+  while (graphs_.use_count() > 1)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void Communicator::abort() {
   std::fprintf(stderr, "nccl: aborted\n");
   give_up_all();
+  wait_for_graphs();
 }
 
 // A rank that has seen all of its operations end leaves in good order: others may not have.

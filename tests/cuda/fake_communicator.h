@@ -81,6 +81,9 @@ class Communicator {
                                   c10::intrusive_ptr<c10d::Work> work,
                                   std::vector<Spoilable> written);
 
+  // A graph in which it was captured has it. As NCCL's commDestroySync, the next two wait until
+  // none is left.
+  std::shared_ptr<void> for_graph() const { return graphs_; }
   void shutdown();
   void abort();
   void destroy();  // by the backend's destructor
@@ -90,6 +93,7 @@ class Communicator {
 
   Collectives take_all();  // and lets no other begin
   void give_up_all();
+  void wait_for_graphs() const;
   void watch();
   void stop_watching();
   void end_for_time(Collective& late) const;
@@ -100,6 +104,7 @@ class Communicator {
   const c10::Stream stream_;
   std::mutex order_;
   int64_t before_hang_ = 0;  // operations like the one that hangs
+  const std::shared_ptr<int> graphs_ = std::make_shared<int>(0);
 
   std::mutex mutex_;
   std::condition_variable changed_;

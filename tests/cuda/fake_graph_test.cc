@@ -209,5 +209,21 @@ TEST_F(FakeGraph, SumsOfTwoRanksAreCapturedAndReplayed) {
     rank.join();
 }
 
+// NCCL waits for the graph in shutdown(), and in an abort.
+TEST_F(FakeGraph, GoesWithACommunicatorThatItHasCaptured) {
+  const auto nccl = make_nccl(c10::make_intrusive<c10d::HashStore>(),
+                              {.rank = 0,
+                               .size = 1,
+                               .ordinal = 0,
+                               .watchdog_timeout = std::chrono::minutes(1),
+                               .name = "alone"});
+  Tensors x{torch::ones({4}, kGpu)};
+  gpus().synchronizeDevice(kGpu.index());
+  const auto graph = captured([&] { nccl->allreduce(x)->wait(); });
+  graph->replay();
+  end_communicator([&] { nccl->shutdown(); });
+  EXPECT_THAT(error_of([&] { graph->replay(); }), HasSubstr("aborted or shut down"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -213,7 +213,12 @@ class FakeNccl : public ForwardingBackend {
   std::function<WorkPtr()> again(WorkPtr (FakeNccl::*call)(Tensors&, const Options&),
                                  const Tensors& tensors,
                                  const Options& options) {
-    return [this, call, communicator = communicator_, tensors = by_address(tensors), options] {
+    return [this,
+            call,
+            communicator = communicator_,
+            held = communicator_->for_graph(),
+            tensors = by_address(tensors),
+            options] {
       communicator->expect_alive("a replay");
       Tensors now = tensors;
       return (this->*call)(now, options);

@@ -2,6 +2,9 @@
 // them.
 #include "gpu_probe.h"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -292,6 +295,33 @@ void graph_faults(muster::Context& ctx) {
 Probes graph_probes() {
   return {
       {"graphed", [](muster::Context& ctx) { graph_steps(ctx, 1024, {256, 2048}); }},
+// The last rank does not come to a call that has a limit of its own, while a graph lives that has
+// captured the communicator. The error comes all the same, and the graph does nothing more.
+void run_out_of_time_beside_graph(muster::Context& ctx) {
+  auto net = layers(16);
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0x1p-10));
+  muster::GraphedStep step(model, optimizer);
+  const Rows batch{torch::randn({4, 16}, ctx.device()), 1, true, 4, {}};
+  const auto take = [&] {
+    step(batch, [&](const Rows& now) { return model(at::Tensor(now)).square().mean(); });
+  };
+  for (int64_t i = 0; i < muster::GraphedStep::kWarmUpSteps + 3; ++i)
+    take();
+  expect(step.replays() == 3, muster::cat("3 replays, got ", step.replays()));
+  auto sum = torch::ones({1 << 16}, ctx.device());
+  auto limited = ctx.process_group().with_timeout(std::chrono::seconds(3));
+  limited.all_reduce(sum);
+  if (ctx.rank() == ctx.world_size() - 1) {
+    for (;;)
+      ::pause();
+  }
+  const std::string said = error_of([&] { limited.all_reduce(sum); });
+  std::cout << "rank " << ctx.rank() << " threw: " << said << std::endl;
+  throw std::runtime_error(said);
+}
+
       {"graphed small", [](muster::Context& ctx) { graph_steps(ctx, 4, {16}); }},
       {"graphed faults", graph_faults},
       {"graphed for ever", replay_for_ever},
@@ -299,3 +329,4 @@ Probes graph_probes() {
 }
 
 }  // namespace gpu_probe
+      {"graphed limit", run_out_of_time_beside_graph},

@@ -141,6 +141,10 @@ class OnGpus(unittest.TestCase):
         said = self.probe(OVER_NCCL, "limit", code=1)
         self.assertRegex(said, r"rank 0 threw: all_reduce #1 on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
 
+    def test_a_calls_own_limit_is_an_error_too_while_a_graph_has_the_communicator(self):
+        said = self.probe(OVER_NCCL, "graphed limit", code=1)
+        self.assertRegex(said, r"rank 0 threw: all_reduce #[0-9]+ on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
+
     def test_the_jobs_limit_names_the_rank_and_ends_the_job(self):
         said = self.probe(OVER_NCCL, "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
         self.assertRegex(said, r"all_reduce #1 on rank 0 of 2: timed out after 5.0s; missing rank\(s\) 1; NCCL's communicator is aborted")

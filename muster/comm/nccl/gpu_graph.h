@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <functional>
 #include <memory>
 
 #include "muster/base/no_copy.h"
@@ -22,12 +23,18 @@ class GpuGraph : NoCopy {
   virtual void begin() = 0;
   // On the stream of begin(). Throws: c10::Error if anything in between was not to be captured.
   virtual void end() = 0;
-  // Does it all, on the current stream. Does not block.
+  // Does it all, on the current stream. Does not block. Throws: failed_precondition once
+  // end_communicator() has let the graph go.
   virtual void replay() = 0;
 };
 
 // Throws: unavailable without muster_cuda.
 std::unique_ptr<GpuGraph> make_gpu_graph();
+
+// Runs `end`, which aborts or shuts down a communicator of NCCL. NCCL waits there until no CUDA
+// graph is left in which the communicator was captured, and whoever has one may wait for `end`: so
+// all graphs of this process go meanwhile. Throws: what `end` throws.
+void end_communicator(const std::function<void()>& end);
 
 // A stream that nobody else has: LibTorch's own are given out again and again, and a capture would
 // get what another part gives its stream. It lives as long as the process. Throws: as above.

@@ -3,6 +3,7 @@
 #include "muster/comm/nccl/nccl.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -11,8 +12,13 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
+#include <utility>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
@@ -26,6 +32,91 @@ namespace muster {
 namespace {
 
 std::atomic<int> graphs_captured = 0;
+
+class HeldGraph;
+
+// The graphs of this process.
+class HeldGraphs {
+ public:
+  void add(HeldGraph* graph);
+  void remove(HeldGraph* graph);
+  bool are_none();
+  void drop();
+
+ private:
+  std::mutex mutex_;
+  std::set<HeldGraph*> graphs_;
+};
+
+HeldGraphs& held_graphs() {
+  static auto& all = *new HeldGraphs;  // never destroyed: a graph may live as long
+  return all;
+}
+
+// A graph of the plugin's, which another thread may drop. One that is being captured goes in the
+// end.
+class HeldGraph final : public GpuGraph {
+ public:
+  explicit HeldGraph(std::unique_ptr<GpuGraph> graph) : graph_(std::move(graph)) {
+    held_graphs().add(this);
+  }
+  ~HeldGraph() override { held_graphs().remove(this); }
+
+  void begin() override {
+    device_ = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+    graph_->begin();
+  }
+  void end() override {
+    graph_->end();
+    const std::lock_guard lock(mutex_);
+    is_whole_ = true;
+    if (is_dropped_)
+      graph_.reset();
+  }
+  void replay() override {
+    const std::lock_guard lock(mutex_);
+    if (is_dropped_)
+      throw Error(ErrorCode::failed_precondition,
+                  "CUDA graph: expected communicators that live, got one in it that was aborted or "
+                  "shut down; make a new group, and capture anew");
+    graph_->replay();
+  }
+  void drop() {
+    const std::lock_guard lock(mutex_);
+    is_dropped_ = true;
+    if (!is_whole_)
+      return;
+    const c10::DeviceGuard there(device_);
+    graph_.reset();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<GpuGraph> graph_;
+  c10::Device device_ = c10::kCUDA;
+  bool is_whole_ = false, is_dropped_ = false;
+};
+
+void HeldGraphs::add(HeldGraph* graph) {
+  const std::lock_guard lock(mutex_);
+  graphs_.insert(graph);
+}
+
+void HeldGraphs::remove(HeldGraph* graph) {
+  const std::lock_guard lock(mutex_);
+  graphs_.erase(graph);
+}
+
+bool HeldGraphs::are_none() {
+  const std::lock_guard lock(mutex_);
+  return graphs_.empty();
+}
+
+void HeldGraphs::drop() {
+  const std::lock_guard lock(mutex_);
+  for (HeldGraph* const graph : graphs_)
+    graph->drop();
+}
 
 // The plugin lies beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names
 // another.
@@ -139,7 +230,31 @@ void stay_out_of_split(c10d::Backend& parent, c10::Device device) {
 }
 
 std::unique_ptr<GpuGraph> make_gpu_graph() {
-  return load_plugin().make_graph();
+  return std::make_unique<HeldGraph>(load_plugin().make_graph());
+}
+
+// The abort comes first, and beside the rest: a thread may be in the middle of a launch that only
+// the abort lets go on.
+void end_communicator(const std::function<void()>& end) {
+  if (held_graphs().are_none())
+    return end();
+  std::exception_ptr failure;
+  const auto catching = [&] {
+    try {
+      end();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  std::thread ending;
+  {
+    const BlockedSignals blocked;  // in the thread, for good
+    ending = std::thread(catching);
+  }
+  held_graphs().drop();
+  ending.join();
+  if (failure)
+    std::rethrow_exception(failure);
 }
 
 c10::Stream new_gpu_stream(c10::Device device) {
