@@ -65,7 +65,7 @@ void check_values(double count, const ProcessGroup& group) {
 // Statistics of the joined batch as LibTorch's kernels give them.
 struct JoinedStatistics {
   at::Tensor mean, invstd;
-  at::Tensor counts;  // one for each rank that has values
+  at::Tensor counts;  // one for each rank
 };
 
 // Statistics of the joined batch, in double.
@@ -111,33 +111,45 @@ void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
     running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
 }
 
-// Calls LibTorch's kernels for GPUs as Python's SyncBatchNorm does. Ranks without values are left
-// out.
+// What a rank tells: mean, deviation⁻¹ and count. One without values tells finite numbers, which
+// LibTorch's kernel takes times their count.
+at::Tensor statistics_of_rank(const at::Tensor& input, double eps, at::ScalarType type) {
+  const int64_t channels = input.size(1);
+  const auto options = input.options().dtype(type);
+  if (input.numel() == 0)
+    return at::cat({at::ones({2 * channels}, options), at::zeros({1}, options)});
+  const auto [mean, invstd] = at::batch_norm_stats(input, eps);
+  return at::cat({mean, invstd, at::full({1}, input.numel() / channels, options)});
+}
+
+// The kernel divides by the count so far. So ranks without values come last, where the host need
+// not know them.
+at::Tensor ranks_with_values_first(const at::Tensor& all) {
+  const at::Tensor is_without = (all.select(1, all.size(1) - 1) < 1).to(at::kInt);
+  return all.index_select(0, is_without.argsort(/*stable=*/true));
+}
+
+// Calls LibTorch's kernels for GPUs as Python's SyncBatchNorm does. The host waits for the GPU only
+// where this rank has too few values to know by itself that all together have enough.
 JoinedStatistics statistics_on_gpu(const at::Tensor& input,
                                    const SyncBatchNormTensors& tensors,
                                    double momentum,
                                    double eps,
                                    const ProcessGroup& group) {
   const int64_t channels = input.size(1);
-  const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
   const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto options = input.options().dtype(type);
-  at::Tensor mine = at::zeros({2 * channels + 1}, options);
-  if (count > 0) {
-    const auto [mean, invstd] = at::batch_norm_stats(input, eps);
-    mine = at::cat({mean, invstd, at::full({1}, count, options)});
-  }
-  at::Tensor all = rows_of_all_ranks(group, mine);
-  const at::Tensor has_values = all.select(1, 2 * channels) >= 1;
-  all = all.index({has_values});
+  const at::Tensor all =
+      ranks_with_values_first(rows_of_all_ranks(group, statistics_of_rank(input, eps, type)));
   JoinedStatistics joined;
   joined.counts = all.select(1, 2 * channels).contiguous();
-  check_values(joined.counts.sum().item<double>(), group);
+  if (input.numel() <= channels)
+    check_values(joined.counts.sum().item<double>(), group);
   const at::Tensor counts = tensors.running_mean.defined()
                                 ? joined.counts.to(tensors.running_mean.scalar_type())
                                 : joined.counts;
+  // Of its first argument the kernel takes the type alone, where there are no running statistics.
   std::tie(joined.mean, joined.invstd) =
-      at::batch_norm_gather_stats_with_counts(input,
+      at::batch_norm_gather_stats_with_counts(all,
                                               all.slice(1, 0, channels).contiguous(),
                                               all.slice(1, channels, 2 * channels).contiguous(),
                                               if_defined(tensors.running_mean),

@@ -99,6 +99,16 @@ class FakeNccl : public ForwardingBackend {
     Start start(communicator_, "all_gather");
     at::Tensor in = start.in(input);
     at::Tensor out = start.out(output);
+    if (start.is_captured())
+      return start.keep([this,
+                         communicator = communicator_,
+                         held = communicator_->for_graph(),
+                         out = by_address(output),
+                         in = by_address(input),
+                         options]() mutable {
+        communicator->expect_alive("a replay");
+        return _allgather_base(out, in, options);
+      });
     return start.run([&] { return backend_->_allgather_base(out, in, beside_the_host(options)); });
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,

@@ -46,7 +46,8 @@ template <class Step, class Optimizer, class Options>
 Trained trained_by(muster::Context& ctx,
                    const std::vector<Rows>& batches,
                    const Options& options,
-                   int64_t saved_after = -1) {
+                   int64_t saved_after = -1,
+                   bool joins_norms = false) {
   const int64_t width = batches[0].size(1);
   torch::manual_seed(7);
   torch::nn::Sequential net(torch::nn::Linear(width, 2 * width),
@@ -55,6 +56,8 @@ Trained trained_by(muster::Context& ctx,
                             torch::nn::Dropout(0.1),
                             torch::nn::Linear(2 * width, width));
   net->to(ctx.device());
+  if (joins_norms)
+    muster::convert_sync_batch_norm(*net, ctx.process_group());
   muster::DistributedDataParallel model(net, ctx.process_group());
   Optimizer optimizer(model.parameters(), options);
   // Rates that are float32 numbers, as a graph reads them.
@@ -108,10 +111,15 @@ int64_t num_differing(const at::Tensor& one, const at::Tensor& other) {
 }
 
 template <class Optimizer, class Options>
-void compare_graphed(muster::Context& ctx, const char* name, const Options& options) {
+void compare_graphed(muster::Context& ctx,
+                     const char* name,
+                     const Options& options,
+                     bool joins_norms = false) {
   const auto batches = batches_of(ctx, 8, 16, 30);
-  const auto plain = trained_by<muster::TrainStep, Optimizer>(ctx, batches, options);
-  const auto graphed = trained_by<muster::GraphedStep, Optimizer>(ctx, batches, options);
+  const auto plain =
+      trained_by<muster::TrainStep, Optimizer>(ctx, batches, options, -1, joins_norms);
+  const auto graphed =
+      trained_by<muster::GraphedStep, Optimizer>(ctx, batches, options, -1, joins_norms);
   const int64_t differ = num_differing(plain.losses, graphed.losses);
   const int64_t others = num_differing(plain.parameters, graphed.parameters);
   std::cout << "graphed " << name << ", rank " << ctx.rank() << ": " << graphed.replays
@@ -146,6 +154,10 @@ void graph_steps(muster::Context& ctx, int64_t batch, const std::vector<int64_t>
   compare_graphed<muster::optim::Adam>(ctx, "Adam", torch::optim::AdamOptions(0x1p-10));
   compare_graphed<muster::optim::SGD>(
       ctx, "SGD", torch::optim::SGDOptions(0x1p-10).momentum(0.9).nesterov(true));
+  compare_graphed<muster::optim::AdamW>(ctx,
+                                        "SyncBatchNorm",
+                                        torch::optim::AdamWOptions(0x1p-10),
+                                        /*joins_norms=*/true);
   for (const int64_t width : widths) {
     const auto x = torch::randn({batch, width}, ctx.device());
     const torch::optim::AdamWOptions options(1e-4);
@@ -283,18 +295,6 @@ void replay_for_ever(muster::Context& ctx) {
   }
 }
 
-void graph_faults(muster::Context& ctx) {
-  stop_graphed(ctx);
-  reload_graphed(ctx);
-  refuse_waiting_step(ctx);
-  go_on_after_failure(ctx);
-}
-
-}  // namespace
-
-Probes graph_probes() {
-  return {
-      {"graphed", [](muster::Context& ctx) { graph_steps(ctx, 1024, {256, 2048}); }},
 // The last rank does not come to a call that has a limit of its own, while a graph lives that has
 // captured the communicator. The error comes all the same, and the graph does nothing more.
 void run_out_of_time_beside_graph(muster::Context& ctx) {
@@ -322,11 +322,23 @@ void run_out_of_time_beside_graph(muster::Context& ctx) {
   throw std::runtime_error(said);
 }
 
+void graph_faults(muster::Context& ctx) {
+  stop_graphed(ctx);
+  reload_graphed(ctx);
+  refuse_waiting_step(ctx);
+  go_on_after_failure(ctx);
+}
+
+}  // namespace
+
+Probes graph_probes() {
+  return {
+      {"graphed", [](muster::Context& ctx) { graph_steps(ctx, 1024, {256, 2048}); }},
       {"graphed small", [](muster::Context& ctx) { graph_steps(ctx, 4, {16}); }},
       {"graphed faults", graph_faults},
       {"graphed for ever", replay_for_ever},
+      {"graphed limit", run_out_of_time_beside_graph},
   };
 }
 
 }  // namespace gpu_probe
-      {"graphed limit", run_out_of_time_beside_graph},

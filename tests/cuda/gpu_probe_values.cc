@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "gpu_probe_costs.h"
+
 namespace gpu_probe {
 namespace {
 
@@ -32,19 +34,36 @@ void expect_close(const std::vector<at::Tensor>& got, const std::vector<at::Tens
     expect(are_close(got[i], expected[i]), muster::cat("gradient ", i, " to be the same"));
 }
 
-// Ranks with SyncBatchNorm have the gradients of one process with all of the batch.
-void sync_batch_norm(muster::Context& ctx) {
+// Ranks with SyncBatchNorm have the gradients of one process with all of the batch. Rank 0 may have
+// none of it.
+void compare_sync_batch_norm(muster::Context& ctx, bool rank_0_has_values) {
   torch::manual_seed(3);
   const auto x = torch::randn({int64_t{8} * ctx.world_size(), 12}).to(ctx.device());
   auto whole = small_net();
   whole->to(ctx.device());
-  whole->forward(x).square().mean().backward();
+  (whole->forward(x).square().sum() / 80).backward();
   auto net = small_net();
   net->to(ctx.device());
   muster::convert_sync_batch_norm(*net, ctx.process_group());
   muster::DistributedDataParallel model(net, ctx.process_group());
-  model(x.chunk(ctx.world_size())[static_cast<size_t>(ctx.rank())]).square().mean().backward();
+  const int64_t parts = ctx.world_size() - (rank_0_has_values ? 0 : 1);
+  const int64_t part = ctx.rank() - (rank_0_has_values ? 0 : 1);
+  const auto mine = part < 0 ? x.slice(0, 0, 0) : x.chunk(parts)[static_cast<size_t>(part)];
+  (model(mine).square().sum() * ctx.world_size() / 80).backward();  // DDP divides by the ranks
   expect_close(gradients_of(*net), gradients_of(*whole));
+  const auto running = net->named_buffers()["1.running_var"];
+  expect(are_close(running, whole->named_buffers()["1.running_var"]), "the running variance");
+  const int64_t before = host_waits();
+  net->forward(mine);
+  const int64_t waits = host_waits() - before;
+  const bool stays_on_gpu = ctx.process_group().backend() == "nccl" && mine.size(0) > 1;
+  expect(!stays_on_gpu || waits == 0, muster::cat("no waits for the GPU, got ", waits));
+}
+
+void sync_batch_norm(muster::Context& ctx) {
+  compare_sync_batch_norm(ctx, /*rank_0_has_values=*/true);
+  if (ctx.world_size() > 1)
+    compare_sync_batch_norm(ctx, /*rank_0_has_values=*/false);
 }
 
 // Two replicas, on one GPU where there is but one, have the gradients of one. The program uses a

@@ -185,7 +185,7 @@ class OnGpus(unittest.TestCase):
         """Steps as CUDA graphs have the bits of steps without, and go on after faults."""
         said = self.probe(where, "graphed small")
         for rank in range(ranks):
-            for optimizer in ("AdamW", "Adam", "SGD"):
+            for optimizer in ("AdamW", "Adam", "SGD", "SyncBatchNorm"):
                 self.assertRegex(said, f"graphed {optimizer}, rank {rank}: 17 replays; of 62 losses and norms 0 differ, of [0-9]+ parameters and averages 0")
         self.assertIn("graphed small holds", said)
         shutil.rmtree(f"{self.folder}/run")
@@ -217,7 +217,10 @@ class OnGpus(unittest.TestCase):
     def test_a_save_in_the_background_takes_no_memory_of_another_ranks_gpu(self):
         self.assertIn("save beside holds", self.probe((), "save beside"))
 
-    @unittest.skipIf(FAKE, "LibTorch has its kernels for true GPUs alone")
+    def test_a_save_in_the_background_has_the_values_of_its_step(self):
+        counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
+        self.assertIn("save beside holds", self.probe(counting, "save beside"))
+
     def test_synchronised_batch_norm(self):
         self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))
 
