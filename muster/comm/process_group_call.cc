@@ -25,6 +25,7 @@
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"
+#include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 
@@ -386,3 +387,5 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
 }
 
 }  // namespace muster
+  if (on_device_ && first_ != nullptr)
+    work->started_on = current_stream_of(state_->options.device);

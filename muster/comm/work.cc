@@ -5,6 +5,7 @@
 #include "muster/comm/work.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,9 +21,9 @@
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/host/plain_tensor.h"
-#include "muster/comm/work_state.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/stream_order.h"
+#include "muster/comm/work_state.h"
 #include "muster/trace/span.h"
 
 namespace muster {
@@ -106,6 +107,16 @@ void wait_or_give_up(Work::State& state) {
   }
 }
 
+// NCCL's work keeps the call's tensors until it is waited for. Those that were made for the call,
+// as of an input that is not contiguous, then go back to the stream where they were made: that one
+// waits too.
+void wait_where_it_started(Work::State& state) {
+  if (!state.started_on || state.started_on == current_stream_of(state.started_on->device()))
+    return;
+  const c10::StreamGuard there(*state.started_on);
+  state.work->wait();
+}
+
 // A call may have no work to wait for.
 void wait_as_it_can(Work::State& state) {
   if (!state.work)
@@ -121,6 +132,7 @@ void wait_as_it_can(Work::State& state) {
       wait_or_give_up(state);
       break;
   }
+  wait_where_it_started(state);
 }
 
 }  // namespace
@@ -148,8 +160,10 @@ void Work::wait() {
       return;
     std::call_once(state->copied_back, [&] {
       const at::NoGradGuard no_grad;
-      for (const auto& copy : state->copies)
+      for (const auto& copy : state->copies) {
+        use_on_this_stream({copy.contiguous});
         copy_plain(copy.original, copy.contiguous);
+      }
     });
   } catch (...) {
     state->record.end(/*failed=*/true);

@@ -1,6 +1,7 @@
 // The state of a Work, which process_group_call.cc fills in, and work.cc and late_watch.cc use.
 #pragma once
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,7 @@ struct Work::State {
   std::shared_ptr<std::atomic<bool>> abandoned{};  // the group's; set when a call is given up
   std::atomic<bool> waited = false;                // its caller waits, or has
   bool on_gpu = false;                             // the GPU does it, and the host may go on
+  std::optional<c10::Stream> started_on{};         // of a GPU's operation: its caller's stream
   std::string signature{};  // of a call that the ranks compare by the agreement
   ForkMark fork{};
   Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation

@@ -218,6 +218,63 @@ void hooks_beside(muster::Context& ctx) {
   }
 }
 
+// What a backward of parts that two blocks have leaves. It is begun on the stream that is current
+// outside.
+std::vector<at::Tensor> parts_after_steps(muster::Context& ctx, bool beside) {
+  using c10::impl::VirtualGuardImpl;
+  const VirtualGuardImpl gpu(ctx.device().type());
+  const c10::Stream of_caller = gpu.getStream(ctx.device());
+  std::optional<c10::StreamGuard> on_another;
+  if (beside)
+    on_another.emplace(stream_of_pool(ctx.device()));
+  const c10::Stream of_forward = gpu.getStream(ctx.device());
+  torch::manual_seed(11);
+  torch::nn::Linear first(12, 16), second(16, 5);
+  first->to(ctx.device());
+  second->to(ctx.device());
+  muster::FullySharded sharded(ctx.process_group(), {.compute_dtype = at::kBFloat16});
+  auto one = sharded.wrap(first);
+  auto other = sharded.wrap(second);
+  torch::manual_seed(20 + ctx.rank());
+  for (int step = 0; step < 3; ++step) {
+    const auto x = torch::randn({8, 12}).to(ctx.device()).to(at::kBFloat16);
+    const auto loss = other(one(x).tanh()).to(at::kFloat).square().mean();
+    {
+      const c10::StreamGuard outside(of_caller);
+      loss.backward();
+    }
+    c10::Event reached(ctx.device().type());
+    reached.record(of_caller);
+    reached.block(of_forward);
+  }
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : sharded.parameters())
+    gradients.push_back(parameter.grad().cpu());
+  return gradients;
+}
+
+// Hooks of a fully sharded model gather and reduce on the stream of its forward, and end on the
+// caller's.
+void sharded_beside(muster::Context& ctx) {
+  const auto expected = parts_after_steps(ctx, /*beside=*/false);
+  const auto got = parts_after_steps(ctx, /*beside=*/true);
+  for (size_t i = 0; i < got.size(); ++i)
+    expect(torch::equal(got[i], expected[i]), muster::cat("the bits of gradient ", i));
+}
+
+// A call that is started on one stream and waited for on another, with tensors that have to be
+// copied.
+void wait_beside(muster::Context& ctx) {
+  const auto columns = torch::ones({8, 4}, ctx.device());
+  auto work = ctx.process_group().all_reduce_async(columns.t());
+  {
+    const c10::StreamGuard on_another(stream_of_pool(ctx.device()));
+    columns.record_stream(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(ctx.device()));
+    work.wait();
+    expect(columns.cpu().eq(ctx.world_size()).all().item<bool>(), "the sum of all ranks");
+  }
+}
+
 // What NCCL does not have, or does otherwise than the host's backends, is refused by name.
 void refuse_reductions(muster::Context& ctx) {
   using muster::ReduceOp;
@@ -263,4 +320,6 @@ Probes value_probes() {
   };
 }
 
+      {"sharded beside", sharded_beside},
+      {"wait beside", wait_beside},
 }  // namespace gpu_probe

@@ -209,10 +209,6 @@ class OnGpus(unittest.TestCase):
         said = self.probe((*SHARED, "2"), "graphed small", code=1)
         self.assertIn("expected a model wrapped with what a graph can have, got the backend shm", said)
 
-    def test_a_save_in_the_background_has_the_values_of_its_step(self):
-        counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
-        self.assertIn("save beside holds", self.probe(counting, "save beside"))
-
     @unittest.skipUnless(FAKE, "needs two GPUs")
     def test_a_save_in_the_background_takes_no_memory_of_another_ranks_gpu(self):
         self.assertIn("save beside holds", self.probe((), "save beside"))
@@ -223,6 +219,15 @@ class OnGpus(unittest.TestCase):
 
     def test_synchronised_batch_norm(self):
         self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))
+
+    def test_synchronised_batch_norm_over_nccl_does_not_wait_for_the_gpu(self):
+        self.assertIn("sync batch norm holds", self.probe(OVER_NCCL, "sync batch norm"))
+
+    def test_a_fully_sharded_backward_ends_on_another_stream_than_its_hooks(self):
+        self.assertIn("sharded beside holds", self.probe(OVER_NCCL, "sharded beside"))
+
+    def test_a_call_is_waited_for_on_another_stream_than_it_began_on(self):
+        self.assertIn("wait beside holds", self.probe(OVER_NCCL, "wait beside"))
 
     def test_one_process_with_two_replicas(self):
         self.assertIn("data parallel holds", self.probe(ONE, "data parallel"))

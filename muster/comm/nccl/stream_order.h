@@ -10,6 +10,7 @@
 
 #include <exception>
 #include <optional>
+#include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/no_copy.h"
@@ -31,6 +32,15 @@ inline void let_wait(const c10::Stream& stream, const c10::Stream& for_what) {
 inline void record_on(const at::Tensor& tensor, const c10::Stream& stream) {
   if (tensor.defined() && tensor.device() == stream.device() && tensor.numel() > 0)
     tensor.record_stream(stream);
+}
+
+// The same, for the stream that is current now: tensors that a hook of autograd has made may be of
+// another one.
+inline void use_on_this_stream(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.is_cpu())
+      record_on(tensor, current_stream_of(tensor.device()));
+  }
 }
 
 // Makes a stream the current one while it lives. That one waits for what the caller's was given

@@ -107,9 +107,12 @@ void FullyShardedSet::finish_reduction() {
 // reduced now, in the same order on all ranks. A unit that is frozen whole is not reduced.
 void FullyShardedSet::after_graph() {
   for (const auto& unit : units) {
+    give_gradients_to_this_stream(unit->tensors);
     const bool unfinished = unit->in_backward && unit->arrived < unit->awaited;
-    if (reduces && (unfinished || (adds && unit->holds_whole_gradients())))
+    if (reduces && (unfinished || (adds && unit->holds_whole_gradients()))) {
+      unit->gradients->use_here();
       reduce(*unit);
+    }
     unit->forget_backward();
   }
   finish_reduction();

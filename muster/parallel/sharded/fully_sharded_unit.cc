@@ -19,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
+#include "muster/comm/nccl/stream_order.h"
 #include "muster/comm/shared_tensor.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/replica_check.h"
@@ -268,7 +269,8 @@ void FullyShardedUnit::start_gather() {
   owner.lock()->traffic.gathered += bytes_of_tensor(flat);
 }
 
-// Blocking: until the parameters are here.
+// Blocking: until the parameters are here. The memory may have been made on the stream of a hook
+// that has gathered them ahead.
 void FullyShardedUnit::gather() {
   if (here)
     return;
@@ -277,6 +279,7 @@ void FullyShardedUnit::gather() {
   gathering.reset();
   work.wait();
   here = true;
+  use_on_this_stream({flat});
   require_expected(flat);
 }
 

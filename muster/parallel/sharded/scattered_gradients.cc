@@ -14,7 +14,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/nccl/stream_order.h"
 #include "muster/optim/parts.h"
 
 namespace muster {
@@ -123,6 +125,12 @@ void ScatteredGradients::drop_of_frozen() {
         "); freeze after a step");
 }
 
+void ScatteredGradients::use_here() const {
+  use_on_this_stream({flat_});
+  use_on_this_stream(kept_);
+  give_gradients_to_this_stream(parameters_);
+}
+
 // All ranks call it together for the same bucket. Parameters without a gradient count as zeros.
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
@@ -146,6 +154,7 @@ at::Tensor ScatteredGradients::finish() {
   Work work = *work_;
   at::Tensor part = part_;
   work.wait();
+  use_on_this_stream({part});
   twins_ = sampled_.finish();
   drop();
   if (replicas_)
@@ -186,6 +195,11 @@ void add_to_pieces(const at::Tensor& part,
       gradient = mean;
     }
   }
+}
+
+// A hook's stream may have made them. Autograd has let this one wait for it.
+void give_gradients_to_this_stream(const std::vector<at::Tensor>& tensors) {
+  use_on_this_stream(mapped(tensors, [](const at::Tensor& tensor) { return tensor.grad(); }));
 }
 
 // Every element is on one rank, so the sum of the ranks' squares is that of the whole.

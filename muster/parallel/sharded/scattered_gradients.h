@@ -44,6 +44,9 @@ class ScatteredGradients {
   // is dropped, which rank 0 logs. Missing gradients count as zeros. Collective: yes, and so is
   // finish().
   void start();
+  // Before a start() at the end of a backward: hooks may have made what it reads on streams of
+  // their own.
+  void use_here() const;
   // Drops what is frozen alone, where nothing is to be reduced.
   void drop_of_frozen();
   // Returns this rank's part of the mean. Throws: as Work::wait.
@@ -79,6 +82,10 @@ void add_to_pieces(const at::Tensor& part,
                    const std::vector<FlatPiece>& pieces,
                    const std::vector<at::Tensor>& parameters,
                    std::vector<at::Tensor>& tensors);
+
+// At the end of a backward, for whoever called it: the tensors' gradients may have been made on the
+// streams of hooks.
+void give_gradients_to_this_stream(const std::vector<at::Tensor>& tensors);
 
 // The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of
 // the group. Collective: yes.

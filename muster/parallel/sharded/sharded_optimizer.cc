@@ -339,8 +339,11 @@ void ShardsState::begin_backward() {
 // The end of a backward: buckets that are not complete are reduced as they are.
 void ShardsState::after_graph() {
   const std::lock_guard lock(mutex);
-  while (reducing && next < buckets.size())
+  give_gradients_to_this_stream(tensors());
+  while (reducing && next < buckets.size()) {
+    buckets[next].gradients->use_here();
     start_next();
+  }
   while (reducing && !under_way.empty())
     finish_oldest();
   if (reducing)
