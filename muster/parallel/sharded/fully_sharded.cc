@@ -4,6 +4,7 @@
 #include "muster/parallel/sharded/fully_sharded.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -11,8 +12,10 @@
 #include <ATen/SequenceNumber.h>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/failure.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
@@ -197,6 +200,27 @@ std::shared_ptr<void> FullySharded::no_sync() {
   return {nullptr, [set = set_, before](void*) { set->reduces = before; }};
 }
 
+namespace {
+
+// Runs in the destructor of a guard, which must not throw. A GPU that has failed does, and says so
+// to the next call too.
+void end_whole(FullyShardedSet& set) {
+  set.whole = false;
+  try {
+    for (const auto& unit : set.units)
+      unit->take_parts();
+  } catch (const std::exception& error) {
+    log(LogLevel::error,
+        cat("whole_parameters: the parameters were not divided again: ",
+            first_line(error),
+            " (rank ",
+            set.group.job_rank(),
+            "); restore them from a checkpoint"));
+  }
+}
+
+}  // namespace
+
 // All ranks call it together, since it gathers. The end of the guard exchanges nothing.
 std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
@@ -209,11 +233,7 @@ std::shared_ptr<void> FullySharded::whole_parameters() {
   for (const auto& unit : set_->units)
     unit->make_whole();
   set_->whole = true;
-  return {nullptr, [set = set_](void*) {
-            set->whole = false;
-            for (const auto& unit : set->units)
-              unit->take_parts();
-          }};
+  return {nullptr, [set = set_](void*) { end_whole(*set); }};
 }
 
 // All ranks call it together. `plain` gets the state of whole parameters on every rank.
