@@ -45,10 +45,20 @@ Extent extent_of(const at::Tensor& plain) {
           .size = plain.numel() * plain.element_size()};
 }
 
+// Whether NCCL has numbers of this type, as LibTorch gives them to it. It would take other types of
+// a byte for whole numbers, or refuse them where it is started. Complex ones go as pairs. Eight
+// bits of a float are for some GPUs alone, of which NCCL knows.
+bool nccl_has_numbers(at::ScalarType type) {
+  constexpr at::ScalarType kOthers[] = {at::kBool, at::kFloat8_e5m2, at::kFloat8_e4m3fn};
+  return is_known_everywhere(c10::toRealValueType(type)) || contains(kOthers, type);
+}
+
 // LibTorch has no operation of NCCL's for bits, makes the sum of booleans their maximum, and leaves
 // the average of integers to NCCL, which rounds as it likes.
 bool nccl_has(ReduceOp op, at::ScalarType type) {
   constexpr ReduceOp kOfBits[] = {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
+  if (!nccl_has_numbers(type))
+    return false;
   if (op == ReduceOp::sum)
     return type != at::kBool;
   if (op == ReduceOp::avg)
@@ -382,10 +392,10 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->record = std::move(record);  // empty where the backend has taken it
   if (on_device_)
     work->gpu_ends = state_->gpu_ends;
+  if (on_device_ && first_ != nullptr)
+    work->started_on = current_stream_of(state_->options.device);
   work->copies = std::move(copies_);
   return Work(std::move(work), state_->shared_from_this());
 }
 
 }  // namespace muster
-  if (on_device_ && first_ != nullptr)
-    work->started_on = current_stream_of(state_->options.device);

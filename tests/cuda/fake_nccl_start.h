@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/record.h"
@@ -192,8 +193,29 @@ class Start {
                       "Tensors must be contiguous");
     TORCH_CHECK_VALUE(tensor.device() == communicator_->stream().device(),
                       "Tensors must be on the same device");
+    TORCH_CHECK_TYPE(is_of_nccl(tensor.scalar_type()),
+                     "Input tensor data type is not supported for NCCL process group: ",
+                     tensor.scalar_type());
     record_on_stream(tensor.storage().data_ptr(), communicator_->stream());
     return reach(tensor, operation_, use);
+  }
+
+  // Those of LibTorch's table. Complex numbers go as pairs there.
+  static bool is_of_nccl(at::ScalarType type) {
+    constexpr at::ScalarType kTypes[] = {at::kFloat,
+                                         at::kDouble,
+                                         at::kHalf,
+                                         at::kBFloat16,
+                                         at::kChar,
+                                         at::kByte,
+                                         at::kInt,
+                                         at::kLong,
+                                         at::kBool,
+                                         at::kFloat8_e5m2,
+                                         at::kFloat8_e4m3fn,
+                                         at::kFloat8_e4m3fnuz,
+                                         at::kFloat8_e5m2fnuz};
+    return contains(kTypes, c10::toRealValueType(type));
   }
 
   template <class Each>

@@ -281,6 +281,7 @@ void refuse_reductions(muster::Context& ctx) {
   auto& group = ctx.process_group();
   const auto integers = torch::ones({4}, torch::TensorOptions(torch::kLong).device(ctx.device()));
   const auto flags = torch::ones({4}, torch::TensorOptions(torch::kBool).device(ctx.device()));
+  const auto shorts = torch::ones({4}, torch::TensorOptions(torch::kShort).device(ctx.device()));
   const auto refuses = [&](const at::Tensor& tensor, ReduceOp op, const std::string& got) {
     std::string said = "nothing";
     try {
@@ -297,6 +298,9 @@ void refuse_reductions(muster::Context& ctx) {
   refuses(integers, ReduceOp::avg, "avg of Long");
   refuses(flags, ReduceOp::avg, "avg of Bool");
   refuses(flags, ReduceOp::sum, "sum of Bool");
+  refuses(shorts, ReduceOp::sum, "sum of Short");
+  refuses(shorts, ReduceOp::max, "max of Short");
+  group.broadcast(shorts, 0);
   group.all_reduce(integers);
   expect(integers.eq(ctx.world_size()).all().item<bool>(), "a sum of integers");
   const auto on_host = torch::ones({4}, torch::kLong);
@@ -316,10 +320,10 @@ Probes value_probes() {
       {"drop groups", drop_groups},
       {"averages", average_gradients},
       {"hooks beside", hooks_beside},
+      {"sharded beside", sharded_beside},
+      {"wait beside", wait_beside},
       {"refused reductions", refuse_reductions},
   };
 }
 
-      {"sharded beside", sharded_beside},
-      {"wait beside", wait_beside},
 }  // namespace gpu_probe
