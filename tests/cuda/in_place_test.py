@@ -27,11 +27,11 @@ class InPlace(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def train(self, *kills):
+    def train(self, *kills, program=("elastic_probe", "--steps", str(STEPS))):
         env = {**os.environ, **(some_gpus(BUILD, RANKS) if FAKE else {}), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
         env.pop("CUDA_VISIBLE_DEVICES", None)
         flags = ("-q", "--on-failure", "replace", "--max-restarts", "3", "--collective-timeout", "20", "--run-dir", tempfile.mkdtemp(dir=self.folder))
-        argv = [f"{BUILD}/bin/muster", "run", *flags, *WHERE, f"{BUILD}/tests/elastic_probe", "--steps", str(STEPS)]
+        argv = [f"{BUILD}/bin/muster", "run", *flags, *WHERE, f"{BUILD}/tests/{program[0]}", *program[1:]]
         done = subprocess.run([*map(str, argv), *(word for kill in kills for word in ("--kill", kill))], cwd=self.folder, env=env,
                               capture_output=True, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -42,8 +42,8 @@ class InPlace(unittest.TestCase):
         self.assertEqual(len(ends), RANKS, done.stdout + done.stderr)
         return ends
 
-    def check(self, calm, *kills):
-        done = self.train(*kills)
+    def check(self, calm, *kills, **how):
+        done = self.train(*kills, **how)
         self.assertEqual(self.ends(done), calm, f"{kills}\n{done.stdout}{done.stderr}")
         self.assertIn("the others keep their processes", done.stderr)
         self.assertNotIn("starting all ranks again", done.stderr)
@@ -59,6 +59,13 @@ class InPlace(unittest.TestCase):
             with self.subTest(kills=kills):
                 self.check(calm, *kills)
         print(f"{len(table)} trainings with kills end with the bits of a calm one")
+
+    def test_a_rank_of_a_divided_model_is_replaced(self):
+        # The part of the rank that has gone is on the disk, and in the memory of a neighbour.
+        for program in (("elastic_divided_probe", "full"), ("elastic_divided_probe", "full", "--in-memory"), ("elastic_divided_probe", "zero", "--in-memory")):
+            calm = self.ends(self.train(program=program))
+            with self.subTest(program=program):
+                self.check(calm, "1@7", program=program)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,7 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
   ctx.seed_all(1);
   const auto group = ctx.process_group();
   DividedNet net;
+  net->to(ctx.device());
   if (options.way == "full") {
     muster::FullySharded sharded(group);
     auto model = sharded.wrap(net);
