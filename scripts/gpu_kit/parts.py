@@ -20,6 +20,7 @@ SANITIZER_THERE = "command -v compute-sanitizer >/dev/null || { echo skipped: no
 # NCCL refuses ranks that share a GPU, unless they say that they are on different hosts.
 APART = ("sh -c 'MUSTER_HOST_ID=host$RANK NCCL_HOSTID=host$RANK NCCL_SOCKET_IFNAME=lo MUSTER_BACKEND=nccl exec \"$0\" \"$@\"'")
 CPU = RUN + " --nproc-per-node cpu --cpu-slots"
+TWO_THERE = "[ \"$(nvidia-smi -L | grep -c '^GPU ')\" -gt 1 ] || { echo skipped: one GPU here; exit 77; }"
 
 
 def on_gpu(kind, program, folder="ddp"):
@@ -43,6 +44,7 @@ PARTS = [
     Part("conformance of ranks that share a GPU", f"{RUN} {SHARED} 3 $BUILD/tests/conformance_ranks", 120, "checks hold on 3 ranks over shm"),
     Part("conformance over NCCL, three ranks on one GPU", f"{RUN} {SHARED} 3 {APART} $BUILD/tests/conformance_ranks", 90,
          "checks hold on 3 ranks over nccl"),
+    Part("conformance over NCCL, a GPU a rank", f"{TWO_THERE}; {RUN} $BUILD/tests/conformance_ranks", 120, r"checks hold on \d+ ranks over nccl"),
     Part("groups that end, over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe 'drop groups'", 30, "drop groups holds"),
     Part("averages, over NCCL", f"{RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe averages", 20, "averages holds"),
     Part("a call's own limit, over NCCL", f"! {RUN} {SHARED} 2 {APART} $BUILD/tests/gpu_probe limit", 30, "rank 0 threw: .*missing rank.s. 1"),

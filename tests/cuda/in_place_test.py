@@ -1,6 +1,6 @@
 """Ranks over NCCL that are killed in a training under `muster run --on-failure replace`: the others keep their processes, and the job
-ends with the bits of one in which nobody died. On one GPU of this machine, or with `--fake` on those of fake_gpu.cc. KILLS: how many
-kills at random moments are tried beside the others [2]."""
+ends with the bits of one in which nobody died. On three GPUs of this machine, or one, or with `--fake` on those of fake_gpu.cc. KILLS:
+how many kills at random moments are tried beside the others [2]."""
 import os
 import pathlib
 import random
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from fake_gpus import some_gpus
+from fake_gpus import num_true_gpus, some_gpus
 
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
 FAKE = "--fake" in sys.argv
@@ -18,7 +18,7 @@ KILLS = int(os.environ.get("KILLS", "2"))
 RANKS, STEPS = 3, 12
 # NCCL takes ranks that share a GPU where each says that it is on a host of its own.
 APART = "MUSTER_HOST_ID=host$RANK NCCL_HOSTID=host$RANK NCCL_SOCKET_IFNAME=lo MUSTER_BACKEND=nccl exec \"$0\" \"$@\""
-WHERE = ("-n", str(RANKS)) if FAKE else ("--gpus", "0", "--surplus", "share", "--nproc-per-node", str(RANKS), "sh", "-c", APART)
+WHERE = ("-n", str(RANKS)) if FAKE or num_true_gpus() >= RANKS else ("--gpus", "0", "--surplus", "share", "--nproc-per-node", str(RANKS), "sh", "-c", APART)
 
 
 class InPlace(unittest.TestCase):
