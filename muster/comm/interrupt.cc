@@ -15,9 +15,11 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -90,21 +92,42 @@ Registry& tracked_groups() {
   return registry;
 }
 
-// Returns the backend, of which this may be the last reference: it must not end under the lock.
-c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
-  c10::intrusive_ptr<c10d::Backend> backend = tracked.backend.lock();
-  if (!backend)
-    return backend;
-  shut_down(tracked.connections);
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+void abort_backend(const BackendPtr& backend) {
   try {
-    if (backend->getBackendName() == "nccl")
-      end_communicator([&] { backend->abort(); });
-    else if (backend->getBackendName() != "gloo")
-      backend->abort();  // Gloo's own does nothing
+    backend->abort();
   } catch (const std::exception& error) {
     log(LogLevel::warn, "a group was not aborted: ", error.what());
   }
-  return backend;
+}
+
+// An abort of NCCL's waits for all that the GPU is at, also for what hangs in other communicators.
+// So all of them are aborted at a time. Gloo's own abort does nothing.
+std::vector<BackendPtr> interrupt_now(const std::vector<Tracked>& groups) {
+  std::vector<BackendPtr> held;
+  const BlockedSignals blocked;  // in the threads, for good
+  std::vector<std::jthread> aborting;
+  for (const Tracked& tracked : groups) {
+    const BackendPtr backend = tracked.backend.lock();
+    if (!backend)
+      continue;
+    held.push_back(backend);
+    shut_down(tracked.connections);
+    if (backend->getBackendName() == "nccl")
+      aborting.emplace_back(abort_backend, backend);
+    else if (backend->getBackendName() != "gloo")
+      abort_backend(backend);
+  }
+  return held;
+}
+
+// Returns the backends, of which these may be the last references: they must not end under the
+// lock.
+std::vector<BackendPtr> interrupt(const std::vector<Tracked>& groups) {
+  std::vector<BackendPtr> held;
+  end_communicator([&] { held = interrupt_now(groups); });
+  return held;
 }
 
 }  // namespace
@@ -117,12 +140,11 @@ void track_groups(int generation) {
 }
 
 void interrupt_groups() {
-  std::vector<c10::intrusive_ptr<c10d::Backend>> held;  // longer than the lock
+  std::vector<BackendPtr> held;  // longer than the lock
   Registry& registry = tracked_groups();
   const std::lock_guard lock(registry.mutex);
   ++registry.interruptions;
-  for (const Tracked& tracked : std::exchange(registry.groups, {}))
-    held.push_back(interrupt(tracked));
+  held = interrupt(std::exchange(registry.groups, {}));
 }
 
 bool groups_are_tracked() {
@@ -169,7 +191,7 @@ void GroupTrack::add(const c10::intrusive_ptr<c10d::Backend>& backend) {
   const std::lock_guard lock(registry.mutex);
   std::erase_if(registry.groups, [](const Tracked& other) { return other.backend.expired(); });
   if (registry.interruptions != before_->interruptions) {
-    interrupt(tracked);  // the caller holds it
+    interrupt({tracked});  // the caller holds it
   } else {
     registry.groups.push_back(std::move(tracked));
   }

@@ -10,11 +10,14 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -36,6 +39,9 @@ constexpr std::chrono::seconds kUnanswered{1};
 // A GPU's operation is asked for so often, at first and later.
 constexpr std::chrono::microseconds kAskSoon{20};
 constexpr std::chrono::microseconds kAskLater{500};
+
+// An operation that is given up is waited for so long until it is aborted.
+constexpr std::chrono::seconds kAwaitAbort{5};
 
 [[noreturn]] void fail_for_time(const Work::State& state) {
   throw Error(ErrorCode::timeout,
@@ -84,13 +90,25 @@ void wait_on_host(Work::State& state) {
   }
 }
 
-// NCCL's operation would keep the GPU for ever. Aborting it may fail as the operation has.
-void abort_on_gpu(c10d::Work& work) {
-  try {
-    end_communicator([&] { work.abort(); });
-  } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("an operation of a GPU was not aborted: ", error.what()));
+// NCCL's operation would keep the GPU for ever. Aborting it may fail as the operation has. It may
+// also wait for what hangs in another communicator: then it goes on beside.
+void abort_on_gpu(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto over = std::make_shared<std::promise<void>>();
+  const auto abort = [work, over] {
+    try {
+      end_communicator([&] { work->abort(); });
+    } catch (const std::exception& error) {
+      log(LogLevel::debug, cat("an operation of a GPU was not aborted: ", error.what()));
+    }
+    over->set_value();
+  };
+  {
+    const BlockedSignals blocked;  // in the thread, for good
+    std::thread(abort).detach();
   }
+  if (over->get_future().wait_for(kAwaitAbort) != std::future_status::ready)
+    log(LogLevel::warn,
+        "an operation of a GPU is not aborted yet: another one hangs there, in another group");
 }
 
 // An operation that is still under way after a failure spoils the group for later calls.
@@ -101,7 +119,7 @@ void wait_or_give_up(Work::State& state) {
     if (!state.work->isCompleted()) {
       *state.abandoned = true;
       if (state.on_gpu)
-        abort_on_gpu(*state.work);
+        abort_on_gpu(state.work);
     }
     throw;
   }
