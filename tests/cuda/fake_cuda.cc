@@ -57,7 +57,7 @@ void stay_out_of_split(c10d::Backend& /*parent*/, int /*ordinal*/) {
 constexpr muster::CudaPlugin kFake{
     .device_count = muster::testing::num_fake_gpus,
     .set_device = set_device,
-    .begin_thread = [](int /*ordinal*/) {},
+    .begin_thread = muster::testing::set_fake_gpu,
     .device_uuid = [](int ordinal) { return uuids().at(static_cast<size_t>(ordinal)); },
     .nccl_version = [] { return std::string("0.0.0"); },
     .make_nccl = make_nccl,
