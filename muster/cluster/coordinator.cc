@@ -125,7 +125,7 @@ void Coordinator::end_by_time_limit() {
       "stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
   trouble_.error_code = kTimeLimitExitCode;
   if (phase_ == Phase::running) {
-    stop_round("the time limit is over");
+    stop_round("the time limit is over", true);
   } else {
     finish(kTimeLimitExitCode, trouble_.error);
   }
@@ -286,7 +286,7 @@ void Coordinator::on_stop(const Report& report) {
   const std::string reason =
       text_or(report.error, cat("stopped by ", signal_name(report.stopped_by)));
   if (phase_ == Phase::running) {
-    stop_round(reason);
+    stop_round(reason, true);
   } else if (phase_ == Phase::gathering) {
     finish(report.error.empty() ? 128 + report.stopped_by : report.exit_code, reason);
   }
@@ -323,10 +323,12 @@ void Coordinator::refuse(const std::string& id, const std::string& reason) {
 }
 
 // The ranks of all hosts are to end; their reports of it are awaited until the deadline.
-void Coordinator::stop_round(const std::string& reason) {
+// `is_asked`: none has failed or is lost, so that they may agree on the step after which they stop.
+void Coordinator::stop_round(const std::string& reason, bool is_asked) {
   phase_ = Phase::stopping;
   stop_deadline_ = now_ + rules_.stop_timeout;
-  orders_.push_back({.kind = Order::Kind::stop, .round = round_, .reason = reason});
+  orders_.push_back(
+      {.kind = Order::Kind::stop, .round = round_, .is_asked = is_asked, .reason = reason});
 }
 
 // Hosts that take no part in the round have no ranks to be waited for. Within a round ranks only

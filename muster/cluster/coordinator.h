@@ -144,7 +144,7 @@ class Coordinator {
   void refuse(const std::string& id, const std::string& reason);
   bool is_second_agent(const std::string& newcomer);
   bool turn_away_second_agent(const Order& order);
-  void stop_round(const std::string& reason);
+  void stop_round(const std::string& reason, bool is_asked = false);
   bool all_ended();
   void round_over();
   void restart_after_loss();

@@ -128,7 +128,7 @@ void Coordinator::on_join(Report report) {
   if (regroup_in_place(what))
     return;
   trouble_.hosts_changed = true;
-  stop_round(what);
+  stop_round(what, true);
 }
 
 // The member that has this number; null: none has. No two members have the same.

@@ -215,7 +215,10 @@ void HostAgent::take(Order order) {
   if (ends_our_ranks(order)) {
     if (!cluster_.remote && !order.reason.empty())
       log(LogLevel::info, cat("ending this round's ranks: ", order.reason));
-    processes_->end_all();
+    if (order.is_asked)
+      processes_->ask_all_to_stop();
+    else
+      processes_->end_all();
   }
   if (order.kind != Order::Kind::stop && !go_on_in_place(order))
     pending_.push_back(std::move(order));

@@ -203,7 +203,7 @@ bool HostAgent::go_on_in_place(const Order& order) {
     return false;
   }
   running_round_ = order.round;
-  if (processes_->is_ending())
+  if (processes_->is_ending() && !processes_->stops_as_asked())
     return true;
   followed_failures_ = order.exits;
   job_->change_round(order);

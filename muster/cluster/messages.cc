@@ -87,6 +87,7 @@ void visit_order(AnyOrder& order, const Visit& visit) {
   visit("num_hosts", order.num_hosts);
   visit("run_folder", order.run_folder);
   visit("launch", order.launch);
+  visit("is_asked", order.is_asked);
   visit("in_place", order.in_place);
   visit("pause_milliseconds", order.pause);
   visit("restart_count", order.restart_count);

@@ -106,6 +106,8 @@ struct Order {
   StoredPlan stored = {};       // start, as it is read
   std::optional<int> host_index = {};            // start, as a host reads it; nothing: a spare
   std::shared_ptr<const WholeRound> whole = {};  // start, as the first host reads it
+  // stop: the ranks are asked to, and may come together first, to stop after the same step
+  bool is_asked = false;
   bool in_place = false;               // start: processes of the round before go on in this one
   std::chrono::milliseconds pause{0};  // start in place: before processes are started
   int restart_count = 0;               // start, finish

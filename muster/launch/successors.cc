@@ -102,9 +102,15 @@ void Successors::forget_replaced() {
   });
 }
 
+// Ranks that are asked to stop while they are apart come together for it: what they keep in memory
+// would be lost otherwise.
+bool Successors::may_go_on() const {
+  return !processes_.is_ending() || processes_.stops_as_asked();
+}
+
 // Every slot without a process gets one, for whatever reason it has none.
 void Successors::go_on(const NextGeneration& next) {
-  if (processes_.is_ending())
+  if (!may_go_on())
     return;
   processes_.loop().cancel(pause_);
   generation_ = next.number;
@@ -127,7 +133,7 @@ void Successors::go_on(const NextGeneration& next) {
     ++slot;
   }
   rejoin_.await(running_);
-  if (next.pause.count() == 0)
+  if (next.pause.count() == 0 || processes_.is_ending())
     return start();
   if (!to_start_.empty())
     pause_ = processes_.loop().call_at(Clock::now() + next.pause, [this] { start(); });
@@ -135,7 +141,7 @@ void Successors::go_on(const NextGeneration& next) {
 
 void Successors::start() {
   processes_.loop().cancel(pause_);
-  if (processes_.is_ending())
+  if (!may_go_on())
     return;
   for (const int slot : std::exchange(to_start_, {})) {
     starts_.start(slot, specs_.at(slot));

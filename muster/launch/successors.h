@@ -48,6 +48,7 @@ class Successors : NoCopy {
   void explain(std::vector<RankExit>& exits) const;
 
  private:
+  bool may_go_on() const;
   void go_on(const NextGeneration& next);
   void start();
   void give_up(int slot);

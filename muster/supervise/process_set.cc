@@ -73,6 +73,10 @@ void ProcessSet::spawn(int id, ChildOptions options) {
   auto member = std::make_unique<Member>();
   member->id = id;
   member->child = spawn_child(options);
+  if (phase_ == Phase::stopping) {
+    member->is_spared = true;
+    member->spared_of = SIGTERM;
+  }
   Member* const raw = member.get();
   members_.push_back(std::move(member));
   if (sentinel_)
@@ -287,6 +291,7 @@ bool ProcessSet::stop_as_asked(int signal) {
     for (const auto& member : members_)
       member->is_spared = !member->exit && spared.contains(member->id);
   }
+  is_asked_ = !has_failed;
   stop(signal);
   return !has_failed;
 }
@@ -318,6 +323,11 @@ void ProcessSet::stop(int signal) {
 void ProcessSet::end_all() {
   if (phase_ == Phase::running && !members_.empty())
     stop(SIGTERM);
+}
+
+void ProcessSet::ask_all_to_stop() {
+  if (phase_ == Phase::running && !members_.empty())
+    stop_as_asked(SIGTERM);
 }
 
 void ProcessSet::end_all_now() {
@@ -469,6 +479,7 @@ WaitResult ProcessSet::finish() {
   std::erase_if(requests_, [](const auto& entry) { return entry.second.left.has_value(); });
   is_waiting_ = false;
   phase_ = Phase::running;
+  is_asked_ = false;
   deadline_.reset();
   made_good_ = 0;
   has_passed_kill_on_ = false;

@@ -122,6 +122,13 @@ class ProcessSet : NoCopy {
   // end after this were ended by us (ChildExit::sent_signal). For callbacks of the loop.
   void end_all();
 
+  // The same for processes that are asked to stop, and may come together before they do:
+  // before_stop is called first. Processes that are spawned afterwards are told when another ends.
+  void ask_all_to_stop();
+
+  // Whether they stop because they were asked to, and have time left: more may be spawned.
+  bool stops_as_asked() const { return phase_ == Phase::stopping && is_asked_; }
+
   // The same without the grace period.
   void end_all_now();
 
@@ -194,6 +201,7 @@ class ProcessSet : NoCopy {
   WaitRules rules_;
   WaitResult result_;
   Phase phase_ = Phase::running;
+  bool is_asked_ = false;  // to stop; no failure is why
   bool has_passed_kill_on_ = false;
   std::map<int, Request> requests_;  // by signal
   bool is_waiting_ = false;          // in wait_all

@@ -58,12 +58,29 @@ TEST(CoordinatorInPlace, FailuresOfARoundThatIsOverAreItsHostsToStart) {
   EXPECT_EQ(again[0].pause, milliseconds(1'000)) << "two in a minute";
 }
 
+// Ranks of which none has failed stop after the same step, also where they are apart just now.
+TEST(CoordinatorInPlace, AStopThatIsAskedForLetsTheRanksComeTogether) {
+  CoordinatorRules rules = fixed(2, 3);
+  rules.time_limit = milliseconds(5'000);
+  for (const bool by_time : {false, true}) {
+    TwoHosts world(rules);
+    world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
+    const auto orders =
+        by_time ? world.after(milliseconds(5'000))
+                : world.report({.kind = Report::Kind::stop, .from = "id-a", .stopped_by = SIGTERM});
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+    EXPECT_TRUE(order_from_text(to_text(orders[0])).is_asked);
+  }
+}
+
 TEST(CoordinatorInPlace, EndsAllWhereTheBudgetIsUsedUp) {
   TwoHosts world(fixed(2, 1));
   world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
   const auto orders = world.fail("b", 2, failure_of(1, "b", 0, SIGKILL));
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+  EXPECT_FALSE(orders[0].is_asked);
 }
 
 // A command that maps ranks may fail, or give another plan, when it is asked again.

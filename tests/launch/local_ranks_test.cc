@@ -463,20 +463,23 @@ TEST(RunLocalRanks, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
 
 // Rank 1 dies; then `ask` has the job stop while another process is to follow on it after the
 // pause. That may not listen to signals yet: it is started at once, and told when another has ended
-// of the stop.
+// of the stop. `ask` calls what it is given where the decision to go on is made.
+using AskToStop = std::function<void(ProcessSet&, std::function<void()> go_on)>;
+
 GroupResult stop_while_coming_together(milliseconds pause,
-                                       const std::function<void()>& ask,
+                                       const AskToStop& ask,
                                        std::optional<Clock::time_point> until) {
   const ScratchFolder folder;
   Replacing replacing;
   ProcessSet processes;
   const std::string wait = "while :; do sleep 0.01; done";
   replacing.replace = [&](const RankFailures&) {
-    replacing.go_on(
-        {.number = 1,
-         .specs = shells({"", cat("trap 'exit 75' TERM; touch listens; ", wait)}, folder),
-         .pause = pause});
-    ask();
+    ask(processes, [&, pause] {
+      replacing.go_on(
+          {.number = 1,
+           .specs = shells({"", cat("trap 'exit 75' TERM; touch listens; ", wait)}, folder),
+           .pause = pause});
+    });
     return true;
   };
   replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
@@ -493,17 +496,38 @@ GroupResult stop_while_coming_together(milliseconds pause,
 
 TEST(RunLocalRanks, AStopLetsTheRanksComeTogetherFirst) {
   for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
-    const GroupResult result =
-        stop_while_coming_together(pause, [] { ::kill(::getpid(), SIGTERM); }, std::nullopt);
+    const auto ask = [](ProcessSet&, const std::function<void()>& go_on) {
+      go_on();
+      ::kill(::getpid(), SIGTERM);
+    };
+    const GroupResult result = stop_while_coming_together(pause, ask, std::nullopt);
     EXPECT_EQ(result.stopped_by, SIGTERM);
     EXPECT_EQ(result.exits.size(), 2U);
     EXPECT_TRUE(have_stopped(result.exits));
   }
 }
 
+// As the coordinator of several hosts orders it, which may say only afterwards who follows.
+TEST(RunLocalRanks, SoDoesAStopThatIsOrdered) {
+  for (const bool is_late : {false, true}) {
+    const auto ask = [&](ProcessSet& processes, const std::function<void()>& go_on) {
+      const auto stop = [&processes] {
+        processes.ask_all_to_stop();
+      };
+      const auto now = Clock::now();
+      processes.loop().call_at(now, is_late ? std::function<void()>(stop) : go_on);
+      processes.loop().call_at(now + milliseconds(1), is_late ? go_on : stop);
+    };
+    const GroupResult result = stop_while_coming_together(milliseconds(60'000), ask, std::nullopt);
+    EXPECT_EQ(result.exits.size(), 2U);
+    EXPECT_TRUE(have_stopped(result.exits)) << is_late;
+  }
+}
+
 TEST(RunLocalRanks, SoDoesTheTimeLimit) {
   const auto until = Clock::now() + milliseconds(3'000);
-  const auto pass_time = [&] {
+  const auto pass_time = [&](ProcessSet&, const std::function<void()>& go_on) {
+    go_on();
     while (Clock::now() < until)
       ::usleep(1'000);
   };
