@@ -27,8 +27,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kWordEvery{30};    // while hosts are awaited
-constexpr std::chrono::seconds kToldTogether{5};  // what a scheduler tells every host
+constexpr std::chrono::seconds kWordEvery{30};             // while hosts are awaited
+constexpr std::chrono::milliseconds kToldTogether{5'000};  // what a scheduler tells every host
 
 }  // namespace
 
@@ -311,8 +311,18 @@ void Coordinator::pass_on(const Report& report) {
 bool Coordinator::is_told_by_another(const Report& report) {
   ToldSignal& told = told_signals_[report.signal];
   const bool is_recent = !told.by.empty() && now_ - told.at < kToldTogether;
-  if (is_recent && told.by.insert(report.from).second)
+  if (is_recent && !told.by.contains(report.from)) {
+    if (told.by.size() == 1)
+      say_(cat(signal_name(report.signal),
+               " to host ",
+               name_of(report.from),
+               " counts as the one to host ",
+               name_of(*told.by.begin()),
+               ": a scheduler tells every host, and they came within ",
+               format_duration(kToldTogether)));
+    told.by.insert(report.from);
     return true;
+  }
   told = {.at = now_, .by = {report.from}};
   return false;
 }

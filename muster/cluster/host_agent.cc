@@ -30,6 +30,7 @@
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_setup.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/kept_requests.h"
 
 namespace muster {
 
@@ -346,6 +347,7 @@ void HostAgent::be_lost(const std::string& why) {
 int run_host_agent(const LaunchOptions& options,
                    const ClusterOptions& cluster,
                    RankSampler sampler) {
+  const KeptRequests kept;
   check_launch(options);
   program_paths(options);
   check_folders(options);

@@ -71,7 +71,8 @@ class HostAgent {
   const Host host_;
   const GpuWatch gpus_;
   HostRendezvous rendezvous_;
-  // Signals are ours once this host has joined: until then they simply end this process.
+  // Signals are ours once this host has joined. Until then they end this process, but for requests
+  // (KeptRequests).
   std::optional<ProcessSet> processes_;
   RankRendezvous ranks_;  // moved into job_
   std::unique_ptr<CoordinatorThread> coordinator_;

@@ -40,6 +40,7 @@
 #include "muster/supervise/child.h"
 #include "muster/supervise/command_output.h"
 #include "muster/supervise/feed.h"
+#include "muster/supervise/kept_requests.h"
 #include "muster/supervise/output.h"
 #include "muster/supervise/process_set.h"
 
@@ -416,6 +417,7 @@ class RemoteJob {
 int run_on_hosts(const LaunchOptions& options,
                  const ClusterOptions& cluster,
                  const RemoteOptions& remote) {
+  const KeptRequests kept;
   check_launch(options);
   check_folders(options);
   return RemoteJob(options, cluster, remote).run();

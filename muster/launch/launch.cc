@@ -29,6 +29,7 @@
 #include "muster/launch/restart.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/kept_requests.h"
 #include "muster/supervise/process_set.h"
 #include "muster/trace/read_activity.h"
 
@@ -257,6 +258,7 @@ int exit_code_of(const Error& error) {
 // Errors that need no look at the machine are found first, then those that the plan shows;
 // the run's folder is made only when all of that is right.
 int launch(const LaunchOptions& given) {
+  const KeptRequests kept;
   const auto began = Clock::now();
   LaunchOptions options = given;
   if (options.run_id.empty())

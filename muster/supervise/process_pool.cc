@@ -136,29 +136,37 @@ void ProcessPool::take_signals() {
 void ProcessPool::pass_on(int signal) {
   if (options_.on_pass)
     options_.on_pass(signal);
+  if (is_request(signal) && running().empty())
+    log(LogLevel::info,
+        cat(signal_name(signal), " came while nothing runs here that could get it"));
   signal_children(signal);
   if (signal == SIGTSTP)
     ::raise(SIGSTOP);
 }
 
-// The terminal's job control reaches only us: the children have process groups of their own. A
-// process that does not take a request (SIGUSR1, SIGUSR2) would end of it.
-void ProcessPool::signal_children(int signal) {
-  const bool to_groups = is_one_of(signal, SIGTSTP, SIGCONT);
-  const bool is_request = is_one_of(signal, SIGUSR1, SIGUSR2);
+std::set<pid_t> ProcessPool::running() const {
+  std::set<pid_t> pids;
   for (const auto& [id, member] : members_) {
-    const pid_t pid = member->child.pid;
-    if (member->has_ended)
-      continue;
-    if (is_request && !catches_signal(pid, signal) && !awaits_signal(pid, signal))
-      log(LogLevel::info,
-          cat(signal_name(signal),
-              " is not passed on to process ",
-              pid,
-              ", which does not catch it"));
-    else
-      ::kill(to_groups ? -pid : pid, signal);
+    if (!member->has_ended)
+      pids.insert(member->child.pid);
   }
+  return pids;
+}
+
+// The terminal's job control reaches only us: the children have process groups of their own. What
+// starts later is not asked.
+void ProcessPool::signal_children(int signal) {
+  const std::set<pid_t> pids = running();
+  if (pids.empty())
+    return;
+  if (is_request(signal)) {
+    requests_.add(signal);
+    requests_.tell(pids);
+    return requests_.say_if_kept(signal);
+  }
+  const bool to_groups = is_one_of(signal, SIGTSTP, SIGCONT);
+  for (const pid_t pid : pids)
+    ::kill(to_groups ? -pid : pid, signal);
 }
 
 std::optional<int> ProcessPool::take_signal() {
@@ -207,9 +215,13 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
     sooner(*members_[id]->kill_at);
   if (!ended_.empty())
     sooner(Clock::now() + kLookAtLeftovers);  // they left something
+  if (!requests_.empty())
+    sooner(requests_.next_look());
   loop_.run_once(until);
   const auto now = Clock::now();
   insist(now);
+  if (!requests_.empty() && now >= requests_.next_look())
+    requests_.tell(running());
   return settle(now);
 }
 
@@ -359,6 +371,7 @@ void ProcessPool::forget(int id) {
   const auto found = members_.find(id);
   const pid_t pid = found->second->child.pid;
   sentinel_->release(pid);
+  requests_.forget(pid);
   ::waitpid(pid, nullptr, WNOHANG);
   members_.erase(found);
 }

@@ -24,6 +24,7 @@
 #include "muster/supervise/event_loop.h"
 #include "muster/supervise/leftovers.h"
 #include "muster/supervise/parent_state.h"
+#include "muster/supervise/requests.h"
 #include "muster/supervise/sentinel.h"
 #include "muster/supervise/signal_pipe.h"
 
@@ -80,7 +81,8 @@ class ProcessPool {
   std::vector<PoolExit> wait(std::optional<Clock::time_point> until);
 
   // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process
-  // groups.
+  // groups. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each that runs now
+  // gets them once it catches them.
   void signal_children(int signal);
 
   // Whether a process that `wait` named in `alive` has not ended yet. Reaps it when it has.
@@ -116,6 +118,7 @@ class ProcessPool {
 
   void take_signals();
   void pass_on(int signal);
+  std::set<pid_t> running() const;
   void on_death(Member& member);
   void note_ended(Member& member);
   void insist(Clock::time_point now);
@@ -143,6 +146,7 @@ class ProcessPool {
   EventLoop loop_;
   std::optional<SignalPipe> signals_;
   std::vector<int> stops_;
+  Requests requests_;
   std::optional<ParentState> parent_;
   std::unique_ptr<Sentinel> sentinel_;
   ChildList children_;

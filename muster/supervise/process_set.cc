@@ -27,9 +27,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAtLeftoversLate{100};  // when it has taken a while already
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
-// How often processes are looked at that do not catch a request yet; less and less often.
-constexpr milliseconds kFirstLook{200};
-constexpr milliseconds kLookAtLeastEvery{5'000};
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
 constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun, or must have
@@ -108,6 +105,7 @@ void ProcessSet::forget(pid_t pid) {
   ::kill(-pid, SIGKILL);
   if (sentinel_)
     sentinel_->release(pid);
+  requests_.forget(pid);
   ::waitpid(pid, nullptr, 0);  // from here on its number may be somebody else's
   members_.erase(member);
 }
@@ -204,17 +202,12 @@ void ProcessSet::pass_on(int signal) {
 
 // The terminal's job control reaches only us: the children have process groups of their own.
 void ProcessSet::tell_all(int signal) {
-  const bool is_request =
-      is_one_of(signal, SIGUSR1, SIGUSR2) && !contains(options_.stop_signals, signal);
   if (signal == SIGKILL) {
     end_all_now();
-  } else if (is_request) {
-    requests_[signal] = {};
-    look_every_ = kFirstLook;
+  } else if (is_request(signal) && !contains(options_.stop_signals, signal)) {
+    requests_.add(signal);
     tell_requests();
-    if (requests_.contains(signal))
-      log(LogLevel::info,
-          cat(signal_name(signal), " is kept for each process until it runs and catches it"));
+    requests_.say_if_kept(signal);
   } else if (signal == SIGTSTP || signal == SIGCONT) {
     signal_groups(signal);
   } else {
@@ -247,32 +240,13 @@ void ProcessSet::tell(Member& member, int signal, bool to_end) {
   ::kill(to_group ? -member.child.pid : member.child.pid, signal);
 }
 
-// A process that does not take a request would end of it: it is looked at again later. A process
-// whose end is under way is no place for one, and none that is spawned in its place is asked.
+// A process whose end is under way is no place for a request.
 void ProcessSet::tell_requests() {
-  next_look_ = Clock::now() + look_every_;
-  look_every_ = std::min(2 * look_every_, kLookAtLeastEvery);
-  const std::vector<Member*> members = running();
-  if (!is_waiting_ || is_ending() || members.empty())
-    return;
   const auto pid_of = [](const Member* member) {
     return member->child.pid;
   };
-  for (auto& [signal, request] : requests_) {
-    const std::set<pid_t> pids = mapped_to<std::set<pid_t>>(members, pid_of);
-    const std::set<pid_t> before = request.left.value_or(pids);
-    request.left.emplace();
-    for (Member* const member : members) {
-      const pid_t pid = member->child.pid;
-      if (!before.contains(pid))
-        continue;
-      if (catches_signal(pid, signal) || awaits_signal(pid, signal))
-        tell(*member, signal, false);
-      else
-        request.left->insert(pid);
-    }
-  }
-  std::erase_if(requests_, [](const auto& entry) { return entry.second.left->empty(); });
+  const bool is_time = is_waiting_ && !is_ending();
+  requests_.tell(is_time ? mapped_to<std::set<pid_t>>(running(), pid_of) : std::set<pid_t>());
 }
 
 void ProcessSet::signal_groups(int signal) const {
@@ -442,11 +416,11 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
   while (goes_on()) {
-    const auto next_look = requests_.empty() ? next_reap : next_look_;
+    const auto next_look = requests_.empty() ? next_reap : requests_.next_look();
     loop_.run_once(std::min(
         {deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap, next_look}));
     const auto now = Clock::now();
-    if (!requests_.empty() && now >= next_look_)
+    if (!requests_.empty() && now >= requests_.next_look())
       tell_requests();
     stop_at_time_limit(now);
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout())
@@ -476,7 +450,7 @@ WaitResult ProcessSet::finish() {
     ::waitpid(member->child.pid, nullptr, member->exit ? 0 : WNOHANG);
   }
   members_.clear();
-  std::erase_if(requests_, [](const auto& entry) { return entry.second.left.has_value(); });
+  requests_.forget_told();
   is_waiting_ = false;
   phase_ = Phase::running;
   is_asked_ = false;

@@ -24,6 +24,7 @@
 #include "muster/supervise/event_loop.h"
 #include "muster/supervise/leftovers.h"
 #include "muster/supervise/parent_state.h"
+#include "muster/supervise/requests.h"
 #include "muster/supervise/sentinel.h"
 #include "muster/supervise/signal_pipe.h"
 
@@ -142,10 +143,6 @@ class ProcessSet : NoCopy {
   WaitResult kill_all();
 
  private:
-  struct Request {
-    // Those that have not got it yet. Nothing: those that run when wait_all looks next.
-    std::optional<std::set<pid_t>> left = {};
-  };
   enum class Phase { running, stopping, killing };
   struct Member {
     int id;
@@ -203,10 +200,8 @@ class ProcessSet : NoCopy {
   Phase phase_ = Phase::running;
   bool is_asked_ = false;  // to stop; no failure is why
   bool has_passed_kill_on_ = false;
-  std::map<int, Request> requests_;  // by signal
-  bool is_waiting_ = false;          // in wait_all
-  Clock::time_point next_look_ = {};
-  std::chrono::milliseconds look_every_{0};
+  Requests requests_;
+  bool is_waiting_ = false;  // in wait_all
   std::optional<Clock::time_point> deadline_;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow

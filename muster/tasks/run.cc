@@ -29,6 +29,7 @@
 #include "muster/launch/run_folder.h"
 #include "muster/launch/score_cache.h"
 #include "muster/placement/selection/usable_gpus.h"
+#include "muster/supervise/kept_requests.h"
 #include "muster/tasks/hosts/left_over.h"
 #include "muster/tasks/preview.h"
 #include "muster/tasks/report/live_table.h"
@@ -344,6 +345,7 @@ int say(const std::string& text) {
 
 // Both kinds of preview end here, before anything is made.
 int tasks::run(const TasksOptions& options) {
+  const KeptRequests kept;
   TasksRun run = which_run(options);
   const bool only_says = options.dry_run || !options.explain.empty();
   if (only_says && !run.is_new && !is_in_use(run.run_dir))

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -647,7 +648,6 @@ TEST_F(Agents, ASignalBeforeTheRanksRunWaitsForThem) {
   for (const std::string& word : Args{"-n", "1", "sh", "-c", kHear})
     args.push_back(word);
   Program a(args, folder_, of_first);
-  // Until it has joined, a signal ends it: it is asked whether it catches this one.
   const Deadline deadline(std::chrono::seconds(60));
   while (!catches_signal(a.pid(), SIGUSR1) && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -657,6 +657,32 @@ TEST_F(Agents, ASignalBeforeTheRanksRunWaitsForThem) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   auto b = node(1, shell(cat("sleep 0.3; ", kHear)));
   EXPECT_THAT(a.finish().out, HasSubstr("heard 0"));
+  const Ran second = b->finish();
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(second.out, HasSubstr("heard 1"));
+}
+
+// Whether the process's first thread blocks this signal, and not all, as at the process's start.
+bool blocks_alone(pid_t pid, int signal) {
+  const std::string status = read_file(cat("/proc/", pid, "/status"));
+  const size_t at = status.find("SigBlk:");
+  const uint64_t blocked =
+      at == std::string::npos ? 0 : std::stoull(status.substr(at + 7), nullptr, 16);
+  const auto has = [&](int number) {
+    return (blocked >> (number - 1) & 1) != 0;
+  };
+  return has(signal) && !has(SIGTERM);
+}
+
+// Nobody serves yet, so the second host has not joined.
+TEST_F(Agents, ASignalBeforeAHostHasJoinedWaitsToo) {
+  auto b = node(1, shell(kHear));
+  const Deadline deadline(std::chrono::seconds(60));
+  while (!blocks_alone(b->pid(), SIGUSR1) && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(b->pid(), SIGUSR1);
+  auto a = node(0, shell(kHear));
+  EXPECT_THAT(a->finish().out, HasSubstr("heard 0"));
   const Ran second = b->finish();
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_THAT(second.out, HasSubstr("heard 1"));

@@ -79,6 +79,7 @@ TEST(Coordinator, ASignalThatEveryHostTellsIsOne) {
   };
   EXPECT_THAT(tell("a"), SizeIs(1));
   EXPECT_THAT(tell("b"), IsEmpty());
+  EXPECT_THAT(world.said().back(), HasSubstr("SIGUSR1 to host b (10.0.0.b) counts as the one to"));
   EXPECT_THAT(tell("b"), SizeIs(1)) << "another one";
   world.after(std::chrono::minutes(1));
   EXPECT_THAT(tell("a"), SizeIs(1));

@@ -320,5 +320,21 @@ TEST(ProcessPool, AUserSignalIsForProcessesThatCatchIt) {
   EXPECT_EQ(ends.at(1).exit.exit_code, 0);
 }
 
+// As ranks do: a task takes its time to start.
+TEST(ProcessPool, AUserSignalWaitsForAProcessThatCatchesIt) {
+  ProcessPool pool(marked());
+  const std::string loop = "; trap 'exit 6' USR1; sleep 1 & wait; exit 0";
+  pool.spawn(0, "starting", pool_shell("starting", cat("sleep 0.3", loop)));
+  pool.signal_children(SIGUSR1);
+  pool.spawn(1, "later", pool_shell("later", cat("true", loop)));
+  std::map<int, PoolExit> ends;
+  while (ends.size() < 2) {
+    const PoolExit end = wait_for_one(pool);
+    ends.insert_or_assign(end.exit.id, end);
+  }
+  EXPECT_EQ(ends.at(0).exit.exit_code, 6);
+  EXPECT_EQ(ends.at(1).exit.exit_code, 0) << "which was not there";
+}
+
 }  // namespace
 }  // namespace muster

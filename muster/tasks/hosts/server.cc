@@ -32,6 +32,7 @@
 #include "muster/base/version.h"
 #include "muster/device/probe.h"
 #include "muster/launch/job_registry.h"
+#include "muster/supervise/kept_requests.h"
 #include "muster/tasks/hosts/left_over.h"
 #include "muster/tasks/hosts/line_channel.h"
 #include "muster/tasks/hosts/local_host.h"
@@ -469,6 +470,7 @@ int serve_tasks(Fd in, Fd out) {
 
 // Standard output carries messages: whatever else is printed goes where errors go.
 int serve_tasks_of_another() {
+  const KeptRequests kept;
   Fd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   Fd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
