@@ -27,11 +27,11 @@ struct NeedsCheck {
 };
 
 // The check leaves out what can change: memory that is in use, and what `idle`, `free:2` and
-// `free>=20GiB` of `on` mean now. Cores of an inventory from a file that tells none are not
-// counted, unless `cpus` says how many to use. Throws: invalid_argument with each group of tasks
-// none of whose alternatives any host could ever meet, up to ten, each with the place of the key
-// that is to blame, and for each alternative the nearest there is. An `on` that names what is
-// nowhere is one of these, whatever the alternatives.
+// `free>=20GiB` mean now, and so `fastest:2` among these. Cores of an inventory from a file that
+// tells none are not counted, unless `cpus` says how many to use. Throws: invalid_argument with
+// each group of tasks none of whose alternatives any host could ever meet, up to ten, each with the
+// place of the key that is to blame, and for each alternative the nearest there is. An `on` that
+// names what is nowhere is one of these, whatever the alternatives.
 void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check);
 
 }  // namespace muster

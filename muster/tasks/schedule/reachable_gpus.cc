@@ -1,6 +1,7 @@
 // A selection is split into what lasts and what changes. What lasts is applied to the hosts as they
 // are; what changes (idle GPUs, free memory) could come to mean any GPU that the rest leaves, of
-// which at most as many as the picks name at one time.
+// which at most as many as the picks name at one time. What the selection counts must be there:
+// that is tried on hosts that nobody uses.
 #include "muster/tasks/schedule/reachable_gpus.h"
 
 #include <algorithm>
@@ -26,10 +27,30 @@ bool changes(const SelectionItem& item) {
   return is_one_of(item.kind, Kind::idle, Kind::free, Kind::free_memory);
 }
 
-// Whether what the part's picks mean depends on the moment.
-bool picks_change(const SelectionPart& part) {
-  return std::ranges::any_of(
-      part.items, [](const SelectionItem& item) { return changes(item) && is_pick(item); });
+bool has_changes(const SelectionPart& part) {
+  return std::ranges::any_of(part.items, [](const SelectionItem& item) { return changes(item); });
+}
+
+// Whether what the part's picks mean depends on the moment: by themselves, or because they choose
+// among GPUs that are others at another moment. `among_changing`: whatever the part says.
+bool picks_change(const SelectionPart& part, bool among_changing) {
+  const bool fastest_changes = among_changing || has_changes(part);
+  return std::ranges::any_of(part.items, [&](const SelectionItem& item) {
+    return is_pick(item) && (changes(item) || (fastest_changes && item.kind == Kind::fastest));
+  });
+}
+
+// What lasts of a filter of free memory: so much must be there in all.
+SelectionItem lasting(SelectionItem item) {
+  if (item.kind != Kind::free_memory)
+    return item;
+  using Compare = SelectionItem::Compare;
+  item.kind = Kind::memory;
+  if (is_one_of(item.compare, Compare::less, Compare::at_most))
+    item.bytes = 0;
+  if (item.compare != Compare::more)
+    item.compare = Compare::at_least;
+  return item;
 }
 
 // How many of the `reachable` GPUs the pick could come to. An index or a UUID of a GPU that is
@@ -44,8 +65,10 @@ size_t most_of(const SelectionItem& pick, const std::vector<UsableGpu>& reachabl
 }
 
 // How many of the `reachable` GPUs the part could come to at one time.
-size_t most_of(const SelectionPart& part, const std::vector<UsableGpu>& reachable) {
-  if (!picks_change(part))
+size_t most_of(const SelectionPart& part,
+               bool among_changing,
+               const std::vector<UsableGpu>& reachable) {
+  if (!picks_change(part, among_changing))
     return reachable.size();
   size_t most = 0;
   for (const SelectionItem& pick : filtered(part.items, is_pick))
@@ -53,18 +76,44 @@ size_t most_of(const SelectionPart& part, const std::vector<UsableGpu>& reachabl
   return std::min(most, reachable.size());
 }
 
-// The selection without what changes. Where some picks change, any GPU that the rest leaves could
-// be theirs.
-Selection without_changes(Selection selection) {
+// The selection without what `is_dropped` names, of a part and its item.
+template <class IsDropped>
+Selection lasting_without(Selection selection, const IsDropped& is_dropped) {
   for (SelectionPart& part : selection.parts) {
-    const bool drops_picks = picks_change(part);
-    std::erase_if(part.items, [&](const SelectionItem& item) {
-      return changes(item) || (drops_picks && is_pick(item));
-    });
+    std::vector<SelectionItem> left =
+        filtered(part.items, [&](const SelectionItem& item) { return !is_dropped(part, item); });
+    part.items = mapped(left, lasting);
     if (part.items.empty())
       part.items.emplace_back();  // all
   }
   return selection;
+}
+
+// The selection without what changes. Where some picks change, any GPU that the rest leaves could
+// be theirs.
+Selection without_changes(const Selection& selection, bool among_changing) {
+  return lasting_without(selection, [&](const SelectionPart& part, const SelectionItem& item) {
+    return is_pick(item) && picks_change(part, among_changing);
+  });
+}
+
+// The selection with all that it names and counts, whichever GPUs are chosen. On a host that nobody
+// uses it is an error only where it is one at every moment.
+Selection only_counting(const Selection& selection) {
+  Selection counting = lasting_without(
+      selection,
+      [](const SelectionPart&, const SelectionItem& item) { return item.kind == Kind::idle; });
+  for (SelectionPart& part : counting.parts) {
+    for (SelectionItem& item : part.items)
+      item.kind = item.kind == Kind::fastest ? Kind::free : item.kind;
+  }
+  return counting;
+}
+
+Host without_users(Host host) {
+  for (Gpu& gpu : host.gpus)
+    gpu.processes.clear();
+  return host;
 }
 
 // How many cores tasks may use of the host; 0 if a file has told none.
@@ -75,14 +124,38 @@ int cores_of(const Host& host, const ReachOptions& options) {
   return is_told ? host.num_cores : 0;
 }
 
-// A selection whose hosts the inventory has, and what lasts of it.
+// A selection whose hosts the inventory has, and what lasts of it. `among_changing`: it chooses
+// among GPUs that are others at another moment.
 struct CheckedSelection {
   Selection given = {};
+  bool among_changing = false;
+  bool changes = false;  // somewhere
   Selection lasting = {};
+  Selection counting = {};
 
-  CheckedSelection(const Selection& selection, const Inventory& inventory)
-      : given(selection), lasting(without_changes(selection)) {
+  CheckedSelection(const Selection& selection, const Inventory& inventory, bool among)
+      : given(selection),
+        among_changing(among),
+        changes(among ||
+                std::ranges::any_of(selection.parts,
+                                    [](const SelectionPart& part) { return has_changes(part); })),
+        lasting(without_changes(selection, among)),
+        counting(only_counting(selection)) {
     check_selection(given, inventory);
+  }
+
+  // The GPUs that it could give of the host, now or ever. Throws: SelectionError where it never
+  // gives any.
+  std::vector<UsableGpu> reach(const Host& host,
+                               const UsableGpus& usable,
+                               const Scores& scores) const {
+    if (changes)
+      (void)select_gpus(counting, without_users(host), usable);
+    return select_gpus(lasting, host, usable, scores);
+  }
+
+  size_t most(const SelectionPart& part, const std::vector<UsableGpu>& reachable) const {
+    return most_of(part, among_changing, reachable);
   }
 };
 
@@ -91,10 +164,10 @@ class Reach {
  public:
   Reach(const std::string& on, const ReachOptions& options) : options_(options) {
     if (options.gpus)
-      run_.emplace(*options.gpus, options.inventory);
+      run_.emplace(*options.gpus, options.inventory, false);
     reachable_.on = on;
     try {
-      on_.emplace(Selection(on), options.inventory);
+      on_.emplace(Selection(on), options.inventory, run_ && run_->changes);
     } catch (const SelectionError& error) {
       set_problem(error);
     }
@@ -129,8 +202,8 @@ class Reach {
     if (part == nullptr)
       return {};
     UsableGpus chosen;
-    chosen.gpus = select_gpus(run_->lasting, host, all, options_.scores);
-    return {chosen, most_of(*part, chosen.gpus)};
+    chosen.gpus = run_->reach(host, all, options_.scores);
+    return {chosen, run_->most(*part, chosen.gpus)};
   }
 
   // Hosts that are alike come once: what holds of one holds of all.
@@ -151,10 +224,10 @@ class Reach {
                 const RunGpus& run,
                 ReachableHost& found) {
     try {
-      const auto reachable = select_gpus(on_->lasting, host, run.usable, options_.scores);
+      const auto reachable = on_->reach(host, run.usable, options_.scores);
       for (const UsableGpu& gpu : reachable)
         found.gpus.push_back({total_memory_bytes(host, gpu), model_of(host, gpu)});
-      found.most = std::min(run.most, most_of(part, reachable));
+      found.most = std::min(run.most, on_->most(part, reachable));
       fits_a_host_ = true;
     } catch (const SelectionError& error) {
       if (!part.host.empty())

@@ -135,6 +135,23 @@ TEST(CheckNeeds, WhatChangesCouldComeToBe) {
               HasSubstr("is 1 (host n1)"));
 }
 
+// The fastest of those with free memory is another GPU at another moment.
+TEST(CheckNeeds, TheFastestOfWhatChangesChangesToo) {
+  Inventory inventory = two_hosts();
+  inventory.hosts[0].gpus[1].model = "NVIDIA H100";
+  const Scores scores = {{"NVIDIA H100", 2}, {"NVIDIA A100", 1}};
+  const auto check = [&](const std::string& on, const std::optional<Selection>& gpus) {
+    check_needs({needing({{.gpus = 1, .model = "A100"}}, on)},
+                {.inventory = inventory, .scores = scores, .gpus = gpus});
+  };
+  EXPECT_NO_THROW(check("fastest:1,free>=20GiB", {}));
+  EXPECT_NO_THROW(check("", Selection("fastest:1,free>=20GiB")));
+  EXPECT_NO_THROW(check("fastest:1", Selection("free>=20GiB")));
+  EXPECT_THROW(check("fastest:1,mem>=20GiB", {}), Error);
+  EXPECT_THROW(check("fastest:1,free>=60GiB", {}), Error) << "no A100 has that much";
+  EXPECT_THROW(check("free:3", {}), Error) << "no host has three";
+}
+
 TEST(CheckNeeds, NoGpuAtAll) {
   EXPECT_THAT(needs_error({needing({{.gpus = 1}})}, machine({0})),
               HasSubstr("1 GPU: host n0 has no usable GPU: no driver"));
