@@ -12,9 +12,7 @@ namespace muster {
 
 // Replaces control characters by '?', and shortens a longer text with "…".
 inline std::string shown_text(std::string_view text, size_t most = 300) {
-  if (text.size() <= most)
-    return printable(text);
-  return printable(cut_text(text, most)) + "…";
+  return printable(cut_text(text, most)) + (text.size() > most ? "…" : "");
 }
 
 }  // namespace muster

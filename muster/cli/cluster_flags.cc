@@ -56,7 +56,7 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
     const size_t equals = piece.find('=');
     if (equals == std::string::npos || equals == 0)
       throw bad_flag(
-          "--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", text);
+          "--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", piece);
     const std::string_view name = trim(std::string_view(piece).substr(0, equals));
     const std::string_view value = trim(std::string_view(piece).substr(equals + 1));
     if (!values.emplace(name, value).second)

@@ -295,18 +295,17 @@ void show_devices(const Plan& plan, const RankPlan& rank, Environment& variables
 
 // A local rank that the text does not name has 0. The text is checked as a whole for every rank.
 int stream_bits(const std::string& text, int local_rank, const char* flag) {
-  const auto bad = [&] {
-    return Error(ErrorCode::invalid_argument,
-                 cat(flag,
-                     ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or one of "
-                     "these for each local rank as in 0:1,1:3, got '",
-                     printable(text),
-                     "'"));
+  const auto bad = [&](const std::string& got) {
+    return bad_flag(
+        flag,
+        "0, 1 (stdout), 2 (stderr), 3 (both), or one of these for each local rank as in "
+        "0:1,1:3",
+        got);
   };
   const auto bits = [&](const std::string& piece) {
     const auto value = parse_int(piece);
     if (!value || *value < 0 || *value > 3)
-      throw bad();
+      throw bad(piece);
     return static_cast<int>(*value);
   };
   if (text.find(':') == std::string::npos)
@@ -317,9 +316,9 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
     const auto parts = split(piece, ':');
     const auto rank = parse_int(parts[0]);
     if (parts.size() != 2 || !rank || *rank < 0)
-      throw bad();
+      throw bad(piece);
     if (!named.insert(*rank).second)
-      throw bad_flag(flag, "each local rank once", text);
+      throw bad_flag(flag, "each local rank once", cat(*rank, " again"));
     const int value = bits(parts[1]);
     if (*rank == local_rank)
       result = value;

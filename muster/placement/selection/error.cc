@@ -1,28 +1,20 @@
-// The caret stands under the wrong character, so control characters are replaced one by one and the
-// text is cut only behind what is shown.
+// What is wrong is told for itself too, for those who show it in a place of their own.
 #include "muster/placement/selection/error.h"
 
+#include "muster/base/caret.h"
+#include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/selection.h"
 
 namespace muster {
-namespace {
 
-constexpr size_t kMaxTextShown = 200;
-
-}  // namespace
-
-std::string shown(std::string_view text, size_t most) {
-  return printable(text.substr(0, most)) + (text.size() > most ? "..." : "");
+std::string shown(std::string_view text) {
+  constexpr size_t kMostBytes = 50;
+  return shown_text(text, kMostBytes);
 }
 
 void fail_at(const std::string& text, size_t at, const std::string& problem) {
-  const std::string given = shown(text, kMaxTextShown);
-  std::string message =
-      cat("--gpus ", given, ": ", printable(problem), " (at character ", at + 1, ")");
-  if (at <= kMaxTextShown)
-    message += cat("\n  --gpus ", given, "\n         ", std::string(at, ' '), "^");
-  throw SelectionError(printable(problem), at, message);
+  throw SelectionError(printable(problem), at, pointing_at("--gpus ", text, at, problem));
 }
 
 }  // namespace muster

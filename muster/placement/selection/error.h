@@ -6,13 +6,10 @@
 
 namespace muster {
 
-inline constexpr size_t kMaxEntryShown = 50;
+// A piece of the text, with control characters replaced, cut where it is long.
+std::string shown(std::string_view text);
 
-// The text with control characters replaced, cut after `most` characters.
-std::string shown(std::string_view text, size_t most = kMaxEntryShown);
-
-// `--gpus 0,x3: <problem> (at character 3)`, then the text again with a caret under that character.
-// Throws: SelectionError, always.
+// As pointing_at says it, of the byte `at`. Throws: SelectionError, always.
 [[noreturn]] void fail_at(const std::string& text, size_t at, const std::string& problem);
 
 }  // namespace muster

@@ -1,10 +1,9 @@
-// Columns count characters, as editors do, and texts are bytes: byte_of and count_characters go
-// from the one to the other. Problems are kept in the order of their places, whatever order they
-// were found in.
+// Problems are kept in the order of their places, whatever order they were found in.
 #include "muster/tasks/spec/problems.h"
 
 #include <algorithm>
 
+#include "muster/base/caret.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
@@ -13,33 +12,8 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxProblems = 10;
-constexpr int kShownBefore = 60;  // characters of a line before the caret
-constexpr int kShownAfter = 40;
-
-// The byte at which character `count`, from 0, begins; the text's end if it has fewer.
-size_t byte_of(std::string_view text, int count) {
-  size_t at = 0;
-  for (; at < text.size(); ++at) {
-    if (!continues_character(text[at]) && count-- == 0)
-      break;
-  }
-  return at;
-}
 
 }  // namespace
-
-// A long line is shown from a little before the caret, with a mark where it is cut.
-std::string caret_lines(std::string_view line, int column) {
-  const int at = std::max(1, column) - 1;
-  const int from = std::max(0, at - kShownBefore);
-  std::string_view piece = line.substr(byte_of(line, from));
-  piece = piece.substr(0, byte_of(piece, at - from + kShownAfter));
-  std::string shown(piece);
-  std::ranges::replace(shown, '\t', ' ');
-  const std::string before = from > 0 ? "…" : "";
-  const std::string blanks(at - from + (from > 0 ? 1 : 0), ' ');
-  return cat("\n  ", before, printable(shown), "\n  ", blanks, "^");
-}
 
 SpecProblems::SpecProblems(const std::string& text, const std::string& source)
     : text_(text), source_(source), lines_{0} {
@@ -103,14 +77,14 @@ std::string_view SpecProblems::line(int number) const {
 // The rest of the line from there on.
 std::string_view SpecProblems::from(SpecPosition at) const {
   const std::string_view whole = line(at.line);
-  return at.column < 1 ? whole : whole.substr(byte_of(whole, at.column - 1));
+  return at.column < 1 ? whole : whole.substr(byte_of_character(whole, at.column - 1));
 }
 
 std::string_view SpecProblems::text_between(SpecPosition begin, SpecPosition end) const {
   if (begin.line != end.line || end.column < begin.column)
     return {};
   const std::string_view rest = from(begin);
-  return rest.substr(0, byte_of(rest, end.column - begin.column));
+  return rest.substr(0, byte_of_character(rest, end.column - begin.column));
 }
 
 SpecPosition SpecProblems::inside(SpecPosition begin, std::string_view value, size_t at) const {

@@ -12,10 +12,6 @@
 
 namespace muster {
 
-// Two lines: `line` (as much of it as fits, around the column) and a caret under its character
-// `column`, from 1. For sweeps too.
-std::string caret_lines(std::string_view line, int column);
-
 class SpecProblems {
  public:
   // Both must outlive it.

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "muster/base/caret.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
@@ -32,16 +33,7 @@ constexpr const char* kSweepFlag = "--sweep ";
                           const std::string& text,
                           size_t at,
                           const std::string& problem) {
-  const int character = count_characters(text.substr(0, at)) + 1;
-  throw Error(ErrorCode::invalid_argument,
-              cat(flag,
-                  printable(text),
-                  ": ",
-                  printable(problem),
-                  " (at character ",
-                  character,
-                  ")",
-                  caret_lines(cat(flag, text), count_characters(flag) + character)));
+  throw Error(ErrorCode::invalid_argument, pointing_at(flag, text, at, problem));
 }
 
 bool is_number_text(const std::string& text) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "tests/placement/machines.h"
 
 namespace muster {
@@ -240,22 +241,34 @@ TEST(Selection, Hosts) {
 // Every text with the column of its caret.
 TEST(Selection, TheCaretStandsUnderTheMistake) {
   const std::pair<const char*, size_t> cases[] = {
-      {"x", 1},        {"0,x", 3},          {"0, x", 4},       {"!", 2},
-      {"!all", 2},     {"!mem>1GB", 2},     {"free:", 6},      {"free:0", 6},
-      {"free:x", 6},   {"free:2x", 7},      {"free", 1},       {"idle2", 1},
-      {"fastest:", 9}, {"fastest:-1", 9},   {"mem", 1},        {"mem>", 5},
-      {"mem>=20", 6},  {"mem>=x", 6},       {"mem=>20GiB", 5}, {"mem>=20 XiB", 6},
-      {"free>=", 7},   {"model=", 7},       {"model>A100", 1}, {"0;1", 1},
-      {"a:0;1", 5},    {"a:0;", 5},         {"a:0;a:1", 5},    {":0", 1},
-      {"a:", 3},       {"a:b:0", 3},        {"a:0,b:1", 5},    {"a:0,;b:1", 5},
-      {"3,GPU-zz", 7}, {"1,MIG-GPU-q", 11}, {"a:99999999", 3}, {"0-1-2", 4},
-      {"a:1,3-2", 5},  {"n0:1, 1", 7},      {"n0:7", 4},       {"mem>=1GiB,9", 11},
+      {"x", 1},         {"0,x", 3},          {"0, x", 4},       {"!", 2},
+      {"!all", 2},      {"!mem>1GB", 2},     {"free:", 6},      {"free:0", 6},
+      {"free:x", 6},    {"free:2x", 7},      {"free", 1},       {"idle2", 1},
+      {"fastest:", 9},  {"fastest:-1", 9},   {"mem", 1},        {"mem>", 5},
+      {"mem>=20", 6},   {"mem>=x", 6},       {"mem=>20GiB", 5}, {"mem>=20 XiB", 6},
+      {"free>=", 7},    {"model=", 7},       {"model>A100", 1}, {"0;1", 1},
+      {"a:0;1", 5},     {"a:0;", 5},         {"a:0;a:1", 5},    {":0", 1},
+      {"a:", 3},        {"a:b:0", 3},        {"a:0,b:1", 5},    {"a:0,;b:1", 5},
+      {"3,GPU-zz", 7},  {"1,MIG-GPU-q", 11}, {"a:99999999", 3}, {"0-1-2", 4},
+      {"a:1,3-2", 5},   {"n0:1, 1", 7},      {"n0:7", 4},       {"mem>=1GiB,9", 11},
+      {"model=é,x", 9},
   };
   for (const auto& [text, column] : cases) {
     const std::string error = selection_error(text, gpu_host(0, 4));
     EXPECT_THAT(error, HasSubstr("(at character " + std::to_string(column) + ")")) << text;
     EXPECT_EQ(error.substr(error.rfind('\n') + 1), std::string(8 + column, ' ') + "^") << text;
   }
+}
+
+TEST(Selection, OfALongTextTheMistakeIsShown) {
+  std::string text = "0";
+  for (int index = 1; index < 200; ++index)
+    text += cat(",", index);
+  const std::string error = selection_error(cat(text, ",x3,", text));
+  EXPECT_THAT(error, HasSubstr(", got 'x3,0,1,"));
+  EXPECT_THAT(error, HasSubstr(",198,199,x3,0,1,"));
+  EXPECT_EQ(error.substr(error.rfind('\n') + 1), std::string(2 + 1 + 60, ' ') + "^");
+  EXPECT_LT(error.size(), 700U);
 }
 
 TEST(Selection, AnyTextIsReadOrRefused) {
