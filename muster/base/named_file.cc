@@ -78,18 +78,17 @@ int why_not_writable(const std::string& path) {
 
 }  // namespace
 
-void refuse_named_file(const char* flag, const std::string& path, const std::string& why) {
-  fail_usage(cat(flag,
-                 ": expected a file that can be written, got '",
-                 printable(path),
-                 "': ",
-                 why,
-                 "; give another"));
+void refuse_named(const char* flag,
+                  const char* expected,
+                  const std::string& path,
+                  const std::string& why) {
+  fail_usage(
+      cat(flag, ": expected ", expected, ", got '", printable(path), "': ", why, "; give another"));
 }
 
 void check_named_file(const char* flag, const std::string& path) {
   if (const int problem = why_not_writable(path); problem != 0)
-    refuse_named_file(flag, path, std::strerror(problem));
+    refuse_named(flag, kWritableFile, path, std::strerror(problem));
 }
 
 bool is_same_file(const std::string& one, const std::string& other) {
@@ -109,7 +108,7 @@ void check_not_read(const char* flag, const std::string& path, const std::vector
     return !file.path.empty() && is_same_file(path, file.path);
   };
   if (const auto found = std::ranges::find_if(read, is_that); found != read.end())
-    refuse_named_file(flag, path, found->why);
+    refuse_named(flag, kWritableFile, path, found->why);
 }
 
 }  // namespace muster

@@ -1,4 +1,5 @@
-// Files that a user names, for a picture, a page or a table. They need not be plain files.
+// Files that a user names, for a picture, a page or a table. They need not be plain files. And
+// folders, as far as they are refused alike.
 #pragma once
 
 #include <string>
@@ -15,10 +16,15 @@ void write_named_file(const std::string& path, const std::string& bytes);
 // not be there.
 std::string behind_links(const std::string& path);
 
-// Says that the file of a flag cannot be written, and why. Throws: invalid_argument.
-[[noreturn]] void refuse_named_file(const char* flag,
-                                    const std::string& path,
-                                    const std::string& why);
+inline constexpr const char* kWritableFile = "a file that can be written";
+inline constexpr const char* kWritableFolder = "a folder that can be written";
+inline constexpr const char* kNewFolder = "a folder that can be made";
+
+// Says that a flag's file or folder is none of these, and why. Throws: invalid_argument.
+[[noreturn]] void refuse_named(const char* flag,
+                               const char* expected,
+                               const std::string& path,
+                               const std::string& why);
 
 // Before the work whose result goes there; what is there stays as it is. Throws: as above, if
 // write_named_file() could not write there.

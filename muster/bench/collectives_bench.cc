@@ -6,14 +6,10 @@
 #include "muster/bench/collectives_bench.h"
 
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -375,16 +371,8 @@ void check(const CollectivesBenchOptions& options) {
                     options.min_bytes));
   }
   type_named(options.dtype);
-  if (options.svg.empty())
-    return;
-  const auto folder = std::filesystem::absolute(options.svg).parent_path();
-  if (::access(folder.c_str(), W_OK) != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--svg: expected a folder that can be written, got '",
-                    folder.string(),
-                    "': ",
-                    std::strerror(errno)));
-  }
+  if (!options.svg.empty())
+    check_named_file("--svg", options.svg);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/usage.h"
@@ -106,7 +109,7 @@ void write_pages(const CommandHelp& command, const std::filesystem::path& folder
   const std::filesystem::path path = folder / (page_name(command) + ".1");
   std::ofstream file(path);
   if (!(file << manual_page(command) << std::flush))
-    fail_usage(cat("--all: expected a folder that can be written, got '", folder.string(), "'"));
+    refuse_named("--all", kWritableFolder, folder.string(), std::strerror(errno));
   for (const CommandHelp& part : command.commands)
     write_pages(part, folder);
 }

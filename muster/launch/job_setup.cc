@@ -22,6 +22,7 @@
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
+#include "muster/base/named_file.h"
 #include "muster/base/random_bytes.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
@@ -104,7 +105,7 @@ void make_logs_folder(const std::string& log_dir) {
   std::error_code error;
   fs::create_directories(log_dir, error);
   if (error)
-    fail_errno(cat("--log-dir: cannot create '", printable(log_dir), "'"), error.value());
+    refuse_named("--log-dir", kNewFolder, log_dir, error.message());
 }
 
 void check_folders_of(const std::string& run_dir,

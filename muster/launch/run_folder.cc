@@ -144,7 +144,8 @@ void check_not_of_run(const char* flag, const std::string& path, const std::stri
   const fs::path within = whole.lexically_relative(fs::weakly_canonical(run_dir, none));
   const std::string name = within.empty() ? "" : within.begin()->string();
   if (is_launchers_own(name) || contains(kOfRuns, name))
-    refuse_named_file(flag, path, cat("the run in ", printable(run_dir), " keeps its own there"));
+    refuse_named(
+        flag, kWritableFile, path, cat("the run in ", printable(run_dir), " keeps its own there"));
 }
 
 // A link, such as runs/latest, stands for the folder that it names now: it may name another soon.

@@ -20,6 +20,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
+#include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_setup.h"
@@ -174,23 +175,14 @@ void choose_run_folder(TasksRun& run, const std::string& run_id) {
 // made: nothing is written into another user's folder.
 void begin_run_folder(TasksRun& run, const std::string& run_id) {
   choose_run_folder(run, run_id);
-  const auto fail = [&](const char* expected, const std::string& why) {
-    fail_usage(cat("--run-dir: expected a folder that can be ",
-                   expected,
-                   ", got '",
-                   printable(run.run_dir),
-                   "': ",
-                   why,
-                   "; give another"));
-  };
   std::error_code error;
   check_folder_owner(run.run_dir);
   std::filesystem::create_directories(run.run_dir, error);
   if (error)
-    fail("made", error.message());
+    refuse_named("--run-dir", kNewFolder, run.run_dir, error.message());
   check_folder_owner(run.run_dir);
   if (::access(run.run_dir.c_str(), W_OK | X_OK) != 0)
-    fail("written", std::strerror(errno));
+    refuse_named("--run-dir", kWritableFolder, run.run_dir, std::strerror(errno));
   link_latest(run.run_dir);
 }
 

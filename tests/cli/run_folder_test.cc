@@ -92,9 +92,10 @@ TEST(Run, AFolderForLogsThatCannotBeNamesItsFlag) {
   const ScratchFolder folder;
   folder.write("file", "");
   const Ran ran = muster(sh({"-n", "1", "--log-dir", "file/logs"}, "true"), folder);
-  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err,
-              testing::AllOf(HasSubstr("--log-dir: cannot create"), HasSubstr("Not a directory")));
+              testing::AllOf(HasSubstr("--log-dir: expected a folder that can be made, got '"),
+                             HasSubstr("Not a directory; give another\n")));
 }
 
 // As the launcher of agents leaves it where none of them is.

@@ -22,7 +22,7 @@ void check_result_files(const ResultFiles& files, const std::string& run_dir) {
       check_not_of_run(flag, path, run_dir);
   }
   if (!files.csv.empty() && !files.html.empty() && is_same_file(files.csv, files.html))
-    refuse_named_file("--html", files.html, "--csv names it too");
+    refuse_named("--html", kWritableFile, files.html, "--csv names it too");
 }
 
 void write_result_files(const ResultFiles& files,
