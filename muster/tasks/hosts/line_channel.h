@@ -27,7 +27,7 @@ class LineChannel {
   ~LineChannel() { detach(); }
 
   // From now on the handlers are called by this loop, first for what was read before. A handler may
-  // detach.
+  // detach. A loop that ends before the channel does needs a DetachedAtEnd.
   void attach(EventLoop& loop, LineHandlers handlers);
   void detach();
 
@@ -60,6 +60,18 @@ class LineChannel {
   size_t taken_ = 0;
   bool ended_ = false;
   bool closing_ = false;
+};
+
+// Made after the loop: detaches the channel before the loop ends, also where a handler throws.
+class DetachedAtEnd {
+ public:
+  explicit DetachedAtEnd(LineChannel& channel) : channel_(channel) {}
+  DetachedAtEnd(const DetachedAtEnd&) = delete;
+  DetachedAtEnd& operator=(const DetachedAtEnd&) = delete;
+  ~DetachedAtEnd() { channel_.detach(); }
+
+ private:
+  LineChannel& channel_;
 };
 
 }  // namespace muster

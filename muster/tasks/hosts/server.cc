@@ -127,6 +127,7 @@ class TaskServer {
   // never begin one.
   void wait_for_begin() {
     EventLoop loop;
+    const DetachedAtEnd detached(channel_);
     attach(loop);
     const auto until = Clock::now() + kBeginWithin;
     while (!over_ && !begin_) {
@@ -134,7 +135,6 @@ class TaskServer {
       if (Clock::now() >= until && !begin_)
         fail(cat("no run began within ", format_duration(kBeginWithin)));
     }
-    channel_.detach();
   }
 
   // Messages that are heard when all is over change nothing any more.
@@ -429,6 +429,7 @@ class TaskServer {
   // The run is told why the server ends, on a loop of its own: the LocalHost is gone.
   void say_last_word() {
     EventLoop loop;
+    const DetachedAtEnd detached(channel_);
     channel_.attach(
         loop,
         {.line = [](const std::string& /*line*/) {}, .end = [](const std::string& /*why*/) {}});
@@ -436,7 +437,6 @@ class TaskServer {
     const auto until = Clock::now() + kLastWordWithin;
     while (channel_.queued() > 0 && Clock::now() < until)
       loop.run_once(until);
-    channel_.detach();
   }
 
   LineChannel channel_;

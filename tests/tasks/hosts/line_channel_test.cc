@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <stdexcept>
 #include <vector>
 
 namespace muster {
@@ -125,6 +126,23 @@ TEST_F(LineChannelTest, WhatIsNotTakenIsKeptAndTheOutputClosedBehindIt) {
   }
   EXPECT_EQ(got.size(), 1'000'000U);
   EXPECT_TRUE(drained);
+}
+
+// The loop ends first, and is not there any more when the channel goes on with another.
+TEST_F(LineChannelTest, AHandlerThatThrowsLeavesNoLoopBehind) {
+  LineChannel channel(std::move(in_.reading), std::move(out_.writing), 100);
+  const auto read_one = [&] {
+    EventLoop loop;
+    const DetachedAtEnd detached(channel);
+    channel.attach(loop, {.line = [](const std::string& line) { throw std::runtime_error(line); }});
+    write_all(in_.writing.get(), "wrong\n");
+    loop.run_once(Clock::now() + std::chrono::seconds(30));
+  };
+  EXPECT_THROW(read_one(), std::runtime_error);
+  EventLoop last;
+  channel.attach(last, handlers());
+  in_.writing.reset();
+  run_until_end(last);
 }
 
 }  // namespace
