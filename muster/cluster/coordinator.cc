@@ -99,7 +99,7 @@ bool Coordinator::is_told_again(const Report& report) {
 
 std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   now_ = now;
-  if (time_limit_is_over())
+  if (time_limit_is_over(now))
     end_by_time_limit();
   if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_)
     give_up_unended_hosts();
@@ -112,11 +112,11 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 }
 
 // The limit counts from the job's start, or has its own end.
-bool Coordinator::time_limit_is_over() const {
+bool Coordinator::time_limit_is_over(Clock::time_point now) const {
   const bool is_ending = is_one_of(phase_, Phase::stopping, Phase::finished);
   if (is_ending || !rules_.time_limit)
     return false;
-  return now_ >= rules_.ends_at.value_or(began_ + *rules_.time_limit);
+  return now >= rules_.ends_at.value_or(began_ + *rules_.time_limit);
 }
 
 // Ranks that run are stopped first; finish() follows when they have ended.
@@ -477,7 +477,7 @@ void Coordinator::finish_missing() {
 }
 
 // Begins a round with these hosts, or ends the job if there is no plan for them. Where this process
-// was asked to stop, its report of that decides.
+// was asked to stop, or the time limit is over, that decides.
 void Coordinator::start(const std::vector<std::string>& ids) {
   Order order;
   try {

@@ -79,6 +79,8 @@ class Coordinator {
                                std::chrono::milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
+  // Whether the job is to end, and does not yet, because of its time limit.
+  bool time_limit_is_over(Clock::time_point now) const;
   bool has_hosts() const { return !members_.empty(); }
   // Whose end would be a loss: their signs of life are to be watched.
   std::vector<std::string> live_hosts() const;
@@ -123,7 +125,6 @@ class Coordinator {
   };
 
   bool is_told_again(const Report& report);
-  bool time_limit_is_over() const;
   void end_by_time_limit();
   void give_up_unended_hosts();
   // Whether it is from a host that takes part in this round, and speaks of this round.

@@ -178,7 +178,8 @@ bool CoordinatorThread::is_stop_reported() const {
 }
 
 void CoordinatorThread::serve() {
-  const AlsoStopped while_planning([this] { return is_stop_reported(); });
+  const AlsoStopped while_planning(
+      [this] { return is_stop_reported() || coordinator_.time_limit_is_over(Clock::now()); });
   if (options_.take_over) {
     take_over();
   } else {

@@ -9,6 +9,8 @@
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/order_log.h"
+#include "muster/launch/launch.h"
+#include "muster/supervise/command_output.h"
 #include "tests/cluster/coordinator_world.h"
 #include "tests/support/memory_store.h"
 
@@ -238,6 +240,21 @@ TEST_F(CoordinatorOverAStore, ASuccessorsClockDoesNotEndTheJob) {
   store_->set("age", cat(limit.count(), " 0"));
   const auto third = at(/*take_over=*/true, std::chrono::hours(0));
   next(Order::Kind::stop);
+}
+
+// As --map-command asks one.
+TEST_F(CoordinatorOverAStore, TheTimeLimitEndsAQuestionOfThePlanners) {
+  join("a");
+  join("b");
+  CoordinatorRules rules = between(2, 3);
+  rules.last_call = milliseconds(0);
+  rules.time_limit = milliseconds(500);
+  const auto ask = [](const std::vector<HostFacts>& /*hosts*/) -> Plan {
+    (void)output_of_command("exec sleep 1000", "--map-command");
+    return {};
+  };
+  const CoordinatorThread coordinator(store_, rules, ask, options_of(false));
+  EXPECT_EQ(next(Order::Kind::finish).exit_code, kTimeLimitExitCode);
 }
 
 }  // namespace
