@@ -16,6 +16,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 namespace muster {
 
@@ -152,21 +153,53 @@ std::string zsh_completion(const CommandHelp& program) {
              "_muster \"$@\"\n");
 }
 
+// The function of fish that says where on the line the cursor is, as bash's script walks along it.
+// All words that follow a command's own are its arguments, whatever they are called.
+constexpr const char* kFishFunction = R"(
+function __muster_at
+  set -l path ''
+  set -l arguments
+  set -l words (commandline -opc)
+  set -e words[1]
+  for word in $words
+    set -l next (string trim -- "$path $word")
+    if not set -q arguments[1]; and contains -- $next $__muster_paths
+      set path $next
+    else
+      set -a arguments $word
+    end
+  end
+  test "$path" = "$argv[2]"; or return 1
+  test $argv[1] = flags; or not set -q arguments[1]
+end
+)";
+
 // fish takes a line for each flag, with the condition under which it is offered.
 std::string fish_completion(const CommandHelp& program) {
-  std::string lines = "# fish completion of muster, made by `muster completion fish`.\n";
+  std::string paths = "set -g __muster_paths";
+  std::string lines;
   for_each_command(program, [&](const CommandHelp& command) {
-    const std::string condition = command.path.size() == 1
-                                      ? "__fish_use_subcommand"
-                                      : cat("__fish_seen_subcommand_from ", command.name());
-    const std::string complete = cat("complete -c muster -n '", condition, "'");
-    for (const CommandHelp& part : command.commands)
-      lines += cat(complete, " -a ", part.name(), " -d ", quoted_for_fish(part.text), "\n");
+    const std::string path = path_of(command);
+    paths += framed(" '", path, "'");
+    const std::string complete = "complete -c muster -n '__muster_at ";
+    for (const CommandHelp& part : command.commands) {
+      lines += cat(complete,
+                   "commands \"",
+                   path,
+                   "\"' -a ",
+                   part.name(),
+                   " -d ",
+                   quoted_for_fish(part.text),
+                   "\n");
+    }
     for (const FlagHelp& flag : command.flags) {
       std::string names;
       for (const std::string& name : flag.names)
         names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       lines += cat(complete,
+                   "flags \"",
+                   path,
+                   "\"'",
                    names,
                    flag.value.empty() ? "" : " -r",
                    " -d ",
@@ -174,7 +207,10 @@ std::string fish_completion(const CommandHelp& program) {
                    "\n");
     }
   });
-  return lines;
+  return cat("# fish completion of muster, made by `muster completion fish`.\n",
+             paths,
+             kFishFunction,
+             lines);
 }
 
 constexpr std::pair<std::string_view, std::string (*)(const CommandHelp&)> kCompletions[] = {

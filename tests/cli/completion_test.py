@@ -1,4 +1,5 @@
 """`muster completion` and `muster manual`: shells complete what there is, and the pages are ones.  completion_test.py MUSTER"""
+import os
 import pathlib
 import shutil
 import subprocess
@@ -53,6 +54,30 @@ class Completion(unittest.TestCase):
                     file.write(script)
                     file.flush()
                     subprocess.run([shell, "-n", file.name], check=True, timeout=20)
+
+    def in_fish(self, line):
+        with tempfile.TemporaryDirectory() as home:
+            script = pathlib.Path(home, "muster.fish")
+            script.write_text(said("completion", "fish"))
+            done = subprocess.run(["fish", "--no-config", "-c", 'source $argv[1]; complete -C $argv[2]', str(script), line], capture_output=True, text=True,
+                                  timeout=60, cwd=home, env={"HOME": home, "PATH": os.environ["PATH"]})
+        self.assertEqual(done.stderr, "")
+        return [word.split("\t")[0] for word in done.stdout.splitlines()]
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+    def test_fish_offers_what_belongs_to_the_command(self):
+        self.assertEqual(self.in_fish("muster r"), ["report", "run"])
+        self.assertIn("--gpus-per-rank", self.in_fish("muster run --gp"))
+        self.assertEqual(set(self.in_fish("muster checkpoint ")) & {"ls", "show", "verify", "diff", "export", "run"}, {"ls", "show", "verify", "diff", "export"})
+        self.assertEqual(self.in_fish("muster checkpoint export --st"), ["--strip"])
+        self.assertEqual(self.in_fish("muster checkpoint --js"), [], "that is a flag of its commands")
+        self.assertEqual(self.in_fish("muster run ./export --st"), [], "a program's name is no command")
+
+    def test_flags_of_nested_commands_are_theirs_alone_in_fish(self):
+        script = said("completion", "fish")
+        self.assertIn("complete -c muster -n '__muster_at flags \"checkpoint export\"' -l strip -r", script)
+        self.assertIn("complete -c muster -n '__muster_at commands \"\"' -a run ", script)
+        self.assertNotIn("__fish_seen_subcommand_from", script)
 
     def test_another_shell_is_refused(self):
         self.assertIn("csh not in {bash,zsh,fish}", said("completion", "csh", code=2))
