@@ -20,6 +20,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/host_identity.h"
 #include "muster/base/lock_note.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -35,8 +36,6 @@ constexpr const char* kNobody = "-";  // in place of a start or an attempt that 
 enum Word : size_t { kStart, kPid, kHost, kSince, kAttempt, kWords };
 
 std::string lock_note(const FolderClaim& claim) {
-  char host[256] = {};
-  ::gethostname(host, sizeof(host) - 1);
   const auto word = [](const std::string& text) {
     return text.empty() ? kNobody : text;
   };
@@ -44,7 +43,7 @@ std::string lock_note(const FolderClaim& claim) {
              " ",
              ::getpid(),
              " ",
-             host,
+             own_host_name(),
              " ",
              std::time(nullptr),
              " ",

@@ -3,6 +3,7 @@
 #include "muster/base/host_identity.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
@@ -13,6 +14,12 @@ namespace muster {
 uint64_t namespace_inode(const char* name) {
   struct stat info{};
   return ::stat(cat("/proc/self/ns/", name).c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
+std::string own_host_name() {
+  char name[256] = {};
+  const bool has_one = ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0';
+  return has_one ? name : "localhost";
 }
 
 std::string host_identity() {

@@ -19,6 +19,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/host_identity.h"
 #include "muster/base/lookup.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
@@ -40,9 +41,7 @@ void look_at_devices(DoctorFacts& facts) {
     facts.host = probe_this_machine({.detail = GpuDetail::full, .links = true}).hosts.at(0);
   } catch (const Error& error) {
     facts.probe_error = error.what();
-    char name[256] = {};
-    if (::gethostname(name, sizeof(name) - 1) == 0)
-      facts.host.name = name;
+    facts.host.name = own_host_name();
   }
 }
 

@@ -8,10 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/host_identity.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -45,14 +44,6 @@ int cpu_slots(const ProbeOptions& options) {
                     slots));
   }
   return static_cast<int>(slots);
-}
-
-// A machine without a name is called as every machine calls itself.
-std::string host_name() {
-  char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')
-    return "localhost";
-  return name;
 }
 
 // Puts AMD's links behind NVIDIA's: no link of theirs joins GPUs of two vendors.
@@ -137,7 +128,7 @@ void find_cores(Host& host) {
 
 Inventory probe_this_machine(const ProbeOptions& options) {
   Host host;
-  host.name = host_name();
+  host.name = own_host_name();
   host.num_cores = usable_cores();
   host.cpu_slots = cpu_slots(options);
   if (options.gpus) {

@@ -4,8 +4,6 @@
 // later source replaces the state that an earlier one has told.
 #include "muster/report/top.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -40,12 +38,6 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 bool goes_on(const JobNote& job) {
   const Fd launcher = open_job(job);
   return launcher.valid() && !wait_for_job(launcher, std::chrono::milliseconds(0));
-}
-
-// Activity files name their hosts by the same call.
-std::string this_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 // Returns the present, or the end of a launch that has ended. Units: nanoseconds since 1970.
@@ -308,7 +300,7 @@ TopSampler::LiveRanks TopSampler::add_activities(TopView& view, int64_t moment) 
       continue;
     // Times in a file are of its host's monotonic clock. This host's can be read; another host's
     // follows from the time of day, which may jump.
-    const bool is_of_this_host = rank.host == this_host();
+    const bool is_of_this_host = rank.host == activity_host_name();
     const bool is_here = view.running && is_of_this_host;
     add_activity(row, rank, is_here ? activity_now() : moment - rank.unix_minus_monotonic_ns);
     if (is_here && !rank.closed_ns) {

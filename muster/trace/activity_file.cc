@@ -39,7 +39,7 @@ void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
   header.pid = ::getpid();
   header.pid_namespace = static_cast<int64_t>(namespace_inode("pid"));
   header.start_ticks = process_status(::getpid()).start_ticks();
-  ::gethostname(header.host, sizeof(header.host) - 1);
+  put_text(header.host, own_host_name().c_str());
   put_text(header.device, owner.device.c_str());
   header.opened_ns = activity_now();
   header.unix_minus_monotonic_ns = nanoseconds_of(CLOCK_REALTIME) - header.opened_ns;

@@ -350,7 +350,7 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
 
 // A file of events says which host wrote it.
 std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
-  const std::string host = own_host_name();
+  const std::string host = activity_host_name();
   std::vector<fs::path> files = files_of_all_attempts(run_dir);
   std::erase_if(files, [&](const fs::path& file) {
     const EventReader reader(file);
@@ -378,7 +378,7 @@ std::optional<MergedTrace> copy_trace(const std::string& run_dir) {
 std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir) {
   const std::vector<fs::path> mine = files_of_this_host(run_dir);
   const bool is_alone = mine.size() == files_of_all_attempts(run_dir).size();
-  const std::string name = is_alone ? "trace.json" : cat("trace.", own_host_name(), ".json");
+  const std::string name = is_alone ? "trace.json" : cat("trace.", activity_host_name(), ".json");
   const auto merged = merge_files(run_dir, mine, name);
   remove_earlier_trace(run_dir);
   return merged;

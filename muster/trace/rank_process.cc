@@ -49,7 +49,7 @@ constexpr const char* kEnd = "\nend\n";
 bool is_seen_from_here(const ActivityView& view) {
   const uint64_t own_namespace = namespace_inode("pid");
   const bool has_number = view.pid > 0 && view.pid <= INT32_MAX;
-  return has_number && view.host == own_host_name() && own_namespace != 0 &&
+  return has_number && view.host == activity_host_name() && own_namespace != 0 &&
          std::cmp_equal(view.pid_namespace, own_namespace);
 }
 

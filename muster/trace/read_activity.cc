@@ -2,8 +2,6 @@
 // somebody else may have written the file.
 #include "muster/trace/read_activity.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/host_identity.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
@@ -192,10 +191,8 @@ std::array<int64_t, kActivityCategories> ActivityView::totals_at(int64_t now_ns)
   return totals;
 }
 
-std::string own_host_name() {
-  char name[sizeof(ActivityHeader::host)] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return readable(name);
+std::string activity_host_name() {
+  return readable(own_host_name().substr(0, sizeof(ActivityHeader::host) - 1));
 }
 
 ActivityView parse_activity(const std::string& bytes, const std::string& name) {

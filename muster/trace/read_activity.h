@@ -104,7 +104,7 @@ std::vector<ActivityFile> activity_files(const std::string& run_dir,
                                          std::optional<int> attempt = {});
 
 // This host's name as ActivityView::host has it.
-std::string own_host_name();
+std::string activity_host_name();
 
 // Removes what ranks of this host have left in a folder that another job has used before. Files of
 // other hosts, and of processes that live, stay.

@@ -22,7 +22,7 @@ namespace {
 
 bool is_of_this_host(const std::string& path) {
   try {
-    return read_activity(path).host == own_host_name();
+    return read_activity(path).host == activity_host_name();
   } catch (const Error&) {
     return false;  // it is somebody's, but no activity
   }

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "muster/base/error.h"
+#include "muster/base/host_identity.h"
 #include "muster/base/strings.h"
 #include "muster/base/wall_time.h"
 
@@ -115,9 +116,8 @@ int64_t time_for_name(const std::string& folder) {
 // numbers.
 std::string event_file_name(const std::string& folder) {
   static std::atomic<int> files = 0;
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof(host) - 1);
-  return cat(kEventFiles, time_for_name(folder), ".", host, ".", ::getpid(), ".", files++);
+  return cat(
+      kEventFiles, time_for_name(folder), ".", own_host_name(), ".", ::getpid(), ".", files++);
 }
 
 // A TFRecord: the length, its checksum, the event, its checksum.
