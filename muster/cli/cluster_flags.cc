@@ -302,13 +302,15 @@ void read_topology(RunFlags& flags) {
 }
 
 // A list on the command line and a file of hosts cannot be one list.
+std::vector<HostSpec> hosts_in(const std::string& hosts, const std::string& hostfile) {
+  if (!hosts.empty() && !hostfile.empty())
+    throw bad_flag("--hosts", "no --hostfile beside it", hosts, "leave one of them out");
+  return hostfile.empty() ? parse_host_list(hosts, "--hosts")
+                          : read_named("--hostfile", [&] { return read_hostfile(hostfile); });
+}
+
 std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
-  if (!flags.hosts.empty() && !flags.hostfile.empty())
-    throw bad_flag("--hosts", "no --hostfile beside it", flags.hosts, "leave one of them out");
-  const std::vector<HostSpec> hosts =
-      flags.hostfile.empty()
-          ? parse_host_list(flags.hosts, "--hosts")
-          : read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); });
+  const std::vector<HostSpec> hosts = hosts_in(flags.hosts, flags.hostfile);
   return flags.topology.empty() ? hosts : in_network_order(hosts, flags);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/cli/run_options.h"
@@ -15,7 +16,11 @@ namespace muster {
 // Reads the file of --topology, before all that asks for hosts. Throws: io, invalid_argument.
 void read_topology(RunFlags& flags);
 
-// Returns the hosts of --hosts or --hostfile. Throws: io; invalid_argument for both.
+// Returns the hosts of --hosts or --hostfile, as they stand there. Throws: io; invalid_argument for
+// both.
+std::vector<HostSpec> hosts_in(const std::string& hosts, const std::string& hostfile);
+
+// The same in the order of --topology.
 std::vector<HostSpec> listed_hosts(const RunFlags& flags);
 
 // Warns of names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what

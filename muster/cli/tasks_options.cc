@@ -12,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
+#include "muster/cli/cluster_flags.h"
 #include "muster/cli/host_port.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_sweep.h"
@@ -69,8 +70,6 @@ void check_needs_no_hosts(const TasksFlags& flags) {
 
 // Throws: invalid_argument for flags that contradict --hosts or --hostfile.
 void check_beside_hosts(const TasksFlags& flags) {
-  if (!flags.hosts.empty() && !flags.hostfile.empty())
-    fail_usage("--hosts and --hostfile: expected one of them, got both");
   if (!flags.inventory.empty())
     fail_usage(
         "--hosts and --inventory: expected one of them, got both; each host tells what it has");
@@ -87,9 +86,7 @@ std::string hosts_setting(const TasksFlags& flags) {
     return {};
   }
   check_beside_hosts(flags);
-  const std::vector<HostSpec> hosts =
-      flags.hosts.empty() ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
-                          : parse_host_list(flags.hosts, "--hosts");
+  const std::vector<HostSpec> hosts = hosts_in(flags.hosts, flags.hostfile);
   const auto text_of = [](const HostSpec& host) {
     return cat(in_brackets(host.name), host.nproc ? cat(":", *host.nproc) : "");
   };
