@@ -14,6 +14,7 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -45,7 +46,7 @@ class MemoryOfThisThread final : public c10::Allocator {
 // In steps of at most an eighth, so that batches of like lengths can have each other's memory.
 size_t block_size(size_t bytes) {
   const size_t step = std::max(std::bit_floor(bytes) / 8, size_t{1});
-  return (bytes + step - 1) / step * step;
+  return rounded_up(bytes, step);
 }
 
 }  // namespace

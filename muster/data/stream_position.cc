@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -336,7 +337,7 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
   if (!has_begun)
     return mine;
   // Rounded up to a whole turn of the workers, so that worker 0 is next.
-  mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;
+  mine.batch = rounded_up(std::max<int64_t>(batch, 1), workers);
   // The examples are shared out so that their sum over the ranks stays.
   mine.examples = examples / options.ranks + (options.rank < examples % options.ranks ? 1 : 0);
   const auto divided = divide_evenly(all_that_is_left(saved), options.ranks * workers);

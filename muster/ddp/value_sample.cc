@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -28,7 +29,7 @@ double tolerance_of(at::ScalarType type) {
 at::Tensor values_in_memory(const at::Tensor& tensor) {
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
   const at::Tensor flat = real.as_strided({real.numel()}, {1});
-  const int64_t distance = (flat.numel() + sampled_values - 1) / sampled_values;
+  const int64_t distance = divided_up(flat.numel(), sampled_values);
   return flat.slice(0, 0, flat.numel(), distance);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -98,7 +99,7 @@ std::vector<Cores> slices_of(const Cores& cores, size_t num_ranks) {
   std::vector<Cores> slices;
   auto rest = std::span(cores);
   for (size_t left = num_ranks; left > 0; --left) {
-    const size_t count = (rest.size() + left - 1) / left;
+    const size_t count = divided_up(rest.size(), left);
     const auto slice = rest.first(count);
     slices.emplace_back(slice.begin(), slice.end());
     rest = rest.subspan(count);

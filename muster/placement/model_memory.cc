@@ -1,6 +1,7 @@
 // A rank's memory has two peaks: when backward begins, with all activations there, and when it has
 // ended, with what averages gradients and updates parameters. Each kind of memory is one function
-// of a stage's share; the whole model is one stage. Numbers are bytes unless a name says otherwise.
+// of a stage's share; the whole model is one stage. Shares are rounded up: the rank that has most
+// must fit. Numbers are bytes unless a name says otherwise.
 #include "muster/placement/model_memory.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -101,11 +103,6 @@ struct StageShape {
   // What of it is in no block.
   StageShape ends() const { return {0, first, last}; }
 };
-
-// Shares are rounded up: the rank that has most must fit.
-int64_t divided_up(int64_t total, int64_t parts) {
-  return (total + parts - 1) / parts;
-}
 
 // Returns the parameters of a block that tensor parallelism shards: qkv, mix, up and down, and the
 // biases of qkv and up.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"
 #include "muster/base/strings.h"
@@ -99,10 +100,6 @@ size_t share(size_t bytes, size_t ranks) {
   return bytes / ranks / kCacheLine * kCacheLine;
 }
 
-size_t divide_up(size_t whole, size_t by) {
-  return (whole + by - 1) / by;
-}
-
 // The piece of a part that one round moves: nothing where the part has ended before.
 Part part_of_round(const Part& part, size_t capacity, size_t round) {
   const size_t start = std::min(round * capacity, part.bytes);
@@ -116,7 +113,7 @@ struct Chunks {
   int ranks;
   size_t total;
 
-  size_t rounds() const { return divide_up(total, chunk * ranks); }
+  size_t rounds() const { return divided_up(total, chunk * ranks); }
   size_t start(size_t round, int rank) const {
     return std::min((round * ranks + rank) * chunk, total);
   }
@@ -383,7 +380,7 @@ void Collectives::all_reduce_in_place(const Request& request, const Deadline& de
   const int me = team_.rank();
   const size_t element = size_of(request.type);
   const size_t line = std::max<size_t>(1, kCacheLine / element);
-  const size_t each = divide_up(request.count / ranks, line) * line;
+  const size_t each = rounded_up(request.count / ranks, line);
   const size_t first = std::min(me * each, request.count);
   const size_t last = me + 1 == ranks ? request.count : std::min(first + each, request.count);
   const Reduce reduce = reduce_for(request.type, request.op);
@@ -451,7 +448,7 @@ void Collectives::reduce_scatter_staged(const Request& request, const Deadline& 
   const size_t element = size_of(request.type);
   const size_t chunk = share(team_.layout().stage_bytes, ranks);
   const size_t total = request.count * element;
-  const size_t rounds = divide_up(total, chunk);
+  const size_t rounds = divided_up(total, chunk);
   const Reduce reduce = reduce_for(request.type, request.op);
   const auto size = [&](size_t round) {
     return std::min(chunk, total - round * chunk);
@@ -505,7 +502,7 @@ size_t Collectives::rounds_to_move(const Request& request, size_t capacity) cons
     for (int rank = 0; rank < team_.size(); ++rank)
       largest = std::max<size_t>(largest, team_.call(rank, sequence_).largest);
   }
-  return divide_up(largest, capacity);
+  return divided_up(largest, capacity);
 }
 
 // A rank takes from itself what it sends to itself, past the stages.

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "muster/base/cache_line.h"
+#include "muster/base/divided_up.h"
 #include "muster/shm/reduce.h"
 
 namespace muster::shm {
@@ -101,7 +102,7 @@ struct Layout {
   size_t stage_bytes = 0;  // one half of a rank's stage
   size_t arena_bytes = 0;
 
-  static constexpr size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+  static constexpr size_t pages(size_t bytes) { return rounded_up(bytes, kPage); }
   size_t ranks() const { return size; }
 
   size_t line(int rank) const { return rank * sizeof(Line); }

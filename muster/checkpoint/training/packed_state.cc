@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "muster/base/divided_up.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
 
@@ -34,7 +35,7 @@ int64_t content_bytes(const std::vector<int64_t>& shape, at::ScalarType type) {
 
 // The bytes that a tensor takes in a block.
 int64_t bytes_for(const std::vector<int64_t>& shape, at::ScalarType type) {
-  return (content_bytes(shape, type) + kAlignment - 1) / kAlignment * kAlignment;
+  return rounded_up(content_bytes(shape, type), kAlignment);
 }
 
 }  // namespace

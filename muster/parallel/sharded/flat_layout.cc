@@ -11,6 +11,7 @@
 #include <functional>
 #include <utility>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -127,7 +128,7 @@ FlatLayout::FlatLayout(const Tensors& parameters, int ranks_) : ranks(ranks_) {
     counts.push_back(parameter.numel());
     total += parameter.numel();
   }
-  part = std::max<int64_t>(1, (total + ranks - 1) / ranks);
+  part = std::max<int64_t>(1, divided_up(total, ranks));
 }
 
 // It returns a view: what is written into it lies in the flat buffer.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -111,7 +112,7 @@ OwnRows own_rows(int64_t total, const ProcessGroup& group) {
 // Padded to the longest, and cut after.
 at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group) {
   const int64_t ranks = group.size();
-  const int64_t longest = (total + ranks - 1) / ranks;
+  const int64_t longest = divided_up(total, ranks);
   std::vector<int64_t> sizes = mine.sizes().vec();
   sizes[0] = longest;
   at::Tensor padded = at::zeros(sizes, mine.options());

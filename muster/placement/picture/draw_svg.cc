@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/divided_up.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -144,9 +145,7 @@ struct HostRanks {
 
 // Returns how many rows of chips a GPU with so many ranks needs.
 int chip_rows(int ranks) {
-  if (ranks > kMostChips)
-    return 1;
-  return (ranks + kChipsInRow - 1) / kChipsInRow;
+  return ranks > kMostChips ? 1 : divided_up(ranks, kChipsInRow);
 }
 
 bool has_instance(const Gpu& gpu, const GpuUuid& uuid) {

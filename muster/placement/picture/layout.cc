@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/divided_up.h"
 #include "muster/device/numbers.h"
 
 namespace muster {
@@ -143,19 +144,14 @@ int fits(int width, int item, int gap) {
   return std::max(1, (width + gap) / (item + gap));
 }
 
-// Returns how many rows so many items need.
-int rows_of(int count, int per_row) {
-  return (count + per_row - 1) / per_row;
-}
-
 int height_of_cores(const std::vector<CorePlace>& cores, int width) {
   const int per_row = fits(width, kCore, kCoreStep - kCore);
-  return rows_of(int_size(cores), per_row) * kCoreStep;
+  return divided_up(int_size(cores), per_row) * kCoreStep;
 }
 
 int height_of_nics(const std::vector<NicPlace>& nics, int width) {
   const int per_row = fits(width, kNicWidth, kNicGap);
-  return rows_of(int_size(nics), per_row) * (kNicHeight + kNicGap);
+  return divided_up(int_size(nics), per_row) * (kNicHeight + kNicGap);
 }
 
 int group_width(const PciGroup& group) {
