@@ -265,7 +265,7 @@ TEST(Selection, OfALongTextTheMistakeIsShown) {
   for (int index = 1; index < 200; ++index)
     text += cat(",", index);
   const std::string error = selection_error(cat(text, ",x3,", text));
-  EXPECT_THAT(error, HasSubstr(", got 'x3,0,1,"));
+  EXPECT_THAT(error, HasSubstr(", got 'x3' (at character 691)\n"));
   EXPECT_THAT(error, HasSubstr(",198,199,x3,0,1,"));
   EXPECT_EQ(error.substr(error.rfind('\n') + 1), std::string(2 + 1 + 60, ' ') + "^");
   EXPECT_LT(error.size(), 700U);
