@@ -2,6 +2,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -14,9 +15,11 @@ namespace muster::transform {
 at::Tensor random_crop(
     const at::Tensor& images, int64_t height, int64_t width, Generators& rngs, int64_t padding) {
   check_batch("random_crop", images, rngs);
+  check_image_size("random_crop", height, width);
+  check_padding("random_crop", padding, std::max(images.size(2), images.size(3)));
   const int64_t rows = images.size(2) + 2 * padding - height;
   const int64_t columns = images.size(3) + 2 * padding - width;
-  if (height < 1 || width < 1 || padding < 0 || rows < 0 || columns < 0)
+  if (rows < 0 || columns < 0)
     refuse_transform("random_crop",
                      cat("images of at least ", height, "x", width, " with padding ", padding),
                      cat("images of height ", images.size(2), " and width ", images.size(3)));

@@ -79,6 +79,18 @@ void check_within(const char* what, const char* name, double value, double least
     refuse_transform(what, cat("a ", name, " from ", least, " to ", most), cat(value));
 }
 
+void check_image_size(const char* what, int64_t height, int64_t width) {
+  if (height < 1 || width < 1)
+    refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
+}
+
+// The subtraction cannot overflow.
+void check_padding(const char* what, int64_t padding, int64_t side) {
+  const int64_t most = (std::numeric_limits<int64_t>::max() - side) / 2;
+  if (padding < 0 || padding > most)
+    refuse_transform(what, cat("a padding from 0 to ", most), cat(padding));
+}
+
 void check_generators(const char* what, const at::Tensor& images, const Generators& rngs) {
   if (rngs.size() != images_of(images))
     refuse_transform(

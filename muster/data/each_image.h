@@ -37,6 +37,10 @@ void check_images(const char* what, const at::Tensor& images);
 void check_colors(const char* what, const at::Tensor& images);
 // A number from `least` to `most`, and no NaN.
 void check_within(const char* what, const char* name, double value, double least, double most);
+// What an image is to have.
+void check_image_size(const char* what, int64_t height, int64_t width);
+// On both ends of a side, which must not become longer than there are numbers.
+void check_padding(const char* what, int64_t padding, int64_t side);
 // No value, one, or one a channel.
 void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill);
 // A batch [B, channels, height, width], with a generator for each image.

@@ -53,12 +53,6 @@ ImagePart random_part(int64_t image_height,
   return {.top = (image_height - h) / 2, .left = (image_width - w) / 2, .height = h, .width = w};
 }
 
-void check_target(int64_t height, int64_t width) {
-  if (height < 1 || width < 1)
-    refuse_transform(
-        "random_resized_crop", "a height and width of at least 1", cat(height, " and ", width));
-}
-
 // Blended values of bytes are rounded as `resize` rounds them; the nearest need not be.
 at::Tensor resized_on_device(const at::Tensor& images,
                              const std::vector<ImagePart>& parts,
@@ -125,7 +119,7 @@ at::Tensor random_resized_crop(const at::Tensor& images,
                                Generators& rngs,
                                const ResizedCropOptions& options) {
   check_batch("random_resized_crop", images, rngs);
-  check_target(height, width);
+  check_image_size("random_resized_crop", height, width);
   if (images.size(0) == 0)
     return at::empty({0, images.size(1), height, width}, images.options());
   std::vector<ImagePart> parts = mapped_indices(rngs.size(), [&](int64_t i) {

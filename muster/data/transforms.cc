@@ -29,10 +29,7 @@ namespace muster::transform {
 
 namespace {
 
-void check_image_size(const char* what, int64_t height, int64_t width) {
-  if (height < 1 || width < 1)
-    refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
-}
+constexpr double kLongestSide = 0x1p62;  // still a whole number of 64 bits
 
 ImageSize size_of(const at::Tensor& image) {
   return {.height = image.size(1), .width = image.size(2)};
@@ -178,8 +175,7 @@ at::Tensor random_crop(
     const at::Tensor& image, int64_t height, int64_t width, Generator& rng, int64_t padding) {
   check_image("random_crop", image);
   check_image_size("random_crop", height, width);
-  if (padding < 0)
-    refuse_transform("random_crop", "a padding of 0 or more", cat(padding));
+  check_padding("random_crop", padding, std::max(image.size(1), image.size(2)));
   // The padding is never made: only the part inside the image is copied, into zeros.
   const int64_t rows = image.size(1) + 2 * padding - height;
   const int64_t columns = image.size(2) + 2 * padding - width;
@@ -231,7 +227,9 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side, Interpolation i
   const auto scaled = [&](int64_t extent) {
     if (extent == shorter)
       return side;
-    return static_cast<int64_t>(as_double(side) * as_double(extent) / as_double(shorter));
+    const double longer = as_double(side) * as_double(extent) / as_double(shorter);
+    check_within("resize_shorter", "longer side", longer, 0, kLongestSide);
+    return static_cast<int64_t>(longer);
   };
   return resize(image, scaled(image.size(1)), scaled(image.size(2)), interpolation);
 }

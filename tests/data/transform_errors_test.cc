@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -89,6 +90,25 @@ TEST(TransformErrors, SayWhatWasExpected) {
          [&] { t::random_resized_crop(torch::stack({image, image, image}), 8, 8, two); });
   expect("random_resized_crop: expected a height and width of at least 1, got 8 and 0",
          [&] { t::random_resized_crop(torch::stack({image, image}), 8, 0, two); });
+}
+
+// A sum of lengths that overflows would pass the checks, and be a size.
+TEST(TransformErrors, LengthsThatOverflowAreRefused) {
+  namespace t = transform;
+  const auto image = some_bytes("rgb", 12, 10);
+  const auto images = torch::stack({image, image});
+  Generator rng(0, 0, 0);
+  Generators two(0, 0, {0, 1});
+  const int64_t huge = int64_t{1} << 62;
+  for (const int64_t padding : {huge, INT64_MAX, int64_t{-1}}) {
+    const auto refusal = HasSubstr("random_crop: expected a padding from 0 to 46116860184273");
+    EXPECT_THAT(message_of([&] { t::random_crop(image, 8, 8, rng, padding); }), refusal);
+    EXPECT_THAT(message_of([&] { t::random_crop(images, 8, 8, two, padding); }), refusal);
+  }
+  EXPECT_THAT(message_of([&] { t::random_crop(images, INT64_MIN, 8, two, 1); }),
+              HasSubstr("a height and width of at least 1"));
+  EXPECT_THAT(message_of([&] { t::resize_shorter(image, INT64_MAX); }),
+              HasSubstr("resize_shorter: expected a longer side from 0 to"));
 }
 
 }  // namespace
