@@ -25,10 +25,18 @@ std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
 }
 
 // Returns the batches of the first rank that has come to this end: it has the fewest where ranks
-// wait for each other in each step.
+// wait for each other in each step. The last rank to come takes the keys away, or a long job's
+// store would grow with each epoch.
 std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
   const std::string key = cat("stream_end/", end.stream, "/", end.places, "/", end.epoch);
-  return group.store()->compareSet(key, std::string(), cat(end.batches));
+  const std::string come = key + "/come";
+  const auto& store = group.store();
+  std::string first = store->compareSet(key, std::string(), cat(end.batches));
+  if (store->add(come, 1) == group.size()) {
+    store->deleteKey(key);
+    store->deleteKey(come);
+  }
+  return first;
 }
 
 // A data set is divided evenly: its loaders differ, or a loop was left.

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/base/uneven_inputs.h"
 #include "muster/data/own_loaders.h"
 #include "muster/data/random_split.h"
@@ -227,6 +229,18 @@ TEST(OwnLoaders, LoopsOfUnequalNumbersOfStepsAreSaid) {
   EXPECT_THAT(
       said([](int rank) { return DataLoaderOptions{.batch_size = 2, .accumulate = 1 + rank}; }, -1),
       HasSubstr("in epoch 0"));
+}
+
+// The store of a long job does not grow with its epochs.
+TEST(OwnLoaders, EndsThatAllRanksHaveComparedLeaveNothingInTheStore) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group), check_of_stream_ends(group));
+    for (const int64_t epoch : {0, 1})
+      OwnLoaders::check_end({.stream = 1, .places = 1, .epoch = epoch, .batches = 5, .ranks = 2});
+    group.barrier();
+    for (const char* end : {"0", "1"})
+      EXPECT_FALSE(group.store()->check({cat("stream_end/1/1/", end)})) << end;
+  });
 }
 
 // A rank that reads data of its own numbers the loaders of all ranks as the others do.
