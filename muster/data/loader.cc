@@ -287,12 +287,26 @@ void LoaderCore::go_on_after_steps() {
 }
 
 // Inside of join() ranks may have as many as they like.
-LoopStart LoaderCore::enter_epoch(const EpochBatches& epoch) {
+bool LoaderCore::is_loop_compared(int64_t ranks) {
   const bool is_compared =
       !options().undivided && c10::GradMode::is_enabled() && !UnevenInputs::allowed();
   if (is_compared && number_ == 0)
-    number_ = OwnLoaders::number_stream(epoch.ranks);
-  return {.loop = is_compared ? ++loops_ : 0, .step = position_.step};
+    number_ = OwnLoaders::number_stream(ranks);
+  return is_compared;
+}
+
+LoopStart LoaderCore::enter_epoch(const EpochBatches& epoch) {
+  return {.loop = is_loop_compared(epoch.ranks) ? ++loops_ : 0, .step = position_.step};
+}
+
+void LoaderCore::enter_steps(int64_t ranks, int64_t until) {
+  if (is_loop_compared(ranks))
+    OwnLoaders::check_end({.stream = number_,
+                           .places = ++step_loops_,
+                           .batches = until,
+                           .ranks = ranks,
+                           .of_dataset = true,
+                           .of_steps = true});
 }
 
 // A job that stops keeps its place, since it is to resume there. A sampler that was moved keeps its

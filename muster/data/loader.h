@@ -113,10 +113,16 @@ class DataLoader {
         start();
       if (until_step < 0)
         loop_ = std::make_unique<LoopOverEpoch>(state.core, epoch_);
+      else
+        state.core.enter_steps(ranks(), until_step);
       advance();
     }
     bool is_over() const {
       return until_step_ >= 0 && loader_->core.position().step >= until_step_;
+    }
+    // A loop that is over as it begins has no epoch.
+    int64_t ranks() const {
+      return epoch_ ? epoch_->ranks : loader_->core.sampler().whole_epoch().ranks;
     }
     void start();
     void advance();
@@ -153,8 +159,8 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from the current step to step `until`, counted from the start of training, over as
-  // many epochs as needed. The loader must live as long. Throws: as begin(), unless the steps end
-  // before the first rank's epoch.
+  // many epochs as needed. The loader must live as long. Ranks of a job that go to other steps are
+  // warned of it. Throws: as begin(), unless the steps end before the first rank's epoch.
   auto steps(int64_t until) & { return Steps{*state_, until, false}; }
   // The same, but every step has `accumulate` batches: what an epoch lacks of its last step is
   // taken from the next epoch. No sample is left out, and a step's batches can be paired with those

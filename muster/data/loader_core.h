@@ -128,6 +128,9 @@ class LoaderCore {
   void leave_epoch(const EpochBatches& epoch, const LoopStart& start);
   // A loop over one epoch begins.
   LoopStart enter_epoch(const EpochBatches& epoch);
+  // A loop over steps() to step `until` begins, of data that are divided over so many ranks. Ranks
+  // that go to another step are told of it. Blocking: for the store.
+  void enter_steps(int64_t ranks, int64_t until);
   // The epoch that the next begin() starts.
   int64_t epoch() const;
   // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where
@@ -170,6 +173,7 @@ class LoaderCore {
  private:
   void compare_with_ranks();
   void go_on_after_steps();
+  bool is_loop_compared(int64_t ranks);
   int64_t samples_of_whole_step(const EpochBatches& epoch, int64_t batch) const;
 
   std::shared_ptr<LoaderShared> shared_;
@@ -182,6 +186,7 @@ class LoaderCore {
   bool within_steps_ = false;  // the last loop was one over steps()
   int64_t number_ = 0;         // among the job's loaders that are trained on; 0: it is none of them
   int64_t loops_ = 0;          // over one epoch, in training
+  int64_t step_loops_ = 0;     // over steps(), in training
 };
 
 // A loop over one epoch while it lives. One that an exception ends has not left the epoch: what is

@@ -11,7 +11,8 @@
 
 namespace muster {
 
-// What a rank has read of a stream, or of a data set, when its training loop over an epoch ends.
+// What a rank has read of a stream, or of a data set, when its training loop over an epoch ends. Of
+// a loop over steps() the end is known as it begins.
 struct StreamEnd {
   int64_t stream = 0;  // which of the job's, as they began
   int64_t places = 0;  // that the program has set in it: an epoch may be read again, in part
@@ -19,13 +20,14 @@ struct StreamEnd {
   int64_t batches = 0;      // of a data set: steps
   int64_t ranks = 1;        // that the stream is divided over
   bool of_dataset = false;  // `places` are the loops over it
+  bool of_steps = false;    // `places` are such loops, and `batches` is the step that ends it
 };
 
 // The rules of this thread's job, while it lives.
 class OwnLoaders : NoCopy {
  public:
   // Calls `check` when a sampler or stream that the Context did not make begins its first epoch,
-  // and `check_end` at the ends of loops over an epoch.
+  // and `check_end` at the ends of loops over an epoch, and as loops over steps() begin.
   explicit OwnLoaders(std::function<void(const SamplerIdentity&)> check,
                       std::function<void(const StreamEnd&)> check_end = {});
   ~OwnLoaders();

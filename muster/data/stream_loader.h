@@ -102,6 +102,15 @@ class StreamLoader {
                                .batches = batches_of_last_epoch,
                                .ranks = shared->options.ranks});
     }
+    // A loop over steps() begins.
+    void compare_steps(int64_t until) {
+      if (number > 0 && is_trained_on() && !UnevenInputs::allowed())
+        OwnLoaders::check_end({.stream = number,
+                               .places = ++step_loops,
+                               .batches = until,
+                               .ranks = shared->options.ranks,
+                               .of_steps = true});
+    }
     // A place where the loop did not come to by itself: its epoch may have been read before, in
     // part.
     void go_to(StreamPosition place) {
@@ -116,8 +125,9 @@ class StreamLoader {
     int64_t batches_of_epoch = 0;
     int64_t batches_of_last_epoch = 0;
     bool is_compared = false;
-    int64_t number = 0;  // among the job's streams; 0: not trained on
-    int64_t places = 0;  // that the program has set, also where it was there already
+    int64_t number = 0;      // among the job's streams; 0: not trained on
+    int64_t places = 0;      // that the program has set, also where it was there already
+    int64_t step_loops = 0;  // over steps(), in training
   };
 
  public:
@@ -144,6 +154,8 @@ class StreamLoader {
     Iterator(State& state, int64_t until_step, bool whole_steps = false)
         : loader_(&state), until_step_(until_step), has_whole_steps_(whole_steps) {
       start(loader_->position);
+      if (until_step >= 0)
+        loader_->compare_steps(until_step);
     }
     void start(const StreamPosition& from);
     void advance();

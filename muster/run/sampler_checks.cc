@@ -28,7 +28,8 @@ std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
 // wait for each other in each step. The last rank to come takes the keys away, or a long job's
 // store would grow with each epoch.
 std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
-  const std::string key = cat("stream_end/", end.stream, "/", end.places, "/", end.epoch);
+  const std::string where = end.of_steps ? "steps" : cat(end.epoch);
+  const std::string key = cat("stream_end/", end.stream, "/", end.places, "/", where);
   const std::string come = key + "/come";
   const auto& store = group.store();
   std::string first = store->compareSet(key, std::string(), cat(end.batches));
@@ -37,6 +38,18 @@ std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
     store->deleteKey(come);
   }
   return first;
+}
+
+// What each rank does after so many steps, another may still be in the loop.
+std::string uneven_steps_warning(const StreamEnd& end, const std::string& first) {
+  return cat(end.of_dataset ? "data" : "stream",
+             " loader: expected a loop to the same step on every rank, got steps(",
+             end.batches,
+             ") here and steps(",
+             first,
+             ") on another rank; if this loop trains with averaged gradients, ranks wait for each "
+             "other after the lesser, or average those of two loops: give all ranks one number; "
+             "leave it where ranks average nothing");
 }
 
 // A data set is divided evenly: its loaders differ, or a loop was left.
@@ -96,7 +109,8 @@ std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
       said = first != cat(end.batches);
       if (!said || group.store()->add("stream_end/said", 1) > 1)
         return;
-      log(LogLevel::warn, uneven_ends_warning(end, first));
+      log(LogLevel::warn,
+          end.of_steps ? uneven_steps_warning(end, first) : uneven_ends_warning(end, first));
     } catch (const std::exception&) {
       said = true;  // whoever serves the store has gone
     }

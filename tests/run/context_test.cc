@@ -231,14 +231,49 @@ TEST(OwnLoaders, LoopsOfUnequalNumbersOfStepsAreSaid) {
       HasSubstr("in epoch 0"));
 }
 
+// The lesser number's rank went on, and its gradients met those of the other's last steps.
+TEST(OwnLoaders, LoopsToOtherStepsAreSaidBeforeTheFirstStep) {
+  const auto said = [](bool is_stream, int64_t more_on_rank1) {
+    return said_of_ends(2, [&](ProcessGroup& group) {
+      const int64_t until = 3 + group.rank() * more_on_rank1;
+      const auto train = [&](auto&& loader) {
+        auto steps = loader.steps(until);
+        train_on(steps);
+        train_on(steps);  // over as it begins
+        const torch::NoGradGuard no_grad;
+        auto evaluated = loader.steps(until + 1 + group.rank());
+        train_on(evaluated);
+      };
+      if (is_stream)
+        return train(StreamLoader(Sevens(), {.batch_size = 1, .rank = group.rank(), .ranks = 2}));
+      DistributedSampler sampler(24, {.num_replicas = 2, .rank = group.rank()});
+      const TensorDataset data(torch::zeros({24, 1}), torch::zeros({24}));
+      train(DataLoader(data, sampler, {.batch_size = 2}));
+    });
+  };
+  for (const bool is_stream : {false, true}) {
+    EXPECT_EQ(said(is_stream, 0), "");
+    EXPECT_THAT(said(is_stream, 2),
+                AllOf(HasSubstr("loader: expected a loop to the same step on every rank"),
+                      HasSubstr("steps(3)"),
+                      HasSubstr("steps(5)")));
+  }
+}
+
 // The store of a long job does not grow with its epochs.
 TEST(OwnLoaders, EndsThatAllRanksHaveComparedLeaveNothingInTheStore) {
   run_ranks(2, [](ProcessGroup& group) {
     const OwnLoaders rules(check_of_own_loaders(group), check_of_stream_ends(group));
-    for (const int64_t epoch : {0, 1})
-      OwnLoaders::check_end({.stream = 1, .places = 1, .epoch = epoch, .batches = 5, .ranks = 2});
+    const auto loop = [&](int64_t epoch, bool of_steps) {
+      const StreamEnd end{
+          .stream = 1, .places = 1, .epoch = epoch, .batches = 5, .ranks = 2, .of_steps = of_steps};
+      OwnLoaders::check_end(end);
+    };
+    loop(0, /*of_steps=*/false);
+    loop(1, /*of_steps=*/false);
+    loop(0, /*of_steps=*/true);
     group.barrier();
-    for (const char* end : {"0", "1"})
+    for (const char* end : {"0", "1", "steps"})
       EXPECT_FALSE(group.store()->check({cat("stream_end/1/1/", end)})) << end;
   });
 }
