@@ -95,7 +95,8 @@ class DistributedDataParallel {
     return reducer_->join(body, options);
   }
 
-  // The model itself: to save it, to evaluate on one rank, to build an optimizer.
+  // The model itself: to save it, to evaluate on one rank, to build an optimizer. Its forward,
+  // model->forward(), announces nothing: a backward of it throws failed_precondition.
   Module& module() { return module_; }
   auto* operator->() {
     if constexpr (is_script) {

@@ -115,7 +115,8 @@ void GradientReducer::State::refuse(size_t index, const char* why) const {
           why,
           ", so this gradient would stay local (rank ",
           group.job_rank(),
-          "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
+          "); sum the losses and call backward once, use no_sync(), or call model(batch) or "
+          "model.forward(batch): model->forward(batch) is the module's own"));
 }
 
 // The caller holds the lock, and has the first sign of a backward: an output's gradient, or a

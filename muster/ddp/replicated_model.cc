@@ -54,8 +54,11 @@ ReplicatedModel::ReplicatedModel(ModelSourcePtr model,
     return;
   throw Error(
       ErrorCode::invalid_argument,
-      "DistributedDataParallel: expected a model with at least one parameter that requires a "
-      "gradient, got none");
+      cat("DistributedDataParallel: expected a model with at least one parameter that requires a "
+          "gradient, got none (rank ",
+          group_.job_rank(),
+          "); call a model that nobody trains, such as a teacher, without "
+          "DistributedDataParallel, or unfreeze a parameter before you wrap it"));
 }
 
 void ReplicatedModel::gather() {

@@ -315,7 +315,8 @@ TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
   EXPECT_THAT(failure_of([](ProcessGroup& group) {
                 DistributedDataParallel model(torch::nn::Sequential(torch::nn::Tanh()), group);
               }),
-              HasSubstr("at least one parameter"));
+              AllOf(HasSubstr("at least one parameter"),
+                    HasSubstr("such as a teacher, without DistributedDataParallel")));
   EXPECT_THAT(failure_of([](ProcessGroup& group) {
                 DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = {3}});
               }),
@@ -327,6 +328,17 @@ TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
                 DistributedDataParallel model(elsewhere, group);
               }),
               AllOf(HasSubstr("'elsewhere'"), HasSubstr("meta")));
+}
+
+// The arrow leads to the module, whose forward the wrapper does not see.
+TEST(DdpConstruction, TheModulesOwnForwardNamesTheWrappers) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    DistributedDataParallel model(torch::nn::Linear(2, 2), group);
+    model->forward(torch::ones({1, 2})).sum().backward();
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("call model(batch) or model.forward(batch): model->forward(batch) is"));
 }
 
 // The line that Python has for GPUs is right on the CPU too.
