@@ -201,6 +201,8 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
       options.check_parts(parts.tensors);
     if (state.optimizer == nullptr)
       return;
+    if (!state.has_members)
+      require_plain(*state.optimizer);
     optimizer = header_of(loaded.optimizer, loaded.path);
     check_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors);
   });

@@ -46,6 +46,8 @@ struct TrainingState {
   torch::nn::Module& model;
   torch::optim::Optimizer* optimizer = nullptr;
   NamedTensors parts = {};  // anything else; rank 0's are saved
+  // Whether `parts` have the members of an optimizer's class that is derived from torch::optim's.
+  bool has_members = false;
 };
 
 // Which checkpoints may be loaded.
@@ -77,7 +79,8 @@ struct LoadedCheckpoint {
 // only after the new one has been read back and verified, and never the best of them. If saving
 // fails, all earlier checkpoints are unchanged. Returns the checkpoint's path. Collective: yes;
 // every rank throws if rank 0 fails. Throws: unavailable if there is no space, io if it cannot be
-// written, invalid_argument for a tensor or optimizer that cannot be saved.
+// written, invalid_argument for a tensor or optimizer that cannot be saved, or a class derived from
+// such an optimizer's.
 std::string save_checkpoint(const SaveOptions& options,
                             const TrainingState& state,
                             const TrainingPosition& position,

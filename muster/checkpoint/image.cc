@@ -78,8 +78,11 @@ CheckpointImage image_of(const TrainingState& state,
                         .world_size = world_size};
   for (auto& [name, tensor] : model_tensors(state.model))
     image.model.emplace(name, tensor);
-  if (state.optimizer != nullptr)
-    image.optimizer = snapshot_optimizer(state.model, *state.optimizer);
+  if (state.optimizer == nullptr)
+    return image;
+  if (!state.has_members)
+    require_plain(*state.optimizer);
+  image.optimizer = snapshot_optimizer(state.model, *state.optimizer);
   return image;
 }
 

@@ -22,6 +22,7 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/lbfgs_state.h"
 #include "muster/checkpoint/optimizer_kinds.h"
+#include "muster/optim/plain_class.h"
 
 namespace muster {
 
@@ -394,7 +395,32 @@ class MergedDescription {
   std::map<std::string, size_t> group_of_;  // by a parameter's name
 };
 
+template <class... Classes>
+bool is_or_derives_from(const Optimizer& optimizer) {
+  return ((dynamic_cast<const Classes*>(&optimizer) != nullptr) || ...);
+}
+
 }  // namespace
+
+bool has_saved_kind(const Optimizer& optimizer) {
+  return is_or_derives_from<torch::optim::SGD,
+                            torch::optim::Adam,
+                            torch::optim::AdamW,
+                            torch::optim::RMSprop,
+                            torch::optim::Adagrad,
+                            torch::optim::LBFGS>(optimizer);
+}
+
+void require_plain(const Optimizer& optimizer) {
+  if (optim::is_plain(optimizer) || !has_saved_kind(optimizer))
+    return;
+  refuse_optimizer("a class of torch::optim or muster::optim itself",
+                   cat(c10::demangle(typeid(optimizer).name()),
+                       ", which is derived from one and may have members of its own"),
+                   "give it state() and load_state() with a SavedState of these, an empty one if "
+                   "it has none, and add it to Checkpoints, which saves them beside the state of "
+                   "its base");
+}
 
 OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& optimizer) {
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer))

@@ -23,6 +23,13 @@ struct OptimizerSnapshot {
       tensors;  // "<parameter>.<field>", such as "fc.weight.exp_avg"; steps are I64 scalars
 };
 
+// Whether the state can be saved: the class is one of those, or derived from one.
+bool has_saved_kind(const torch::optim::Optimizer& optimizer);
+
+// Throws: invalid_argument for a class that a program derives from one of those. It may have
+// members of its own, which nothing here saves.
+void require_plain(const torch::optim::Optimizer& optimizer);
+
 // The tensors share the optimizer's memory. Throws: invalid_argument for another kind of optimizer,
 // or a parameter that is not the model's.
 OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model,

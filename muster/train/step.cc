@@ -21,6 +21,7 @@
 #include "muster/base/tensor_text.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
+#include "muster/optim/plain_class.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
 #include "muster/train/gradients.h"
@@ -139,13 +140,14 @@ void check_loss_is_scalar(const at::Tensor& loss, const std::string& place) {
               "; return a scalar that was computed from the model");
 }
 
-// Returns the optimizers as those that can leave out a step on the device; none if one cannot.
+// Returns the optimizers as those that can leave out a step on the device; none if one cannot. A
+// class that is derived from them may have a step() of its own, which is to be called.
 std::vector<optim::DeviceStep*> device_steps_of(
     const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<optim::DeviceStep*> found;
   for (torch::optim::Optimizer* optimizer : optimizers) {
     auto* const device_step = dynamic_cast<optim::DeviceStep*>(optimizer);
-    if (device_step == nullptr)
+    if (device_step == nullptr || !optim::is_plain(*optimizer))
       return {};
     found.push_back(device_step);
   }

@@ -30,7 +30,7 @@ MAY_USE = {
     "ddp": ["comm", "optim"],
     "data": ["base", "trace"],
     "checkpoint files": ["base"],  # muster/checkpoint/files, see PARTS
-    "checkpoint": ["comm", "checkpoint files"],
+    "checkpoint": ["comm", "checkpoint files", "optim"],
     "parallel": ["comm", "ddp", "checkpoint", "optim"],
     "checkpoint training": ["checkpoint", "ddp", "data"],  # muster/checkpoint/training, see PARTS
     "optim": ["base"],

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/training/checkpoints.h"
 #include "muster/data/loader.h"
 #include "muster/train/ema.h"
@@ -14,6 +15,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -319,6 +321,85 @@ TEST(CheckpointParts, AnOptimizerOfTheProgramsOwnIsRefusedWhenItIsAddedUnlessItH
     with_state.steps = 0;
     checkpoints.restore();
     EXPECT_EQ(with_state.steps, 7);
+  });
+}
+
+// SGD whose rate falls with the steps that it has counted.
+struct CountingSgd : torch::optim::SGD {
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    param_groups()[0].options().set_lr(0.1 / (1 + steps++));
+    return SGD::step(std::move(closure));
+  }
+  double steps = 0;
+};
+
+struct CountingSgdWithState : CountingSgd {
+  using CountingSgd::CountingSgd;
+  SavedState state() const { return {.numbers = {{"steps", steps}}}; }
+  void load_state(const SavedState& state) { steps = state.number("counting sgd", "steps"); }
+};
+
+torch::optim::SGDOptions with_momentum() {
+  return torch::optim::SGDOptions(0.1).momentum(0.9);
+}
+
+void take_steps(torch::nn::Linear& net, torch::optim::Optimizer& optimizer, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    net(torch::linspace(-1, 1, 6).reshape({3, 2})).square().mean().backward();
+    optimizer.step();
+  }
+}
+
+// It was saved as a plain SGD, and its count was lost.
+TEST(CheckpointParts, AnOptimizerOfADerivedClassIsRefusedWithoutAState) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    torch::nn::Linear net(2, 1);
+    CountingSgd optimizer(net->parameters(), with_momentum());
+    Checkpoints checkpoints(group, {.folder = folder.path()});
+    EXPECT_THAT(message_of_error([&] { checkpoints.add("optimizer", optimizer); }),
+                AllOf(HasSubstr("CountingSgd, which is derived from one"),
+                      HasSubstr("give it state() and load_state()")));
+    EXPECT_THAT(
+        message_of_error([&] { checkpoints.add("optimizer", optimizer, whole_pieces(*net)); }),
+        HasSubstr("CountingSgd, which is derived from one"));
+    EXPECT_THAT(message_of_error([&] {
+                  save_checkpoint({.directory = folder.path()}, {*net, &optimizer}, {.step = 1});
+                }),
+                HasSubstr("CountingSgd, which is derived from one"));
+  });
+}
+
+// Both what SGD has and what the class has besides: the momentum was lost where it had a state.
+TEST(CheckpointParts, AnOptimizerOfADerivedClassIsSavedWithItsMembers) {
+  run_ranks(1, [](ProcessGroup& group) {
+    for (const bool is_by_pieces : {false, true}) {
+      const test::TempFolder folder;
+      torch::nn::Linear net(2, 1), resumed_net(2, 1);
+      CountingSgdWithState optimizer(net->parameters(), with_momentum());
+      CountingSgdWithState resumed(resumed_net->parameters(), with_momentum());
+      const auto add_to = [&](Checkpoints& checkpoints, auto& model, auto& of_model) {
+        if (is_by_pieces) {
+          checkpoints.add("model", whole_pieces(*model));
+          checkpoints.add("optimizer", of_model, whole_pieces(*model));
+        } else {
+          checkpoints.add("model", model).add("optimizer", of_model);
+        }
+      };
+      take_steps(net, optimizer, 3);
+      Checkpoints checkpoints(group, {.folder = folder.path()});
+      add_to(checkpoints, net, optimizer);
+      checkpoints.save(3);
+      Checkpoints other(group, {.folder = folder.path(), .resume = true});
+      add_to(other, resumed_net, resumed);
+      ASSERT_TRUE(other.restore());
+      EXPECT_EQ(resumed.steps, 3);
+      take_steps(net, optimizer, 2);
+      take_steps(resumed_net, resumed, 2);
+      EXPECT_TRUE(torch::equal(net->weight, resumed_net->weight)) << is_by_pieces;
+    }
   });
 }
 

@@ -64,6 +64,23 @@ TEST(GraphedStep, RefusesOtherOptimizers) {
               HasSubstr("expected optimizers of muster::optim, got another"));
 }
 
+// A graph has the kernels of the base, and not what the class does in its step.
+struct CountingAdamW : optim::AdamW {
+  using Fused::Fused;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    ++steps;
+    return Fused::step(std::move(closure));
+  }
+  int steps = 0;
+};
+
+TEST(GraphedStep, RefusesAStepOfADerivedClass) {
+  TwoLayers net;
+  CountingAdamW optimizer(net->parameters());
+  EXPECT_THAT(message_of_error([&] { GraphedStep(net, optimizer); }),
+              HasSubstr("expected optimizers of muster::optim, got another"));
+}
+
 TEST(GraphedStep, RefusesModelsWhoseReductionAsksTheHost) {
   run_ranks(1, [](ProcessGroup& group) {
     EXPECT_EQ(graph_refusal_of_model(group, {}), "no error");

@@ -28,6 +28,7 @@ namespace {
 
 constexpr const char* kLaunch = "launch";  // a text in Manifest::user
 constexpr const char* kBestPart = "best";
+constexpr const char* kOfMembers = "_own";  // after the name of their optimizer
 
 constexpr const char* kNoRunId = "none";  // torchrun's default
 constexpr int64_t kEveryStep = 1;
@@ -90,8 +91,14 @@ Checkpoints& Checkpoints::add(const std::string& name, std::shared_ptr<torch::nn
 
 Checkpoints& Checkpoints::add(const std::string& name, torch::optim::Optimizer& optimizer) {
   training_->check_name(name);
-  training_->models().add(name, optimizer);
+  training_->models().add(name, optimizer, OwnMembers::unsaved);
   return *this;
+}
+
+std::string Checkpoints::add_base(const std::string& name, torch::optim::Optimizer& optimizer) {
+  training_->check_name(name);
+  training_->models().add(name, optimizer, OwnMembers::in_a_part);
+  return name + kOfMembers;
 }
 
 Checkpoints& Checkpoints::add(const std::string& name, TensorPieces model) {
@@ -104,8 +111,12 @@ Checkpoints& Checkpoints::add(const std::string& name,
                               torch::optim::Optimizer& optimizer,
                               TensorPieces parameters) {
   add(name, optimizer);
-  training_->models().shard_optimizer(std::move(parameters));
+  shard_optimizer(std::move(parameters));
   return *this;
+}
+
+void Checkpoints::shard_optimizer(TensorPieces parameters) {
+  training_->models().shard_optimizer(std::move(parameters));
 }
 
 Checkpoints& Checkpoints::add_part(std::unique_ptr<TrainingPart> part, const void* object) {

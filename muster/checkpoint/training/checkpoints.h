@@ -32,6 +32,7 @@
 #include <utility>
 
 #include "muster/base/never.h"
+#include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
 #include "muster/checkpoint/training/delegating_optimizer.h"
@@ -111,6 +112,16 @@ class Checkpoints {
     torch::optim::Optimizer& part = optimizer.part();
     return add(name, part, std::move(parameters));
   }
+  // An optimizer of a class that a program derives from torch::optim's or muster::optim's: the
+  // members that its state() gives are saved too, as <name>_own.
+  template <HasState Optimizer>
+    requires std::derived_from<Optimizer, torch::optim::Optimizer>
+  Checkpoints& add(const std::string& name, Optimizer& optimizer, TensorPieces parameters) {
+    const std::string members = add_base(name, optimizer);
+    shard_optimizer(std::move(parameters));
+    add_part(std::make_unique<PartOf<Optimizer>>(members, group(), optimizer), &optimizer);
+    return *this;
+  }
   // Adds an object with a state, a loader, or your own numbers, tensors and texts, into which
   // restore() writes them. Rank 0's state is saved, which every rank gets back; but every rank's
   // pieces of Ema with a sharded model, and every rank's position in a stream. For another state
@@ -118,7 +129,12 @@ class Checkpoints {
   // failed_precondition for another seed.
   template <IsPart Object>
   Checkpoints& add(const std::string& name, Object& object) {
-    add_part(std::make_unique<PartOf<Object>>(name, group(), object), &object);
+    std::string part = name;
+    if constexpr (std::derived_from<Object, torch::optim::Optimizer>) {
+      if (has_saved_kind(object))
+        part = add_base(name, object);
+    }
+    add_part(std::make_unique<PartOf<Object>>(part, group(), object), &object);
     return *this;
   }
   // Adds each of several loaders that are read together (ZipLoaders), as <name>_0, <name>_1, …
@@ -287,6 +303,9 @@ class Checkpoints {
   TrainingStore& store();
   Checkpoints& add_part(std::unique_ptr<TrainingPart> part, const void* object);
   void delegate(DelegatingOptimizer optimizer);
+  // Adds what an optimizer has of its class's base. Returns the name of the part for its members.
+  std::string add_base(const std::string& name, torch::optim::Optimizer& optimizer);
+  void shard_optimizer(TensorPieces parameters);
 
   void take_folder();
   void warn_of_other_saver();

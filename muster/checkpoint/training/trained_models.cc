@@ -34,11 +34,15 @@ void TrainedModels::add(const std::string& name, TensorPieces model) {
   sharded_models_.emplace_back(name, std::move(model));
 }
 
-void TrainedModels::add(const std::string& name, torch::optim::Optimizer& optimizer) {
+void TrainedModels::add(const std::string& name,
+                        torch::optim::Optimizer& optimizer,
+                        OwnMembers members) {
   require_each_once(cat("checkpoints: '", name, "'"),
                     parameters_of(optimizer),
                     [this](const at::Tensor& parameter) { return name_of(parameter); });
   options_of_groups(optimizer);  // throws for a kind that cannot be saved
+  if (members == OwnMembers::unsaved)
+    require_plain(optimizer);
   optimizers_.emplace_back(name, &optimizer);
 }
 
@@ -138,7 +142,8 @@ TrainingState TrainedModels::whole_state() {
   for (const at::Tensor& parameter : model.parameters())
     refuse_swapped(parameter);
   return {.model = model,
-          .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
+          .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr,
+          .has_members = true};
 }
 
 // A whole model counts too: its optimizer may be the one that is sharded.

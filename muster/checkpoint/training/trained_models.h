@@ -18,6 +18,9 @@
 
 namespace muster {
 
+// The members that an optimizer's class may have when it is derived from torch::optim's.
+enum class OwnMembers { unsaved, in_a_part };
+
 class TrainedModels {
  public:
   using NamedOptimizer = std::pair<std::string, torch::optim::Optimizer*>;
@@ -25,8 +28,9 @@ class TrainedModels {
   void add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
   // Throws: as check_pieces.
   void add(const std::string& name, TensorPieces model);
-  // Throws: invalid_argument for an optimizer with one parameter twice.
-  void add(const std::string& name, torch::optim::Optimizer& optimizer);
+  // Throws: invalid_argument for an optimizer with one parameter twice, and one whose state cannot
+  // be saved, as where its class has `members` that nobody saves.
+  void add(const std::string& name, torch::optim::Optimizer& optimizer, OwnMembers members);
   // The optimizer's parameters are these pieces. Throws: as check_pieces.
   void shard_optimizer(TensorPieces parameters);
   // The optimizer is the part of another one.
