@@ -25,20 +25,20 @@ bool can_be_saved(const at::Tensor& tensor) {
   return is_dense && safetensors_dtype(tensor.scalar_type());
 }
 
+// Of complex numbers the format has those of 32 bits, and the parts of all of them.
+const char* way_to_save(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_complex()
+             ? "keep torch::view_as_real(it) in the module, and compute with "
+               "torch::view_as_complex of that, or take ComplexFloat"
+             : "convert it before it is saved, as by to_dense() or dequantize()";
+}
+
 // Places the tensors one after the other, widest elements first, so that each is aligned to its
 // element size.
 SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata) {
   std::vector<const NamedTensors::value_type*> order;
   for (const auto& item : tensors) {
-    const auto& [name, tensor] = item;
-    if (!can_be_saved(tensor)) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("safetensors: expected a dense tensor of a common dtype as '",
-                      name,
-                      "', got ",
-                      tensor.defined() ? tensor.toString() : std::string("an undefined one"),
-                      "; convert it before it is saved"));
-    }
+    require_savable(item.first, item.second);
     order.push_back(&item);
   }
   std::ranges::stable_sort(
@@ -65,6 +65,18 @@ uint64_t data_bytes_of(const SafetensorsHeader& header) {
 }
 
 }  // namespace
+
+void require_savable(const std::string& name, const at::Tensor& tensor) {
+  if (can_be_saved(tensor))
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("safetensors: expected a dense tensor of a common dtype as '",
+                  name,
+                  "', got ",
+                  tensor.defined() ? tensor.toString() : std::string("an undefined one"),
+                  "; ",
+                  way_to_save(tensor)));
+}
 
 SafetensorsContent read_safetensors(const std::string& path) {
   const SafetensorsFile file(path);

@@ -23,6 +23,10 @@ struct SafetensorsContent {
   Metadata metadata;
 };
 
+// Throws: invalid_argument for a tensor that no file can have, such as a sparse one, and for
+// complex numbers of 64 bits.
+void require_savable(const std::string& name, const at::Tensor& tensor);
+
 // Reads a whole file. Throws: io if it cannot be read; invalid_argument if it is malformed (see
 // parse_safetensors_header) or truncated.
 SafetensorsContent read_safetensors(const std::string& path);

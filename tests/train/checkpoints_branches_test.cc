@@ -298,6 +298,18 @@ TEST(OneFolder, IsRefusedToTheSecondTrainingBeforeItsFirstStep) {
   });
 }
 
+// A loop that restores nothing and saves when it is due, which is hours later.
+TEST(OneFolder, IsRefusedToASecondTrainingThatOnlySavesInItsFirstStep) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    const CheckpointsOptions options{.folder = folder.path(), .every = 500};
+    Marked first(group, options), second(group, options);
+    EXPECT_EQ(first.checkpoints.save_when_due(1), "");
+    EXPECT_THAT(test::message_of([&] { second.checkpoints.save_when_due(1); }),
+                HasSubstr("another Checkpoints of this program has begun to train"));
+  });
+}
+
 // A program that saves its last model by a Checkpoints of its own has trained until then.
 TEST(OneFolder, OfAModelThatIsSavedAtTheEndIsWarnedOfOnce) {
   const test::TempFolder folder;

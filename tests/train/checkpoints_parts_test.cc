@@ -324,6 +324,46 @@ TEST(CheckpointParts, AnOptimizerOfTheProgramsOwnIsRefusedWhenItIsAddedUnlessItH
   });
 }
 
+// Rank 1 alone is wrong, and all ranks are told, as the training begins.
+TEST(CheckpointParts, AnOptimizerOfAnotherModelIsRefusedBeforeTheFirstSave) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(2, 1), other(2, 1);
+    torch::optim::SGD optimizer(group.rank() == 1 ? other->parameters() : net->parameters(), 0.1);
+    for (const bool is_by_pieces : {false, true}) {
+      Checkpoints checkpoints(group, {.folder = folder.path(), .every = 500});
+      if (is_by_pieces)
+        checkpoints.add("model", whole_pieces(*net))
+            .add("optimizer", optimizer, whole_pieces(*net));
+      else
+        checkpoints.add("model", net).add("optimizer", optimizer);
+      const auto refusal = HasSubstr("expected only parameters of the model, got one of shape");
+      EXPECT_THAT(message_of_error([&] { checkpoints.restore(); }), refusal);
+      EXPECT_THAT(message_of_error([&] { checkpoints.save_or_stop(1); }), refusal);
+      EXPECT_THAT(message_of_error([&] { checkpoints.save_when_due(1); }), refusal);
+    }
+  });
+}
+
+TEST(CheckpointParts, NumbersThatNoFileHasAreRefusedBeforeTheFirstSave) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    torch::nn::Linear net(2, 1);
+    net->register_buffer("phases", torch::zeros({3}, torch::kComplexDouble));
+    Checkpoints checkpoints(group, {.folder = folder.path()});
+    checkpoints.add("model", net);
+    EXPECT_THAT(message_of_error([&] { checkpoints.restore(); }),
+                AllOf(HasSubstr("as 'phases', got CPUComplexDoubleType"),
+                      HasSubstr("keep torch::view_as_real(it) in the module")));
+    torch::nn::Linear as_told(2, 1);
+    as_told->register_buffer("phases",
+                             torch::view_as_real(torch::zeros({3}, torch::kComplexDouble)));
+    Checkpoints saves(group, {.folder = folder.path()});
+    saves.add("model", as_told);
+    EXPECT_NE(saves.save(1), "");
+  });
+}
+
 // SGD whose rate falls with the steps that it has counted.
 struct CountingSgd : torch::optim::SGD {
   using SGD::SGD;
@@ -344,7 +384,7 @@ torch::optim::SGDOptions with_momentum() {
   return torch::optim::SGDOptions(0.1).momentum(0.9);
 }
 
-void take_steps(torch::nn::Linear& net, torch::optim::Optimizer& optimizer, int steps) {
+void train_alone(torch::nn::Linear& net, torch::optim::Optimizer& optimizer, int steps) {
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     net(torch::linspace(-1, 1, 6).reshape({3, 2})).square().mean().backward();
@@ -388,7 +428,7 @@ TEST(CheckpointParts, AnOptimizerOfADerivedClassIsSavedWithItsMembers) {
           checkpoints.add("model", model).add("optimizer", of_model);
         }
       };
-      take_steps(net, optimizer, 3);
+      train_alone(net, optimizer, 3);
       Checkpoints checkpoints(group, {.folder = folder.path()});
       add_to(checkpoints, net, optimizer);
       checkpoints.save(3);
@@ -396,8 +436,8 @@ TEST(CheckpointParts, AnOptimizerOfADerivedClassIsSavedWithItsMembers) {
       add_to(other, resumed_net, resumed);
       ASSERT_TRUE(other.restore());
       EXPECT_EQ(resumed.steps, 3);
-      take_steps(net, optimizer, 2);
-      take_steps(resumed_net, resumed, 2);
+      train_alone(net, optimizer, 2);
+      train_alone(resumed_net, resumed, 2);
       EXPECT_TRUE(torch::equal(net->weight, resumed_net->weight)) << is_by_pieces;
     }
   });

@@ -129,10 +129,16 @@ void Checkpoints::delegate(DelegatingOptimizer optimizer) {
   training_->models().delegate(std::move(optimizer));
 }
 
+// What a save would refuse, which may be hours later.
+void Checkpoints::check_savable() {
+  Peers(group()).together([&] { training_->models().check_savable(); });
+}
+
 // A program that did not restore trains from here on.
 void Checkpoints::take_folder() {
   if (has_folder_)
     return;
+  check_savable();
   folder_lock_ = locked_folder(*training_);
   has_folder_ = true;
   check_folder(*training_, branch_->begun_by, /*begins=*/true);
@@ -229,6 +235,7 @@ bool Checkpoints::restore() {
   finish();
   const Span span("restore", Category::checkpoint);
   training_->check_named_parts();
+  check_savable();
   const CheckpointsOptions& options = training_->options();
   const bool says_that_it_saves = training_->saver().says_that_it_saves();
   if (says_that_it_saves && !has_folder_)
@@ -448,6 +455,8 @@ bool Checkpoints::is_due(int64_t step) {
 }
 
 std::string Checkpoints::save_when_due(int64_t step) {
+  if (training_->saver().says_that_it_saves())
+    take_folder();
   last_step_ = step;
   if (is_due(step))
     return save(step);

@@ -186,7 +186,9 @@ class Checkpoints {
 
   // Takes the folder if `every` or `every_time` is set; otherwise the first call that saves or may
   // save takes it, and a job that only loads never does. One job at a time has a folder: another
-  // gets failed_precondition, which names the first, within some seconds.
+  // gets failed_precondition, which names the first, within some seconds. Whatever is called first
+  // refuses what a save would: invalid_argument for an optimizer with parameters that no model
+  // names, and for tensors of a kind that no file can have.
   //
   // Loads the newest complete checkpoint, if `resume` is set or the ranks were restarted; rank 0
   // logs which. After ranks were replaced in place, it loads the newest state that any rank has in
@@ -307,6 +309,7 @@ class Checkpoints {
   std::string add_base(const std::string& name, torch::optim::Optimizer& optimizer);
   void shard_optimizer(TensorPieces parameters);
 
+  void check_savable();
   void take_folder();
   void warn_of_other_saver();
   void note_resumed(bool is_found);

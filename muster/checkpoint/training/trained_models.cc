@@ -173,6 +173,32 @@ ShardedState TrainedModels::sharded_state() const {
   return state;
 }
 
+// Tensors without memory will do: what is divided over ranks is whole only while it is saved. An
+// optimizer's state is looked up by the names, and left as it is.
+void TrainedModels::check_savable() {
+  const auto check = [](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined())
+      require_savable(name, tensor);
+  };
+  for (const auto& [name, model] : models_) {
+    for (const auto& item : model->named_parameters())
+      check(item.key(), item.value());
+    for (const auto& item : model->named_buffers())
+      check(item.key(), item.value());
+  }
+  for (const auto& [name, pieces] : sharded_models_)
+    for (const TensorPiece& piece : pieces)
+      check(piece.name, piece.tensor);
+  for (const auto& [name, optimizer] : optimizers_) {
+    if (sharded_parameters_)
+      optimizer_pieces(*sharded_parameters_, *optimizer);
+    else if (!sharded_models_.empty())
+      optimizer_pieces(sharded_models_.front().second, *optimizer);
+    else if (!models_.empty())
+      snapshot_optimizer(*joined(), *optimizer);
+  }
+}
+
 // What has an owner, as a stage of a pipeline, no other rank has.
 void TrainedModels::warn_of_other_buffers(bool is_first_rank) const {
   for (const auto& [name, pieces] : sharded_models_) {

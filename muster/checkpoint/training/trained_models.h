@@ -55,6 +55,9 @@ class TrainedModels {
   // Throws: as joined(); the second failed_precondition too for several models or optimizers.
   TrainingState whole_state();
   ShardedState sharded_state() const;
+  // Throws: invalid_argument for what no save would take: a tensor of a kind that no file can have,
+  // or an optimizer with a parameter that no model names. Each rank looks at its own.
+  void check_savable();
   // Warns once of buffers that a model has got since its pieces were made: on the first rank, and
   // on whichever has a stage.
   void warn_of_other_buffers(bool is_first_rank) const;
