@@ -21,7 +21,8 @@ namespace {
 // No number of a position is larger: sums and products of a few stay below 2^63.
 constexpr int64_t kMostOfANumber = int64_t{1} << 40;
 constexpr int64_t kMostEpochsApart = 1000;
-constexpr std::ptrdiff_t kMostShown = 20;  // numbers of a position, in an error
+constexpr int64_t kMostStride = int64_t{1} << 16;  // of a part that is divided again
+constexpr std::ptrdiff_t kMostShown = 20;          // numbers of a position, in an error
 
 void check_stream_number(const char* what, int64_t value, int64_t least) {
   if (value >= least)
@@ -180,7 +181,8 @@ std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>&
 }
 
 // Deals the remainders to the workers: whole ones as far as they go round, and the rest cut so that
-// it goes round too. A worker that has a cut one reads through all of its part.
+// it goes round too. A worker that has a cut one reads through all of its part. What has been cut
+// often is dealt as it is: it is little, and its stride would come to be no number of a position.
 std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<StreamRemainder>& all,
                                                         int64_t workers) {
   std::vector<std::vector<StreamRemainder>> divided(workers);
@@ -194,7 +196,7 @@ std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<Stream
   };
   for (int64_t i = 0; i < std::ssize(all); ++i) {
     const auto& left = all[i];
-    if (i < whole) {
+    if (i < whole || left.stride > kMostStride / cuts) {
       deal(left);
       continue;
     }

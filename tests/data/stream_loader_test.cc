@@ -284,6 +284,33 @@ TEST(StreamLoader, DividesEvenly) {
   EXPECT_THAT(read_by(Counting(320), {{2, 0, 5}, {3, 0, -1}}).batches[1], ElementsAre(50, 50, 50));
 }
 
+// A job that changes its size again and again within one epoch. At the 12th size its strides were
+// no numbers of a position any more.
+TEST(StreamLoader, DividesAgainAndAgain) {
+  const auto options = [](int64_t rank, int64_t ranks) {
+    return StreamLoaderOptions{.batch_size = 1, .rank = rank, .ranks = ranks};
+  };
+  std::vector<StreamPosition> saved{start_of_stream(0, options(0, 1))};
+  saved[0].batch = 1;  // the epoch has begun
+  for (const int64_t ranks : {2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59}) {
+    std::vector<StreamPosition> divided;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      divided.push_back(divided_position(saved, options(rank, ranks)));
+    saved = divided;
+    std::multiset<int64_t> examples;
+    for (const StreamPosition& position : saved) {
+      EXPECT_EQ(StreamPosition::from_values(position.values()), position);
+      for (const StreamRemainder& left : position.left.at(0)) {
+        ASSERT_GE(left.stride, 1);
+        for (int64_t example = left.next; example < 500; example += left.stride)
+          examples.insert(example);
+      }
+    }
+    EXPECT_EQ(examples.size(), 500U) << ranks;
+    EXPECT_EQ(std::set<int64_t>(examples.begin(), examples.end()).size(), 500U) << ranks;
+  }
+}
+
 TEST(StreamLoader, WithNothingReadOtherRanksHaveTheirOwnParts) {
   StreamLoader saved(Counting(20), {.batch_size = 2, .seed = 3});
   const StreamLoaderOptions options{.batch_size = 2, .seed = 3, .rank = 1, .ranks = 2};
