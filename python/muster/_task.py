@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Set, Union
 
 from muster._function import FUTURE_IS_NO_ARGUMENT
+from muster._log_file import size_of_log
 from muster._places import Need, Share
 from muster._threads import Timer
 from muster._waits import wait_until
@@ -76,7 +77,8 @@ class Task:
     earlier_left: int = 0  # those of `after` that have not ended
     failures: int = 0
     answer: Optional[Dict[str, Any]] = None
-    log_begin: int = 0  # in the log of a warm worker, which has those of earlier tasks before
+    log_begin: int = 0  # of this start: the log has those of earlier ones before, and a warm worker's those of other tasks
+    has_own_log: bool = False
     answered: Set[int] = field(default_factory=set)  # ranks
     ended_by_us: str = ""
     timer: Optional[Timer] = None
@@ -97,7 +99,7 @@ class Task:
         self.share = share
         self.answer = None
         self.answered = set()
-        self.log_begin = 0
+        self.log_begin = size_of_log(str(self.future.log))
         self.ended_by_us = ""
         self.future.attempts += 1
         self.future.devices = [place.name for place in share.places]

@@ -13,7 +13,7 @@ from muster._channel import Channel, send_call
 from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
-from muster._log_file import append_to_log, remove_if_empty
+from muster._log_file import append_to_log, last_number_in, own_log, remove_if_empty
 from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
@@ -43,7 +43,7 @@ class TaskRunner:
         self._waiting = Waiting()
         self._running: Dict[int, Task] = {}
         self._workers: Dict[int, Worker] = {}
-        self._number = 0
+        self._number = last_number_in(run_dir)
         self._ranks_left = 0  # of tasks that have not ended
         self._most_ranks = 0  # at a time
         self._closing = False
@@ -217,6 +217,8 @@ class TaskRunner:
         with self._lock:
             if task.claim():
                 task.packed = b""
+                if task.has_own_log:
+                    remove_if_empty(str(task.future.log))
                 self._completions.add(complete)
 
     def _try_to_start(self, task: Task) -> bool:
@@ -235,6 +237,8 @@ class TaskRunner:
             if not task.claim():
                 self._places.give_back(share)
                 return
+            if not task.has_own_log:
+                task.future.log, task.has_own_log = own_log(str(task.future.log)), True
             task.begin(share)
             self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
                         task.environment)
@@ -282,7 +286,7 @@ class TaskRunner:
 
     def _start_worker(self, share: Share) -> None:
         self._number += 1
-        log = os.path.join(self.run_dir, f"worker-{self._number}.log")
+        log = own_log(os.path.join(self.run_dir, f"worker-{self._number}.log"))
         worker = Worker(self._number, share, log)
         self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log,
                     {**changes_since(self._server.environment), LOG: log})

@@ -224,6 +224,29 @@ class Values(PackageCase):
                     print(a.submit(one).log != b.submit(one).log)
             """), "True\n")
 
+    def test_two_in_one_folder_have_logs_of_their_own(self):
+        self.must_print(script("""
+            def tell(who): print("of", who)
+            def die(who):
+                if muster.attempt() == 0:
+                    print("of", who, flush=True)
+                os.kill(os.getpid(), 9)
+            def run(*pools):
+                told = [(pool.submit(tell, number), pool.submit(die, number, retries=1)) for number, pool in enumerate(pools)]
+                for one, died in told:
+                    one.result()
+                    print(os.path.basename(one.log), repr(pathlib.Path(one.log).read_text()), "of " in str(died.exception()))
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, run_dir="runs/a") as a, muster.Executor(cpu_slots=1, run_dir="runs/a") as b:
+                    run(a, b)
+                with muster.Executor(cpu_slots=1, run_dir="runs/a") as later:
+                    run(later)
+            """), """\
+            1-tell.log 'of 0\\n' False
+            1-tell.2.log 'of 1\\n' False
+            3-tell.log 'of 0\\n' False
+            """)
+
 
 class Processes(PackageCase):
     def test_an_end_without_a_result_is_told(self):
