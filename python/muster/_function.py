@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import inspect
+import io
 import multiprocessing.process
 import multiprocessing.spawn
 import os
@@ -175,7 +176,7 @@ def _prepare(data: dict[str, Any]) -> None:
 def pack_result(result: Any, what: str) -> bytes:
     """A result as bytes, or TypeError with its type."""
     try:
-        return pickle.dumps(result, protocol=4)
+        return _dumps(result)
     except Exception as error:
         reason = str(error)
     try:
@@ -199,7 +200,7 @@ def unpack_result(packed: bytes, what: str) -> Any:
 def pack_exception(error: BaseException) -> Optional[bytes]:
     """An exception as bytes; None where it cannot be pickled, or not be made again."""
     stripped = error.with_traceback(None)
-    ways = ((stripped, pickle.dumps), (stripped, _dumps_by_value), (_WithoutInit(stripped), pickle.dumps), (_WithoutInit(stripped), _dumps_by_value))
+    ways = ((stripped, _dumps), (stripped, _dumps_by_value), (_WithoutInit(stripped), _dumps), (_WithoutInit(stripped), _dumps_by_value))
     return next((packed for packed in (_that_can_be_made_again(value, dumps) for value, dumps in ways) if packed), None)
 
 
@@ -229,10 +230,39 @@ def _made_without_init(kind: Type[BaseException], args: Any, members: Mapping[st
     return error
 
 
+def _dumps(value: Any) -> bytes:
+    return _pickled(value, pickle.Pickler)
+
+
 def _dumps_by_value(value: Any) -> bytes:
     """For classes of notebooks and of functions. The caller's own class comes back."""
     import cloudpickle
-    return bytes(cloudpickle.dumps(value, protocol=4))
+    return _pickled(value, cloudpickle.Pickler)
+
+
+def _pickled(value: Any, kind: Type[Any]) -> bytes:
+    """Tensors of a GPU as those of the CPU: that GPU is this process's own, and the caller sees others, or none. A tensor is pickled
+    as what it shows of a storage."""
+    torch: Any = sys.modules.get("torch")
+    has_gpu = hasattr(torch, "cuda") and torch.cuda.is_initialized()
+    storages = (torch.UntypedStorage, torch.storage.TypedStorage) if has_gpu else ()
+
+    class Pickler(kind):  # type: ignore[misc]
+        def reducer_override(self, one: Any) -> Any:
+            if isinstance(one, storages):
+                return _on_the_cpu(one).__reduce__()
+            return kind.reducer_override(self, one) if hasattr(kind, "reducer_override") else NotImplemented
+
+    stream = io.BytesIO()
+    (Pickler if has_gpu else kind)(stream, protocol=4).dump(value)
+    return stream.getvalue()
+
+
+def _on_the_cpu(storage: Any) -> Any:
+    untyped = getattr(storage, "_untyped_storage", storage)  # torch warns of what else a typed one has
+    if untyped.device.type in ("cpu", "meta"):
+        return storage
+    return untyped.cpu() if untyped is storage else type(storage)(wrap_storage=untyped.cpu(), dtype=storage.dtype, _internal=True)
 
 
 def unpack_exception(packed: Optional[bytes]) -> Optional[BaseException]:

@@ -22,11 +22,12 @@ def main() -> int:
     log = os.environ.pop("MUSTER_CALL_LOG", "")
     if log:
         _print_into(log)
-    connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": os.environ.pop("MUSTER_CALL_ID", ""),
+    call = os.environ.pop("MUSTER_CALL_ID", "")  # of an Executor
+    connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": call,
                           "run_dir": os.environ.get("MUSTER_RUN_DIR"), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
     code = 0
     while packed := next_call(connection):
-        code = _make_call(connection, packed, rank)
+        code = _make_call(connection, packed, "the task" if call else f"rank {rank}")
     return _leave() if code == 0 else code
 
 
@@ -39,10 +40,10 @@ def _print_into(path: str) -> None:
     os.close(log)
 
 
-def _make_call(connection: Connection, packed: bytes, rank: int) -> int:
+def _make_call(connection: Connection, packed: bytes, who: str) -> int:
     own = os.getpid()
     try:
-        result = pack_result(call_packed(packed), f"rank {rank}")
+        result = pack_result(call_packed(packed), who)
         _end_a_child(own)
     except SystemExit:
         raise

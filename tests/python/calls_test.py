@@ -76,6 +76,29 @@ class Functions(PackageCase):
                     print("muster/_" in failed.card, "got dict (cannot pickle 'generator' object)" in failed.card)
             """), "False\nFalse True\n")
 
+    def test_tensors_of_a_gpu_come_back_on_the_cpu(self):
+        (self.folder / "torch").mkdir()
+        self.write("""
+            import types
+            class UntypedStorage:
+                def __init__(self, device): self.device = types.SimpleNamespace(type=device)
+                def cpu(self): return UntypedStorage("cpu")
+                def __reduce__(self): return UntypedStorage, (self.device.type,)
+            class Tensor:
+                def __init__(self, storage): self.storage = storage
+            cuda = types.SimpleNamespace(is_initialized=lambda: True)
+            storage = types.SimpleNamespace(TypedStorage=UntypedStorage)
+            """, "torch/__init__.py")
+        self.must_print(script("""
+            import torch
+            def loss(): return {"loss": torch.Tensor(torch.UntypedStorage("cuda")), "step": torch.UntypedStorage("cpu")}
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(pool.submit(loss).result()["loss"].storage.device.type)
+                    if muster.spawn(loss, n=1, quiet=True)[0]["loss"].storage.device.type == "cpu":
+                        print("cpu")
+            """), "cpu\ncpu\n")
+
     def test_a_timeout_is_told(self):
         self.must_print(script("""
             if __name__ == "__main__":
