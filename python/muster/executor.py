@@ -12,6 +12,7 @@ import time
 from datetime import timedelta
 from typing import Any, Callable, Iterable, List, Optional, Set, Union
 
+from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text
 from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing
 from muster._python_path import working_folder
@@ -70,12 +71,17 @@ class Executor(concurrent.futures.Executor):
         time_limit  of each start: seconds, "1h30m", or a timedelta
         name        in logs and tables (the function's)
 
-        A function that has one of these names as an argument takes it through functools.partial.
+        A function that has one of these names as an argument takes it through functools.partial; here it is refused.
         """
         self._runner.refuse_where_it_has_ended()
         request = request_of(gpus, memory, ranks, after, retries, time_limit, name)
+        asked = {"gpus": (gpus, None), "memory": (memory, None), "ranks": (ranks, 1), "after": (after, ()), "retries": (retries, 0),
+                 "time_limit": (time_limit, None), "name": (name, None)}
+        given = {keyword: value for keyword, (value, without) in asked.items() if value is not without}
+        refuse_what_two_take(fn, args, kwargs, given, "muster.Executor.submit")
         self._runner.refuse_what_never_fits(request.need, memory)
         packed = pack(fn, args, kwargs, "muster.Executor.submit")
+        refuse_what_does_not_fit(fn, args, kwargs, "muster.Executor.submit")
 
         def make(number: int) -> Task:
             task = Task(number=number, name=request.name or name_of(fn), packed=packed, need=request.need, ranks=request.ranks,

@@ -12,6 +12,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
+from muster._arguments import refuse_what_does_not_fit
 from muster._channel import ADDRESS, KEY, Channel, send_call
 from muster._flags import DeviceName, gpus_text, scores_table
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception, unpack_result
@@ -68,6 +69,7 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Option
     try:
         _add_map(keywords, map)
         packed = pack(function, args, kwargs or {}, "muster.spawn", stays=flags.get("workdir") is not None)
+        refuse_what_does_not_fit(function, args, kwargs or {}, "muster.spawn", " (the function gets no rank: muster.rank() has it)")
         return _Job(packed, name_of(function), keywords, folder).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

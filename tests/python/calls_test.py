@@ -59,6 +59,61 @@ class Functions(PackageCase):
             expected a function and arguments that can be pickled, got 'one' with arguments of which one cannot (cannot pickle '_thread.lock' object); leave out what belongs to this process: open files, locks, tensors on a device
             """)
 
+    def test_a_keyword_that_the_executor_and_the_function_take_is_refused(self):
+        self.must_print(script("""
+            import functools
+            def fit(path, name="none", ranks=1): return path, name, ranks
+            @functools.wraps(fit)
+            def wrapped(*args, **kwargs): return fit(*args, **kwargs)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    for function in (fit, wrapped, functools.partial(fit, "a", ranks=1)):
+                        try:
+                            pool.submit(function, name="resnet", ranks=1)
+                        except muster.InvalidArgument as error:
+                            print(error)
+                    print(pool.submit(fit, "a", "b", name="of the task").result())
+                    print(pool.submit(functools.partial(fit, name="b"), "a", name="of the task").result())
+            """), """\
+            muster.Executor.submit: expected keywords of its own, got name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, name='resnet'), and leave it out here unless the task's is meant as well
+            muster.Executor.submit: expected keywords of its own, got name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, name='resnet'), and leave it out here unless the task's is meant as well
+            muster.Executor.submit: expected keywords of its own, got name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, name='resnet'), and leave it out here unless the task's is meant as well
+            ('a', 'b', 1)
+            ('a', 'b', 1)
+            """)
+
+    def test_arguments_that_do_not_fit_are_told_at_once(self):
+        self.must_print(script("""
+            import functools
+            def train(rank, epochs): return rank, epochs
+            def inject(function):
+                @functools.wraps(function)
+                def inner(*args): return function("injected", *args)
+                return inner
+            @inject
+            def configured(config, x): return config, x
+            class Model:
+                def fit(self, x): return x
+            def told(call, *args, **kwargs):
+                try:
+                    print(call(*args, **kwargs).result())
+                except muster.InvalidArgument as error:
+                    print(str(error).partition(": expected the ")[2])
+            if __name__ == "__main__":
+                told(muster.spawn, train, args=(3,), n=1)
+                with muster.Executor(cpu_slots=1) as pool:
+                    told(pool.submit, Model().fit)
+                    told(pool.submit, functools.partial(train, 1, epochs=2), epoch=3)
+                    told(pool.submit, configured, 3)
+                    told(pool.submit, dict, a=3)
+            """), """\
+            arguments (rank, epochs) of 'train', got 1 by place: missing a required argument: 'epochs'; correct them (the function gets no rank: muster.rank() has it)
+            arguments (x) of 'fit', got 0 by place: missing a required argument: 'x'; correct them
+            arguments (epochs) of 'train', got 0 by place, epoch: got an unexpected keyword argument 'epoch'; correct them
+            ('injected', 3)
+            {'a': 3}
+            """)
+
     def test_a_program_without_a_file_is_named(self):
         text = "import sys; sys.modules['cloudpickle'] = None\nimport muster\ndef one(): return 1\nmuster.spawn(one, n=1)\n"
         done = subprocess.run([sys.executable, "-c", text], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
