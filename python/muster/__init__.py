@@ -27,18 +27,19 @@ from muster.rank import attempt, batch_share, is_main, local_rank, local_world_s
 from muster.spans import span
 
 if _TYPE_CHECKING:
+    from muster._task import TaskFuture
     from muster.executor import Executor
     from muster.failed import RanksFailed, TaskFailed
     from muster.samplers import CostBalancedSampler, DistributedSampler, WeightedSampler
     from muster.spawning import spawn
 
 __all__ = ["STOPPED", "Context", "CostBalancedSampler", "Device", "DistributedSampler", "Error", "Executor", "FailedPrecondition", "InvalidArgument", "Plan", "RankPlan",
-           "RanksFailed", "TaskFailed", "TimedOut", "Unavailable", "WeightedSampler", "__version__", "attempt", "batch_share", "continue_metrics",
+           "RanksFailed", "TaskFailed", "TaskFuture", "TimedOut", "Unavailable", "WeightedSampler", "__version__", "attempt", "batch_share", "continue_metrics",
            "devices", "init", "is_main", "local_rank", "local_world_size", "metrics", "plan", "rank", "run_dir", "span", "spawn", "world_size"]
 
 # What is imported when it is first used.
 _LATER = {"CostBalancedSampler": "samplers", "DistributedSampler": "samplers", "Executor": "executor", "RanksFailed": "failed",
-          "TaskFailed": "failed", "WeightedSampler": "samplers", "spawn": "spawning"}
+          "TaskFailed": "failed", "TaskFuture": "_task", "WeightedSampler": "samplers", "spawn": "spawning"}
 
 
 def __getattr__(name: str) -> _Any:

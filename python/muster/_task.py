@@ -7,7 +7,7 @@ import re
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Set, Union
+from typing import Any, Callable, Dict, List, Optional, Set, TypeVar, Union
 
 from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._log_file import size_of_log
@@ -22,8 +22,11 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TIME = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])"
 
 
-class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
-    """A Future that also knows where its task runs.
+_Result = TypeVar("_Result")
+
+
+class TaskFuture(concurrent.futures.Future[_Result]):
+    """A Future that also knows where its task runs. `TaskFuture[int]` is one whose task returns an int.
 
     devices   of its last start: UUIDs of GPUs, or "cpu:0"
     log       path of what it prints
@@ -37,7 +40,7 @@ class TaskFuture(concurrent.futures.Future):  # type: ignore[type-arg]
         self.attempts = 0
         self.is_in_callback: Callable[[], bool] = bool  # whether this thread is in a callback of a future of the same executor
 
-    def result(self, timeout: Optional[float] = None) -> Any:
+    def result(self, timeout: Optional[float] = None) -> _Result:
         """What the function returned. Raises what it raised, or TaskFailed."""
         self._wait(timeout)
         return super().result(0)
@@ -69,7 +72,7 @@ class Task:
     time_limit: Optional[float] = None
     environment: Dict[str, str] = field(default_factory=dict)  # in addition to the server's
     after: List["concurrent.futures.Future[Any]"] = field(default_factory=list)
-    future: TaskFuture = field(default_factory=TaskFuture)
+    future: TaskFuture[Any] = field(default_factory=TaskFuture)
     share: Share = field(default_factory=Share)
     attempt: int = 0
     is_ready: bool = False  # waits for devices alone

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
 
 from muster._channel import Channel, send_call
 from muster._completions import Completions
@@ -17,7 +17,7 @@ from muster._log_file import append_to_log, last_number_in, own_log, remove_if_e
 from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
-from muster._task import Task, failure_of
+from muster._task import Task, TaskFuture, failure_of
 from muster._threads import Timers
 from muster._waiting import Waiting
 from muster._waits import wait_until
@@ -121,19 +121,24 @@ class TaskRunner:
             task.future.cancel()
         self._schedule()
 
-    def end_tasks(self) -> None:
-        """Cancels what waits, and ends what runs."""
+    def end_tasks(self, futures: Optional[Iterable[TaskFuture[Any]]] = None) -> None:
+        """Cancels what waits, and ends what runs, of these futures or of all."""
         if self._is_parents:
             return
+        ended = None if futures is None else self._own(futures)
+        reason = "it was ended with the others" if ended is None else "it was ended by end_tasks"
+
+        def is_meant(task: Optional[Task]) -> bool:
+            return ended is None or (task is not None and task.future in ended)
+
         with self._lock:
-            waiting = self._waiting.take(lambda task: True)
-            for task in self._running.values():
-                self._end(task.number, task)
-            for worker in self._workers.values():
-                self._end(worker.number, worker.task)
+            waiting = self._waiting.take(is_meant)
+            running = [(number, task) for number, task in self._running.items() if is_meant(task)]
+            for number, task in [*running, *((worker.number, worker.task) for worker in self._workers.values() if is_meant(worker.task))]:
+                self._end(number, task, reason)
         for task in waiting:
             if not task.future.cancel():  # it was to start again
-                self._fail(task, "failed: it was ended with the others")
+                self._fail(task, f"failed: {reason}")
         self._schedule()
 
     def is_in_callback(self) -> bool:
@@ -157,9 +162,16 @@ class TaskRunner:
     def let_go(self) -> None:
         self._is_parents = True
 
-    def _end(self, number: int, task: Optional[Task]) -> None:
+    def _own(self, futures: Iterable[TaskFuture[Any]]) -> Set[TaskFuture[Any]]:
+        own = set(futures)
+        for future in own:
+            if not isinstance(future, TaskFuture) or future.is_in_callback != self.is_in_callback:
+                raise InvalidArgument(f"muster.Executor.end_tasks: expected futures of this executor, got {future!r}; give what its submit returned")
+        return own
+
+    def _end(self, number: int, task: Optional[Task], reason: str) -> None:
         if task is not None:
-            task.ended_by_us = "it was ended with the others"
+            task.ended_by_us = reason
             task.retries = 0
         self._server.end(number, _GRACE_SECONDS)
 

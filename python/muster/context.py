@@ -5,7 +5,7 @@ import atexit
 import gc
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
 
 from muster import _abi, _meet, _stops, spans
 from muster._forks import owned_by_this_process
@@ -105,6 +105,10 @@ class Context:
         """How often the ranks have been started before."""
         return attempt()
 
+    @overload
+    def batch_share(self, otherwise: int) -> int: ...
+    @overload
+    def batch_share(self, otherwise: None = None) -> Optional[int]: ...
     def batch_share(self, otherwise: Optional[int] = None) -> Optional[int]:
         """This rank's part of `muster run --global-batch`; `otherwise` without it."""
         return batch_share(otherwise)

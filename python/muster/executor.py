@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Iterable, List, Optional, Set, Union
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Set, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text
@@ -20,6 +20,8 @@ from muster._request import Futures, request_of, whole_number
 from muster._task import Task, TaskFuture
 from muster._task_runner import TaskRunner
 from muster.errors import Error, InvalidArgument
+
+_Result = TypeVar("_Result")
 
 
 class Executor(concurrent.futures.Executor):
@@ -58,9 +60,9 @@ class Executor(concurrent.futures.Executor):
         self._runner = TaskRunner(folder, _uuids(gpus), cpu_slots, warm, lease)
         _live.add(self)
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, gpus: Optional[float] = None, memory: Union[None, int, str] = None,  # type: ignore[override]
+    def submit(self, fn: Callable[..., _Result], /, *args: Any, gpus: Optional[float] = None, memory: Union[None, int, str] = None,  # type: ignore[override]
                ranks: int = 1, after: Futures = (), retries: int = 0,
-               time_limit: Union[None, float, str, timedelta] = None, name: Optional[str] = None, **kwargs: Any) -> TaskFuture:
+               time_limit: Union[None, float, str, timedelta] = None, name: Optional[str] = None, **kwargs: Any) -> TaskFuture[_Result]:
         """Has `fn(*args, **kwargs)` run, and returns at once.
 
         gpus        devices of its own: a number, or a fraction of one (1, or `ranks`)
@@ -91,6 +93,12 @@ class Executor(concurrent.futures.Executor):
 
         return self._runner.add(make, request.after).future
 
+    def map(self, fn: Callable[..., _Result], *iterables: Iterable[Any], timeout: Optional[float] = None, chunksize: int = 1,
+            **keywords: Any) -> Iterator[_Result]:
+        """As of every Executor, a task for each item. `keywords` are those of submit, for every task: map(score, seeds, gpus=0.5)."""
+        asking = self if not keywords else _Asking(self, keywords)
+        return concurrent.futures.Executor.map(asking, fn, *iterables, timeout=timeout, chunksize=chunksize)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No more tasks are taken. With `wait`, returns when all have ended."""
         self._runner.take_no_more(cancel_futures)
@@ -106,9 +114,10 @@ class Executor(concurrent.futures.Executor):
         except RuntimeError:  # at the end of Python, which waits for it itself
             pass
 
-    def end_tasks(self) -> None:
-        """Cancels what waits and ends what runs (SIGTERM, and SIGKILL after 30 s)."""
-        self._runner.end_tasks()
+    def end_tasks(self, futures: Union[None, TaskFuture[Any], Iterable[TaskFuture[Any]]] = None) -> None:
+        """Cancels what waits and ends what runs (SIGTERM, and SIGKILL after 30 s): of these futures, or of all. `cancel()` of a
+        future ends nothing that runs."""
+        self._runner.end_tasks([futures] if isinstance(futures, TaskFuture) else futures)
 
     def __reduce__(self) -> Any:
         raise InvalidArgument(EXECUTOR_IS_NO_ARGUMENT)
@@ -117,6 +126,17 @@ class Executor(concurrent.futures.Executor):
         if kind is not None and not issubclass(kind, Exception):
             self.end_tasks()
         self.shutdown(wait=True)
+
+
+class _Asking(concurrent.futures.Executor):
+    """Submits each task with these keywords."""
+
+    def __init__(self, pool: Executor, keywords: Mapping[str, Any]) -> None:
+        self._pool = pool
+        self._keywords = keywords
+
+    def submit(self, fn: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> TaskFuture[_Result]:
+        return self._pool.submit(fn, *args, **self._keywords)
 
 
 def _uuids(gpus: Union[None, DeviceName, Iterable[DeviceName]]) -> Optional[List[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional, overload
 
 from muster import _abi, _loaders
 
@@ -72,6 +72,10 @@ def attempt() -> int:
     return int(told) if told.isdigit() else int(facts()["attempt"])
 
 
+@overload
+def batch_share(otherwise: int) -> int: ...
+@overload
+def batch_share(otherwise: None = None) -> Optional[int]: ...
 def batch_share(otherwise: Optional[int] = None) -> Optional[int]:
     """How many samples of each batch are this rank's, by `muster run --global-batch`; `otherwise` without it.
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping as MappingType, Sequence as SequenceType
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit
 from muster._channel import ADDRESS, KEY, Channel, send_call
@@ -28,7 +28,10 @@ _SAYS = "muster run: "
 _STOPS = {75: "; all ranks have saved", 124: "; its timeout was over"}
 
 
-def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *,
+_Result = TypeVar("_Result")
+
+
+def spawn(function: Callable[..., _Result], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *,
           n: Union[None, int, str] = None,
           gpus: Union[None, DeviceName, Iterable[DeviceName]] = None,
           policy: Optional[str] = None,
@@ -37,7 +40,7 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Option
           max_restarts: Optional[int] = None,
           timeout: Union[None, float, str, timedelta] = None,
           quiet: bool = False,
-          **flags: Any) -> List[Any]:
+          **flags: Any) -> List[_Result]:
     """Runs `function(*args, **kwargs)` as every rank of a job, and returns what each rank returned, by rank.
 
     One rank a GPU; without GPUs, one a CPU slot. `muster.init()` in the function joins the ranks. Every flag of

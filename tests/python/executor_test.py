@@ -282,6 +282,51 @@ class Tasks(PackageCase):
                     print(third.cancel(), second.result(), third.cancelled())
             """), "True 1 True\n")
 
+    def test_one_task_is_ended_and_others_go_on(self):
+        self.must_print(script("""
+            import signal
+            def double(x): return 2 * x
+            def save_and_ask_again():
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(muster.STOPPED))
+                wait_for_ever()
+            def begin(pool, function):
+                before = os.listdir("pids")
+                future = pool.submit(function)
+                while os.listdir("pids") == before: time.sleep(0.01)
+                return future
+            if __name__ == "__main__":
+                os.mkdir("pids")
+                for warm in False, True:
+                    with muster.Executor(cpu_slots=1, warm=warm) as pool, muster.Executor(cpu_slots=1) as other:
+                        first = begin(pool, wait_for_ever)
+                        skipped, next_one = pool.submit(double, 1, after=[first]), pool.submit(double, 2)
+                        try:
+                            other.end_tasks([first])
+                        except muster.InvalidArgument as error:
+                            print(str(error).partition(",")[0])
+                        pool.end_tasks(first)
+                        print(str(first.exception()).partition("\\n")[0], "was skipped" in str(skipped.exception()), next_one.result())
+                        again = begin(pool, save_and_ask_again)
+                        waiting = pool.submit(double, 3)
+                        pool.end_tasks([again, waiting, next_one])
+                        print(str(again.exception()).partition("\\n")[0], waiting.cancelled(), pool.submit(double, 4).result())
+            """), 2 * ("muster.Executor.end_tasks: expected futures of this executor\n"
+                       "task 'wait_for_ever' failed: it was ended by end_tasks True 4\n"
+                       "task 'save_and_ask_again' failed: it was ended by end_tasks True 8\n"))
+
+    def test_map_has_the_keywords_of_submit(self):
+        self.must_print(script("""
+            def scale(x, by=1): return by * x, len(os.environ["SEEN_BY"])
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    os.environ["SEEN_BY"] = "all"
+                    print(list(pool.map(scale, [1, 2], gpus=0.5, by=3)))
+                    try:
+                        pool.map(scale, [1], gpus=1.5)
+                    except muster.InvalidArgument as error:
+                        print("got gpus=1.5" in str(error))
+            """), "[(3, 3), (6, 3)]\nTrue\n")
+
     def test_warm_workers_take_one_task_after_the_other(self):
         self.must_print(script("""
             def pid(): return os.getpid()

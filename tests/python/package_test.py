@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import unittest
 
@@ -92,6 +93,26 @@ class Package(PackageTest):
     def test_its_types_are_right(self):
         done = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", self.folder / "mypy"], cwd=PACKAGE, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "no mypy here")
+    def test_those_of_a_users_program_are_known(self):
+        path = pathlib.Path(self.folder, "script.py")
+        path.write_text(textwrap.dedent("""\
+            from typing import List
+            import muster
+            def train(epochs: int) -> float:
+                return float(epochs * muster.batch_share(32))
+            def main() -> None:
+                with muster.Executor() as pool:
+                    future: muster.TaskFuture[float] = pool.submit(train, 3, gpus=0.5)
+                    losses: List[float] = [future.result(), *pool.map(train, [1, 2], gpus=0.5), *muster.spawn(train, (3,))]
+                    wrong: str = future.result()
+                    print(losses, wrong)
+            """), encoding="utf-8")
+        done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", self.folder / "mypy", path], cwd=self.folder,
+                              env={**os.environ, "MYPYPATH": str(PACKAGE)}, capture_output=True, text=True)
+        self.assertIn("script.py:9: error: Incompatible types in assignment", done.stdout)
+        self.assertIn("Found 1 error in 1 file", done.stdout)
 
 
 class Devices(PackageTest):
