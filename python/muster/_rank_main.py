@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -14,6 +15,8 @@ from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
 from muster.context import STOPPED, current
 from muster.errors import text_of
+
+_LINGERS_AFTER = 10.0  # seconds
 
 
 def main() -> int:
@@ -28,7 +31,10 @@ def main() -> int:
     code = 0
     while packed := next_call(connection):
         code = _make_call(connection, packed, "the task" if call else f"rank {rank}")
-    return _leave() if code == 0 else code
+    if code == 0:
+        _watch_the_end("the task" if call else "the function")
+        code = _leave()
+    return code
 
 
 def _print_into(path: str) -> None:
@@ -110,6 +116,25 @@ def _write_error_file(path: str, error: BaseException, told: str) -> None:
             json.dump(document, file)
     except OSError:
         pass
+
+
+def _watch_the_end(who: str) -> None:
+    """Its device, and the caller, wait for the end of the process."""
+    timer = threading.Timer(_LINGERS_AFTER, _tell_what_lingers, (who,))
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:
+        pass  # the system has no more threads
+
+
+def _tell_what_lingers(who: str) -> None:
+    names = [f"thread '{thread.name}'" for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    try:
+        print(f"[muster] info: {who} has returned {_LINGERS_AFTER:.0f} s ago, and its process has not ended: it waits for "
+              f"{', '.join(names) or 'what an atexit handler or a library does'}; end that, or make the thread a daemon", file=sys.stderr, flush=True)
+    except (AttributeError, OSError, ValueError):
+        pass  # closed
 
 
 def _leave() -> int:

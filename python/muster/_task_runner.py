@@ -23,7 +23,7 @@ from muster._waiting import Waiting
 from muster._waits import wait_until
 from muster._worker import Worker, answer_of, tell
 from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
-from muster.failed import TaskFailed
+from muster.failed import TaskFailed, tell_of_a_bad_end
 
 CALL = "MUSTER_CALL_ID"
 LOG = "MUSTER_CALL_LOG"  # a warm worker writes there itself
@@ -399,10 +399,11 @@ class TaskRunner:
             task.timer.cancel()
         if message.get("refused") or message.get("starved"):  # it has not begun
             self._start_again(task, 0.5, costs=False)
-        elif message["exit_code"] == 0 and message["signal"] == 0 and task.answer is not None and task.has_returned():
-            self._judge_answer(task, task.answer)
         elif message["exit_code"] == _STOPPED and not task.ended_by_us:
             self._start_again(task, 0.0, costs=False)
+        elif task.answer is not None and task.has_returned():
+            tell_of_a_bad_end(task, message)
+            self._judge_answer(task, task.answer)
         elif task.retries == 0 and task.answer is not None and task.answer["kind"] == "raised" and not task.ended_by_us:
             self._judge_answer(task, task.answer)
         elif task.retries > 0:

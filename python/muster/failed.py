@@ -4,9 +4,10 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import signal
+import sys
 from typing import Any, List, Mapping, Optional
 
+from muster._stops import name_of
 from muster.errors import Error
 
 
@@ -18,14 +19,15 @@ class RanksFailed(Error):
     ... except muster.RanksFailed as failed:
     ...     print(failed.rank, failed.cause, failed.exit_code, failed.logs)
 
-    `__cause__` is the exception that left the function of that rank, where it could be sent.
+    `__cause__` is the exception that left the function of that rank, where it could be sent. `results` has what other ranks, or
+    this one before it died, have returned: {rank: value}.
     """
 
     code = "peer_failed"
 
     def __init__(self, card: str, *, cause: str = "", rank: Optional[int] = None, exit_code: int = 1,
                  run_dir: Optional[str] = None, logs: Optional[List[str]] = None,
-                 failure: Optional[Mapping[str, Any]] = None) -> None:
+                 failure: Optional[Mapping[str, Any]] = None, results: Optional[Mapping[int, Any]] = None) -> None:
         super().__init__(card)
         self.card = card
         self.cause = cause
@@ -34,14 +36,15 @@ class RanksFailed(Error):
         self.run_dir = run_dir
         self.logs = logs or []
         self.failure = failure or {}
+        self.results = dict(results or {})
 
     def __reduce__(self) -> Any:
-        return (_make, (self.card, self.cause, self.rank, self.exit_code, self.run_dir, self.logs, dict(self.failure)))
+        return (_make, (self.card, self.cause, self.rank, self.exit_code, self.run_dir, self.logs, dict(self.failure), self.results))
 
 
 def _make(card: str, cause: str, rank: Optional[int], exit_code: int, run_dir: Optional[str], logs: List[str],
-          failure: Mapping[str, Any]) -> RanksFailed:
-    return RanksFailed(card, cause=cause, rank=rank, exit_code=exit_code, run_dir=run_dir, logs=logs, failure=failure)
+          failure: Mapping[str, Any], results: Mapping[int, Any]) -> RanksFailed:
+    return RanksFailed(card, cause=cause, rank=rank, exit_code=exit_code, run_dir=run_dir, logs=logs, failure=failure, results=results)
 
 
 class TaskFailed(Error):
@@ -63,7 +66,7 @@ class TaskFailed(Error):
     def of(cls, task: Any, end: Mapping[str, Any]) -> TaskFailed:
         """For the end of its process, as the program tells it."""
         number = int(end["signal"])
-        name = signal.Signals(number).name if number else None
+        name = name_of(number) if number else None
         how = f"killed by {name}" if name else f"exit code {end['exit_code']}"
         if number == 0 and int(end["exit_code"]) == 0:
             silent = [str(rank) for rank in range(task.ranks) if rank not in task.answered] if task.answered else []
@@ -76,6 +79,15 @@ class TaskFailed(Error):
                  *(f"    {line}" for line in _last_lines(task.future.log, task.log_begin)), f"  log       {task.future.log}"]
         return cls("\n".join(lines), exit_code=128 + number if number else int(end["exit_code"]), signal=name,
                    devices=task.future.devices, log=task.future.log)
+
+
+def tell_of_a_bad_end(task: Any, end: Mapping[str, Any]) -> None:
+    """Of the process of a task that has its result already, as a library that crashes while Python ends. The result counts."""
+    number, code = int(end["signal"]), int(end["exit_code"])
+    if (number or code) and sys.stderr is not None:
+        how = f"was killed by {name_of(number)}" if number else f"ended with exit code {code}"
+        print(f"muster.Executor: warning: task '{task.name}' has returned, and its process {how} after that; its result counts. See {task.future.log}",
+              file=sys.stderr, flush=True)
 
 
 def _last_lines(path: Optional[str], begin: int, most: int = 10) -> List[str]:

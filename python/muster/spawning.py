@@ -1,6 +1,7 @@
 """Starts a function as the ranks of a job."""
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -162,15 +163,23 @@ class _Job:
         if missing or self._world_size == 0:
             ranks = ", ".join(str(rank) for rank in missing) or "of any rank"
             raise RanksFailed(f"muster.spawn: expected a result of every rank, got none of rank {ranks}: it ended with exit code 0 "
-                              f"before '{self._name}' returned (os._exit or sys.exit in it?)", run_dir=self._run_dir, exit_code=0)
+                              f"before '{self._name}' returned (os._exit or sys.exit in it?)", run_dir=self._run_dir, exit_code=0, results=self._readable())
         return [unpack_result(self._returned[rank], f"muster.spawn: rank {rank}") for rank in range(self._world_size)]
+
+    def _readable(self) -> Dict[int, Any]:
+        """What ranks have returned, for an exception. What cannot be made again here is left out."""
+        results = {}
+        for rank, packed in sorted(self._returned.items()):
+            with contextlib.suppress(TypeError):
+                results[rank] = unpack_result(packed, f"rank {rank}")
+        return results
 
     def _failure_beside_others(self, ranks: List[int]) -> Error:
         told = self._raised[ranks[0]]
         error = RanksFailed(f"muster.spawn: expected a result of every rank, got an exception of rank "
                             f"{', '.join(str(rank) for rank in ranks)}\n{told['traceback'].rstrip()}",
                             cause="exit code 1", rank=ranks[0], run_dir=self._run_dir, logs=logs_of(self._run_dir),
-                            failure=failure_of(self._run_dir))
+                            failure=failure_of(self._run_dir), results=self._readable())
         error.__cause__ = unpack_exception(told["exception"])
         return error
 
@@ -181,7 +190,7 @@ class _Job:
         first = failure["first"]
         raised = self._raised.get(first["rank"], {})
         error = RanksFailed(card_of(failure, self._run_dir, raised.get("traceback", "")), cause=first["cause"], rank=first["rank"],
-                            exit_code=code, run_dir=self._run_dir, logs=logs_of(self._run_dir), failure=failure)
+                            exit_code=code, run_dir=self._run_dir, logs=logs_of(self._run_dir), failure=failure, results=self._readable())
         error.__cause__ = unpack_exception(raised.get("exception"))
         return error
 
@@ -192,7 +201,7 @@ class _Job:
             return refused(f"muster.spawn: {_told(said) or f'the job was not started (exit code {code}; the reason is above)'}")
         reason = _STOPS.get(code, "")
         return RanksFailed(f"muster.spawn: the job of '{self._name}' was stopped: exit code {code}{reason}", exit_code=code,
-                           cause=f"exit code {code}", run_dir=self._run_dir, logs=logs_of(self._run_dir))
+                           cause=f"exit code {code}", run_dir=self._run_dir, logs=logs_of(self._run_dir), results=self._readable())
 
 
 def _told(said: List[str]) -> str:

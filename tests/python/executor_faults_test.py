@@ -270,6 +270,46 @@ class Processes(PackageCase):
             Wordless
             """)
 
+    def test_a_result_counts_whatever_the_end_of_its_process_is(self):
+        code, out, err = self.run_script(script("""
+            import atexit
+            def crash_at_the_end(x):
+                atexit.register(os.kill, os.getpid(), 9)
+                return x
+            def leave_at_the_end(x):
+                atexit.register(os._exit, 7)
+                return x
+            def die_by_a_signal_without_a_name(): os.kill(os.getpid(), 40)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    futures = [pool.submit(crash_at_the_end, 1, retries=1), pool.submit(leave_at_the_end, 2), pool.submit(die_by_a_signal_without_a_name)]
+                    print(futures[0].result(), futures[0].attempts, futures[1].result())
+                    print(str(futures[2].exception()).partition("\\n")[0])
+            """))
+        self.assertEqual((code, out), (0, "1 1 2\ntask 'die_by_a_signal_without_a_name' failed: killed by signal 40\n"), err)
+        self.assertIn("warning: task 'crash_at_the_end' has returned, and its process was killed by SIGKILL after that; its result counts. See ", err)
+        self.assertIn("warning: task 'leave_at_the_end' has returned, and its process ended with exit code 7 after that; its result counts. See ", err)
+
+    def test_what_keeps_a_process_after_its_function_is_said(self):
+        self.must_print(script("""
+            import threading
+            def wait():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+            def leave_a_thread():
+                threading.Thread(target=wait, name="uploader").start()
+                return "returned"
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    future = pool.submit(leave_a_thread)
+                    while "\\n" not in pathlib.Path(future.log).read_text(): time.sleep(0.1)
+                    pathlib.Path("go").touch()
+                    print(future.result())
+                    print(pathlib.Path(future.log).read_text(), end="")
+            """), """\
+            returned
+            [muster] info: the task has returned 10 s ago, and its process has not ended: it waits for thread 'uploader'; end that, or make the thread a daemon
+            """)
+
     def test_a_task_has_the_environment_of_its_submit(self):
         self.environment["OLD"] = "old"
         self.must_print(script("""

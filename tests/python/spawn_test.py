@@ -330,6 +330,20 @@ class Spawn(PackageCase):
                     print(failed.rank, failed.exit_code, repr(failed.__cause__), str(failed).splitlines()[0])
             """), "1 1 ValueError('no') muster.spawn: expected a result of every rank, got an exception of rank 1\n")
 
+    def test_a_failure_has_what_was_returned(self):
+        self.must_print(script("""
+            import atexit, copy, pickle
+            def return_then_die():
+                if muster.rank() == 1:
+                    atexit.register(os.kill, os.getpid(), 9)
+                return 10 * muster.rank()
+            if __name__ == "__main__":
+                try:
+                    muster.spawn(return_then_die, n=2, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(failed.rank, failed.results[1], pickle.loads(pickle.dumps(failed)).results == failed.results)
+            """), "1 10 True\n")
+
     def test_ranks_work_in_their_workdir(self):
         self.must_print(script("""
             def folder(): return os.path.basename(os.getcwd())
