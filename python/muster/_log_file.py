@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import sys
+from typing import Callable, Iterator
 
 _has_warned = False
 
@@ -23,30 +24,50 @@ def append_to_log(path: str, output: bytes) -> None:
         _has_warned = True
 
 
-def own_log(path: str) -> str:
-    """This path, or another beside it where another executor has that file in the same folder. It is made now, so that nobody else
-    takes it."""
+def log_path(run_dir: str, number: int, name: str, ranks: int) -> str:
+    """A task of several ranks is a job, whose folder is its own: `muster run` writes its plan, its metrics and its report there."""
+    base = os.path.join(run_dir, f"{number}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}")
+    return f"{base}.log" if ranks == 1 else os.path.join(base, "task.log")
+
+
+def own_log(path: str, ranks: int = 1) -> str:
+    """This path, or another beside it where another executor has that file, or that folder, in the same run_dir. It is made now, so
+    that nobody else takes it."""
+    own, rest, make = (path[:-len(".log")], ".log", _make_file) if ranks == 1 else (os.path.dirname(path), "", os.mkdir)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        for number in itertools.count(1):
-            own = path if number == 1 else f"{path[:-len('.log')]}.{number}.log"
-            try:
-                os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-                return own
-            except FileExistsError:
-                continue
+        os.makedirs(os.path.dirname(own), exist_ok=True)
+        found = next(made for made in (f"{own}{other}{rest}" for other in _others()) if _is_made(make, made))
     except OSError:  # which is said once there is something to write
-        pass
-    return path
+        return path
+    return found if ranks == 1 else os.path.join(found, os.path.basename(path))
+
+
+def _others() -> Iterator[str]:
+    yield ""
+    for number in itertools.count(2):
+        yield f".{number}"
+
+
+def _is_made(make: Callable[[str], None], path: str) -> bool:
+    """False: it was there."""
+    try:
+        make(path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _make_file(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
 
 def last_number_in(folder: str) -> int:
-    """The highest number of a log that an earlier executor has left there."""
+    """The highest number of a task that an earlier executor has left there."""
     try:
         names = os.listdir(folder)
     except OSError:
         return 0
-    found = [re.fullmatch(r"(?:worker-)?(\d{1,8})[-.].*log", name) for name in names]
+    found = [re.fullmatch(r"(?:worker-)?(\d{1,6})[-.].*", name) for name in names]
     return max((int(match[1]) for match in found if match), default=0)
 
 

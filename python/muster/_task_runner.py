@@ -250,7 +250,7 @@ class TaskRunner:
                 self._places.give_back(share)
                 return
             if not task.has_own_log:
-                task.future.log, task.has_own_log = own_log(str(task.future.log)), True
+                task.future.log, task.has_own_log = own_log(str(task.future.log), task.ranks), True
             task.begin(share)
             self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
                         task.environment)

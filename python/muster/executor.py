@@ -5,7 +5,6 @@ import atexit
 import concurrent.futures
 import itertools
 import os
-import re
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text
 from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing
+from muster._log_file import log_path
 from muster._python_path import working_folder
 from muster._request import Futures, request_of, whole_number
 from muster._task import Task, TaskFuture
@@ -88,7 +88,7 @@ class Executor(concurrent.futures.Executor):
         def make(number: int) -> Task:
             task = Task(number=number, name=request.name or name_of(fn), packed=packed, need=request.need, ranks=request.ranks,
                         retries=request.retries, time_limit=request.time_limit)
-            task.future.log = os.path.join(self._runner.run_dir, f"{number}-{re.sub(r'[^A-Za-z0-9_.-]', '_', task.name)[:100]}.log")
+            task.future.log = log_path(self._runner.run_dir, number, task.name, task.ranks)
             return task
 
         return self._runner.add(make, request.after).future

@@ -232,6 +232,26 @@ class Tasks(PackageCase):
                 print(sorted(path.name for path in pathlib.Path().glob("rank*")))
             """), "0 ['cpu:0', 'cpu:1', 'cpu:2']\n['rank0of3', 'rank1of3', 'rank2of3']\n")
 
+    def test_jobs_of_several_ranks_run_side_by_side_in_folders_of_their_own(self):
+        self.must_print(script("""
+            def meet_all():
+                note_pid()
+                while len(os.listdir("pids")) < 4: time.sleep(0.01)
+                print("met")
+                return muster.run_dir()
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=4, run_dir="runs/a") as pool:
+                    futures = [pool.submit(meet_all, ranks=2) for _ in range(2)]
+                    for future in futures:
+                        print(os.path.relpath(future.result()), os.path.relpath(future.log), pathlib.Path(future.log).read_text().count("met"))
+                with muster.Executor(cpu_slots=4, run_dir="runs/a") as later:
+                    print(os.path.relpath(later.submit(meet_all, ranks=2).result()))
+            """), """\
+            runs/a/1-meet_all runs/a/1-meet_all/task.log 2
+            runs/a/2-meet_all runs/a/2-meet_all/task.log 2
+            runs/a/3-meet_all
+            """)
+
     def test_devices_are_not_shared_unless_asked(self):
         self.must_print(script("""
             import fcntl
