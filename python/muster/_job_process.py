@@ -9,7 +9,7 @@ import threading
 from typing import IO, Any, Dict, List, Optional, Sequence
 
 from muster._forks import owned_by_this_process
-from muster._program import program
+from muster._program import lease_descriptors, program
 from muster._waits import wait_for_event
 
 END_WITH = "MUSTER_END_WITH"  # a descriptor: when its other end is closed, the program ends its job
@@ -28,7 +28,7 @@ class JobProcess:
         try:
             _flush()  # what was printed before comes before what the ranks print
             self._process = subprocess.Popen(
-                [program(), *arguments], env={**environment, END_WITH: str(theirs)}, pass_fds=(theirs,), stdin=subprocess.DEVNULL,
+                [program(), *arguments], env={**environment, END_WITH: str(theirs)}, pass_fds=(theirs, *lease_descriptors()), stdin=subprocess.DEVNULL,
                 stdout=_target(sys.stdout, sys.__stdout__), stderr=_target_of_errors(),
                 start_new_session=True)  # a Ctrl-C at the terminal reaches it through this process, and once
         except BaseException:

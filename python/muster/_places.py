@@ -18,6 +18,7 @@ class Place:
     units_left: int = WHOLE
     memory_left: int = 0
     held_units: int = 0  # by other jobs
+    held_by: str = ""
 
     @property
     def free_units(self) -> int:
@@ -70,11 +71,15 @@ class Places:
             place.units_left += share.units
             place.memory_left += share.memory
 
-    def set_held(self, uuid: str, units: int) -> None:
+    def set_held(self, uuid: str, units: int, by: str) -> None:
         """Other jobs have so much of this GPU now."""
         for place in self.all:
             if place.uuid == uuid:
-                place.held_units = units
+                place.held_units, place.held_by = units, by
+
+    def held(self) -> List[str]:
+        """The GPUs of which other jobs have something, and who these are."""
+        return [f"{place.name} {place.held_by}" for place in self.all if place.held_units]
 
 
 def _fits(place: Place, need: Need) -> bool:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
 from muster.errors import Error, Unavailable
 
@@ -49,11 +49,18 @@ def _places() -> Iterator[Optional[str]]:
     yield shutil.which("muster")
 
 
+def lease_descriptors() -> List[int]:
+    """Those of this process's job, which the program looks for: what the job holds is no obstacle to what it starts in turn. Python
+    closes them in its children otherwise."""
+    told = os.environ.get("MUSTER_LEASE_FD", "").split(",")
+    return [int(word) for word in told if word.isdigit() and os.path.exists(f"/proc/self/fd/{word}")]
+
+
 def call(arguments: Sequence[str], *, environment: Optional[Mapping[str, str]] = None,
          timeout: Optional[float] = None) -> subprocess.CompletedProcess[str]:
     """Runs `muster ARGUMENTS` to its end, with its output as text."""
     return subprocess.run([program(), *arguments], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=timeout, check=False)
+                          pass_fds=lease_descriptors(), timeout=timeout, check=False)
 
 
 def call_json(arguments: Sequence[str], **how: Any) -> Any:

@@ -13,7 +13,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from muster._forks import owned_by_this_process
-from muster._program import program
+from muster._program import lease_descriptors, program
 from muster._python_path import working_folder
 from muster._version import __version__
 from muster.errors import Unavailable
@@ -30,7 +30,7 @@ class TaskServer:
         self._over = threading.Event()
         self.environment = dict(os.environ)  # the tasks inherit it
         self._process = subprocess.Popen([program(), "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-                                         start_new_session=True)
+                                         pass_fds=lease_descriptors(), start_new_session=True)
         assert self._process.stdin and self._process.stdout
         self._in, self._out = self._process.stdin, open(self._process.stdout.fileno(), "rb", closefd=False)
         self._reader: Optional[threading.Thread] = None

@@ -29,6 +29,7 @@ CALL = "MUSTER_CALL_ID"
 LOG = "MUSTER_CALL_LOG"  # a warm worker writes there itself
 _STOPPED = 75  # the task has saved, and asks to be started again
 _GRACE_SECONDS = 30.0
+_TELL_OF_OTHERS_AFTER = 3.0
 
 
 class TaskRunner:
@@ -47,6 +48,7 @@ class TaskRunner:
         self._ranks_left = 0  # of tasks that have not ended
         self._most_ranks = 0  # at a time
         self._closing = False
+        self._looks_for_others = False
         self._is_parents = False  # in a child that was forked
         self._gone = ""
         self._channel = Channel(self._on_hello)
@@ -61,7 +63,7 @@ class TaskRunner:
         if hidden:
             print(f"muster.Executor: info: {hidden}: tasks have CPU slots; see CUDA_VISIBLE_DEVICES, or `muster doctor`", file=sys.stderr, flush=True)
         for held in self._server.held:
-            self._places.set_held(held["gpu"], held["units"])
+            self._places.set_held(held["gpu"], held["units"], _readable(held["by"]))
         self._timers = Timers()
         self._server.follow(self._on_message)
         owned_by_this_process(self)
@@ -189,10 +191,25 @@ class TaskRunner:
         with self._lock:
             while (task := self._waiting.first()) is not None and self._try_to_start(task):
                 pass
+            if self._waits_for_others() and not self._looks_for_others:
+                self._looks_for_others = True
+                self._timers.after(_TELL_OF_OTHERS_AFTER, self._tell_of_others)
             if self._closing and not self._waiting and not self._running:
                 self._end_workers(lambda worker: True)
             self._changed.notify_all()
         self._completions.run()
+
+    def _waits_for_others(self) -> bool:
+        """Whether nothing of this executor is in the way of the next task: other jobs are."""
+        return not self._running and not self._workers and self._waiting.first() is not None and bool(self._places.held())
+
+    def _tell_of_others(self) -> None:
+        """Once, where they stay. Tasks that nobody starts would look like a hang."""
+        with self._lock:
+            told = self._places.held() if self._waits_for_others() else []
+            self._looks_for_others = bool(told)
+        if told and sys.stderr is not None:
+            print(f"muster.Executor: info: tasks wait for GPUs of other jobs: {'; '.join(told)}", file=sys.stderr, flush=True)
 
     def _on_earlier(self, task: Task, earlier: "concurrent.futures.Future[Any]") -> None:
         """A future has ended that this task comes after."""
@@ -359,7 +376,7 @@ class TaskRunner:
             self._on_end(message)
         elif kind == "held":
             with self._lock:
-                self._places.set_held(message["gpu"], message["units"])
+                self._places.set_held(message["gpu"], message["units"], _readable(message["by"]))
             self._schedule()
         elif kind in ("gone", "cannot"):
             self._on_gone(message.get("why", "the program muster has ended"))
@@ -449,3 +466,7 @@ class TaskRunner:
             for task in lost:
                 self._fail(task, f"was lost: {why}")
         self._schedule()
+
+
+def _readable(text: str) -> str:
+    return text_bytes(text).decode("utf-8", "replace")

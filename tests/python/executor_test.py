@@ -1,6 +1,8 @@
 """muster.Executor, used as its users do."""
 import os
 import signal
+import subprocess
+import sys
 import unittest
 
 from package import PackageCase
@@ -62,6 +64,27 @@ class Gpus(PackageCase):
             muster.Executor.submit: expected at most 0 devices with 9GiB free, got 1; ask for fewer, or give the executor more (gpus, cpu_slots)
             """)
 
+    def test_a_job_s_own_leases_are_no_obstacle_to_it(self):
+        self.must_print(script("""
+            def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
+            def search():
+                with muster.Executor() as pool:
+                    seen = [pool.submit(see) for _ in range(2)]
+                    return [future.result() for future in seen], muster.spawn(see, quiet=True)
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    print(pool.submit(search, gpus=2).result())
+            """), "(['GPU-a', 'GPU-b'], ['GPU-a,GPU-b', 'GPU-a,GPU-b'])\n")
+        path = self.write(script("""
+            def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    print(pool.submit(see).result())
+            """))
+        done = subprocess.run([os.environ["MUSTER_PROGRAM"], "run", "-q", "-n", "1", sys.executable, str(path)], cwd=self.folder, env=self.environment, timeout=300,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, "GPU-a\n"), done.stderr)
+
     def test_other_jobs_have_their_leases(self):
         self.must_print(script("""
             def wait():
@@ -78,6 +101,23 @@ class Gpus(PackageCase):
                     pathlib.Path("go").touch()
                     print(a.result(), b.result())
             """), "False\nfirst second\n")
+
+    def test_a_wait_for_other_jobs_is_told(self):
+        process = self.start(script("""
+            def wait():
+                pathlib.Path("runs_now").touch()
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+            if __name__ == "__main__":
+                with muster.Executor(gpus="1") as pool, muster.Executor(gpus="1") as other:
+                    a = pool.submit(wait)
+                    while not pathlib.Path("runs_now").exists(): time.sleep(0.01)
+                    other.submit(wait)
+            """))
+        self.addCleanup(process.stderr.close)
+        told = process.stderr.readline()
+        (self.folder / "go").touch()
+        self.assertEqual((process.communicate(timeout=300)[0], process.returncode), ("", 0))
+        self.assertRegex(told, r"^muster.Executor: info: tasks wait for GPUs of other jobs: GPU-b held by .*pid \d+")
 
 
 class Mistakes(PackageCase):
