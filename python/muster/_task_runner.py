@@ -340,10 +340,11 @@ class TaskRunner:
             answer_of(connection, functools.partial(self._note_answer, task, hello["rank"]))
 
     def _note_answer(self, task: Task, rank: int, answer: Dict[str, Any]) -> None:
-        """Rank 0's is the task's, and so is an exception of any rank. The others' say that they have come to their end."""
+        """Rank 0's is the task's, and before it the first exception of any rank. The others' say that they have come to their end."""
         with self._lock:
             task.answered.add(rank)
-            if rank == 0 or answer["kind"] == "raised":
+            has_raised = task.answer is not None and task.answer["kind"] == "raised"
+            if not has_raised and (rank == 0 or answer["kind"] == "raised"):
                 task.answer = answer
 
     def _serve_worker(self, worker: Worker, connection: Connection) -> None:

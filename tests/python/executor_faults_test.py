@@ -389,6 +389,24 @@ class Processes(PackageCase):
                     print(pool.submit(leave, 2, ranks=2).result())
             """), "task 'leave' failed: exit code 0 before it returned on rank 1 (os._exit or sys.exit in it?)\n0\n")
 
+    def test_an_exception_of_a_rank_counts_beside_a_result_of_rank_0(self):
+        self.must_print(script("""
+            import atexit
+            def wait_for(name):
+                while not pathlib.Path(name).exists(): time.sleep(0.01)
+            def job():
+                if muster.rank() == 1:
+                    atexit.register(wait_for, "returned")
+                    atexit.register(pathlib.Path("raised").touch)
+                    raise ValueError("of rank 1")
+                wait_for("raised")
+                atexit.register(pathlib.Path("returned").touch)
+                return "returned"
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    print(repr(pool.submit(job, ranks=2).exception()))
+            """), "ValueError('of rank 1')\n")
+
     def test_a_warm_task_starts_again_and_its_log_is_complete(self):
         self.must_print(script("""
             def flaky():
