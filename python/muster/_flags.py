@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import sys
 from typing import Any, Iterable, Mapping, Optional, Union
 
 from muster.devices import Device
@@ -44,6 +45,13 @@ def _names(gpus: Union[DeviceName, Iterable[DeviceName]], what: str) -> str:
     is_one = isinstance(gpus, Device) or not isinstance(gpus, Iterable)
     told = [gpus] if is_one else list(gpus)  # type: ignore[arg-type]
     return ",".join(device_text(device, what) for device in told)  # type: ignore[arg-type]
+
+
+def tell_of_one_gpu(where: str, gpus: object) -> None:
+    """A plain number names one GPU, and whoever means as many would get one in silence. A list or a text says which is meant."""
+    if hasattr(gpus, "__index__") and not isinstance(gpus, bool) and operator.index(gpus) > 1 and sys.stderr is not None:
+        print(f"{where}: info: gpus={gpus} is GPU {gpus} alone; write gpus=[{gpus}] for it, and gpus='free:{gpus}' for as many that are free", file=sys.stderr,
+              flush=True)
 
 
 def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:

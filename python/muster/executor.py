@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Set, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
-from muster._flags import DeviceName, gpus_text
+from muster._flags import DeviceName, gpus_text, tell_of_one_gpu
 from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing
 from muster._log_file import log_path
 from muster._python_path import working_folder
@@ -34,9 +34,9 @@ class Executor(concurrent.futures.Executor):
     ...     print(c.result(), c.devices, c.log)
     ...     print(list(pool.map(score, seeds)))
 
-    `gpus` selects the devices, as `muster run --gpus` does; without GPUs, or with `cpu_slots`, tasks have CPU slots. Tasks
-    start in the order of `submit`, as soon as their devices are free; no other job of this user gets these meanwhile. A
-    process sees its own devices alone.
+    `gpus` selects the devices, as `muster run --gpus` does: "0-3", [2, 4], or "free:2" for two that are free. Without GPUs, or with
+    `cpu_slots`, tasks have CPU slots. Tasks start in the order of `submit`, as soon as their devices are free; no other job of
+    this user gets these meanwhile. A process sees its own devices alone.
 
     `warm=True` keeps a process a device, which takes one plain task after the other: a start costs nothing, and what a task
     leaves in the process is there for the next. Tasks with shares, ranks, memory or a time limit have processes of their own.
@@ -56,6 +56,7 @@ class Executor(concurrent.futures.Executor):
                                   "GPU; leave one out")
         if cpu_slots is not None:
             cpu_slots = whole_number("muster.Executor", "cpu_slots", cpu_slots, 1)
+        tell_of_one_gpu("muster.Executor", gpus)
         folder = os.path.abspath(os.path.join(working_folder("muster.Executor"), run_dir or os.path.join("runs", _new_name())))
         self._runner = TaskRunner(folder, _uuids(gpus), cpu_slots, warm, lease)
         _live.add(self)

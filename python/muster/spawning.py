@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from muster._arguments import refuse_what_does_not_fit
 from muster._channel import ADDRESS, KEY, Channel, send_call
-from muster._flags import DeviceName, gpus_text, scores_table
+from muster._flags import DeviceName, gpus_text, scores_table, tell_of_one_gpu
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception, unpack_result
 from muster._job_process import JobProcess
 from muster._keywords import by_keywords
@@ -44,7 +44,7 @@ def spawn(function: Callable[..., _Result], args: Sequence[Any] = (), kwargs: Op
           **flags: Any) -> List[_Result]:
     """Runs `function(*args, **kwargs)` as every rank of a job, and returns what each rank returned, by rank.
 
-    One rank a GPU; without GPUs, one a CPU slot. `muster.init()` in the function joins the ranks. Every flag of
+    One rank a GPU of `gpus` ("2,4,7", [2, 4], "free:2"); without GPUs, one a CPU slot. `muster.init()` in the function joins the ranks. Every flag of
     `muster run` is a keyword, with underscores: max_restarts=3, tee=3, run_dir="runs/a", hosts={"a": 4, "b": 8}.
 
     >>> def train(epochs):
@@ -69,6 +69,7 @@ def spawn(function: Callable[..., _Result], args: Sequence[Any] = (), kwargs: Op
         raise InvalidArgument(f"muster.spawn: expected a dict of arguments by name, got kwargs={kwargs!r}; write kwargs={{'name': value}}")
     keywords: Dict[str, Any] = {"n": plain_value(n), "gpus": gpus, "policy": policy, "hosts": hosts, "max_restarts": max_restarts,
                                 "timeout": timeout, "quiet": quiet, **flags}
+    tell_of_one_gpu("muster.spawn", gpus)
     folder = tempfile.mkdtemp(prefix="muster-spawn-")
     try:
         _add_map(keywords, map)

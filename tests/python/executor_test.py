@@ -37,6 +37,17 @@ class Gpus(PackageCase):
                         print(pool.submit(see).result())
             """), "True\nGPU-a,GPU-b True\nGPU-b\nGPU-a\n")
 
+    def test_a_number_of_gpus_is_told_to_be_one(self):
+        told = "info: gpus=2 is GPU 2 alone; write gpus=[2] for it, and gpus='free:2' for as many that are free\n"
+        for gpus, out, said in (("2", "MIG-1", True), ("'2'", "MIG-1", False), ("[1]", "GPU-b", False), ("1", "GPU-b", False)):
+            code, seen, err = self.run_script(script(f"""
+                def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
+                if __name__ == "__main__":
+                    with muster.Executor(gpus={gpus}) as pool:
+                        print(pool.submit(see).result())
+                """))
+            self.assertEqual((code, seen, f"muster.Executor: {told}" in err), (0, f"{out}\n", said), err)
+
     def test_gpus_that_are_all_hidden_are_told(self):
         of_one_task = script("""
             if __name__ == "__main__":
