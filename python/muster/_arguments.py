@@ -2,12 +2,17 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import sys
 import types
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from muster._function import name_of
 from muster.errors import InvalidArgument
+
+# Since Python 3.14 annotations are evaluated when somebody asks, and may name what type checkers alone import.
+_ANNOTATIONS: Dict[str, Any] = {"annotation_format": importlib.import_module("annotationlib").Format.FORWARDREF} if sys.version_info >= (3, 14) else {}
 
 
 def refuse_what_does_not_fit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str, hint: str = "") -> None:
@@ -44,8 +49,8 @@ def _signature_of(function: Callable[..., Any], follow_wrapped: bool) -> Optiona
     if not isinstance(inner, (types.FunctionType, types.MethodType)):
         return None
     try:
-        return inspect.signature(function, follow_wrapped=follow_wrapped)
-    except (TypeError, ValueError):
+        return inspect.signature(function, follow_wrapped=follow_wrapped, **_ANNOTATIONS)
+    except Exception:  # a program's own __signature__ may raise anything
         return None
 
 
