@@ -109,13 +109,18 @@ def _own_frames_left_out(error: BaseException) -> Any:
 
 
 def _write_error_file(path: str, error: BaseException, told: str) -> None:
-    document = {"message": {"message": f"{type(error).__name__}: {text_of(error)}",
-                            "extraInfo": {"py_callstack": told, "timestamp": str(int(time.time()))}}}
+    document = {"message": {"message": _readable(f"{type(error).__name__}: {text_of(error)}"),
+                            "extraInfo": {"py_callstack": _readable(told), "timestamp": str(int(time.time()))}}}
     try:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
     except OSError:
         pass
+
+
+def _readable(text: str) -> str:
+    """A file's name that is no UTF-8 stands in a message as halves of characters, which no JSON may have."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _watch_the_end(who: str) -> None:

@@ -330,6 +330,16 @@ class Spawn(PackageCase):
                     print(failed.rank, failed.exit_code, repr(failed.__cause__), str(failed).splitlines()[0])
             """), "1 1 ValueError('no') muster.spawn: expected a result of every rank, got an exception of rank 1\n")
 
+    def test_a_failure_may_name_a_file_that_is_no_utf8(self):
+        self.must_print(script("""
+            def read(): raise ValueError("cannot read " + os.fsdecode(b"caf\\xe9.txt"))
+            if __name__ == "__main__":
+                try:
+                    muster.spawn(read, n=1, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(failed.failure["first"]["message"])
+            """), "ValueError: cannot read caf\\udce9.txt\n")
+
     def test_a_failure_has_what_was_returned(self):
         self.must_print(script("""
             import atexit, copy, pickle
