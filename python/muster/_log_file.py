@@ -1,6 +1,7 @@
 """Files of what tasks print."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -71,13 +72,18 @@ def last_number_in(folder: str) -> int:
     return max((int(match[1]) for match in found if match), default=0)
 
 
+def folder_beside(log: str) -> str:
+    """Of a task of one rank, for what it writes."""
+    return log[:-len(".log")]
+
+
 def remove_if_empty(path: str) -> None:
-    """Where nothing was printed."""
-    try:
+    """Where nothing was printed, and nothing written."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder_beside(path))
+    with contextlib.suppress(OSError):
         if os.path.getsize(path) == 0:
             os.unlink(path)
-    except OSError:
-        pass
 
 
 def size_of_log(path: str) -> int:

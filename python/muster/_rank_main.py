@@ -1,6 +1,7 @@
 """python -m muster._rank_main: a rank of `muster.spawn`. It asks for its call, makes it, and tells what came of it."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -25,6 +26,10 @@ def main() -> int:
     log = os.environ.pop("MUSTER_CALL_LOG", "")
     if log:
         _print_into(log)
+        os.environ.pop("MUSTER_TASK_DIR", None)  # a warm worker's tasks have none of their own
+    folder = os.environ.pop("MUSTER_CALL_FOLDER", "")
+    if folder:
+        _work_in(folder)
     call = os.environ.pop("MUSTER_CALL_ID", "")  # of an Executor
     connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": call,
                           "run_dir": os.environ.get("MUSTER_RUN_DIR"), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
@@ -44,6 +49,13 @@ def _print_into(path: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+
+
+def _work_in(folder: str) -> None:
+    """The task's own folder, the same in every start. The program knows of the folder of its log, which all tasks share."""
+    os.environ["MUSTER_TASK_DIR"] = folder
+    with contextlib.suppress(OSError):  # a full disk costs what is written there
+        os.makedirs(folder, exist_ok=True)
 
 
 def _make_call(connection: Connection, packed: bytes, who: str) -> int:

@@ -13,7 +13,7 @@ from muster._channel import Channel, send_call
 from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
-from muster._log_file import append_to_log, last_number_in, own_log, remove_if_empty
+from muster._log_file import append_to_log, folder_beside, last_number_in, own_log, remove_if_empty
 from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
@@ -26,6 +26,7 @@ from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailabl
 from muster.failed import TaskFailed, tell_of_a_bad_end
 
 CALL = "MUSTER_CALL_ID"
+FOLDER = "MUSTER_CALL_FOLDER"
 LOG = "MUSTER_CALL_LOG"  # a warm worker writes there itself
 _STOPPED = 75  # the task has saved, and asks to be started again
 _GRACE_SECONDS = 30.0
@@ -269,8 +270,9 @@ class TaskRunner:
             if not task.has_own_log:
                 task.future.log, task.has_own_log = own_log(str(task.future.log), task.ranks), True
             task.begin(share)
+            folder = {} if task.ranks > 1 else {FOLDER: folder_beside(str(task.future.log))}  # a job's folder is that of its log
             self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
-                        task.environment)
+                        {**task.environment, **folder})
         except Exception as error:
             self._fail_to_start(task, share, error)
             return

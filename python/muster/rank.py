@@ -62,8 +62,9 @@ def is_main() -> bool:
 
 
 def run_dir() -> Optional[str]:
-    """The folder of this run, to write to; None where there is none, as under another launcher."""
-    return facts()["run_dir"] or None
+    """The folder of this run, to write to, or of this task of an Executor or of `muster tasks`; None where there is none, as under
+    another launcher."""
+    return facts()["run_dir"] or os.environ.get("MUSTER_TASK_DIR") or None
 
 
 def attempt() -> int:

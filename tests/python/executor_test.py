@@ -283,6 +283,32 @@ class Tasks(PackageCase):
                 print(sorted(path.name for path in pathlib.Path().glob("rank*")))
             """), "0 ['cpu:0', 'cpu:1', 'cpu:2']\n['rank0of3', 'rank1of3', 'rank2of3']\n")
 
+    def test_a_task_has_a_folder_that_stays_in_every_start(self):
+        self.must_print(script("""
+            def train(rate):
+                saved = pathlib.Path(muster.run_dir(), "step.txt")
+                step = int(saved.read_text()) + 1 if saved.exists() else 0
+                muster.metrics(step, loss=rate)
+                saved.write_text(str(step))
+                if step == 0:
+                    sys.exit(muster.STOPPED)
+                return saved.parent, saved.parent == pathlib.Path(os.environ["MUSTER_TASK_DIR"])
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2, run_dir="runs/a") as pool:
+                    for future in [pool.submit(train, rate) for rate in (1, 2)]:
+                        folder, is_told = future.result()
+                        print(os.path.relpath(folder), is_told, (folder / "metrics.jsonl").read_text().split())
+                    pool.submit(note_pid).result()
+                print(sorted(os.listdir("runs/a")))
+                with muster.Executor(cpu_slots=1, warm=True) as pool:
+                    print(pool.submit(muster.run_dir).result())
+            """), """\
+            runs/a/1-train True ['{"step":0,"loss":1}', '{"step":1,"loss":1}']
+            runs/a/2-train True ['{"step":0,"loss":2}', '{"step":1,"loss":2}']
+            ['1-train', '2-train']
+            None
+            """)
+
     def test_jobs_of_several_ranks_run_side_by_side_in_folders_of_their_own(self):
         self.must_print(script("""
             def meet_all():
