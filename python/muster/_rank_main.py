@@ -32,7 +32,7 @@ def main() -> int:
         _work_in(folder)
     call = os.environ.pop("MUSTER_CALL_ID", "")  # of an Executor
     connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": call,
-                          "run_dir": os.environ.get("MUSTER_RUN_DIR"), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
+                          "run_dir": _folder_of_the_job(), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
     code = 0
     while packed := next_call(connection):
         code = _make_call(connection, packed, "the task" if call else f"rank {rank}")
@@ -40,6 +40,12 @@ def main() -> int:
         _watch_the_end("the task" if call else "the function")
         code = _leave()
     return code
+
+
+def _folder_of_the_job() -> Optional[str]:
+    """Where its plan, its logs and its report are. Within a task, MUSTER_RUN_DIR is the task's folder instead."""
+    plan = os.environ.get("MUSTER_PLAN")
+    return os.path.dirname(plan) if plan else os.environ.get("MUSTER_RUN_DIR")
 
 
 def _print_into(path: str) -> None:

@@ -197,6 +197,22 @@ class Tasks(PackageCase):
                         print(pool.submit(nested).result())
                 """), "(10, [8, 8])\n", as_module=how == "-m")
 
+    def test_a_failure_of_ranks_within_a_task_has_its_card(self):
+        self.must_print(script("""
+            def fail():
+                if muster.rank() == 1:
+                    raise ValueError("of rank 1")
+                wait_for_ever()
+            def nested():
+                try:
+                    muster.spawn(fail, n=2, quiet=True)
+                except muster.RanksFailed as failed:
+                    return failed.rank, repr(failed.__cause__), os.path.exists(os.path.join(failed.run_dir, "failure.json"))
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(pool.submit(nested).result())
+            """), "(1, \"ValueError('of rank 1')\", True)\n")
+
     def test_a_task_may_have_threads_and_fork(self):
         self.must_print(script("""
             import threading
