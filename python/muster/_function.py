@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import inspect
 import io
 import multiprocessing.process
@@ -12,7 +13,7 @@ import socket
 import sys
 import threading
 import types
-from typing import Any, Callable, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 
 from muster._environment import FIRST_FOLDER, folder_of_now
 from muster._python_path import working_folder
@@ -81,6 +82,23 @@ def _main_file() -> Optional[str]:
         return None if name.rpartition(".")[2] == "__main__" else str(main.__spec__.origin)  # type: ignore[union-attr]
     path = getattr(main, "__file__", None)
     return path if path and os.path.isfile(path) and not hasattr(sys, "ps1") and "ipykernel" not in path else None
+
+
+def sources_of(function: Callable[..., Any]) -> Dict[str, int]:
+    """When the files were written that a started process reads for this function: the script, and the function's module."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = sys.modules.get(str(getattr(function, "__module__", "")))
+    paths = (_main_file(), getattr(module, "__file__", None))
+    return {path: written for path in paths if path and (written := written_at(path))}
+
+
+def written_at(path: str) -> int:
+    """In nanoseconds; 0: it is not there."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _body(call: Any, function: Callable[..., Any], what: str) -> bytes:

@@ -82,6 +82,7 @@ class Task:
     answer: Optional[Dict[str, Any]] = None
     log_begin: int = 0  # of this start: the log has those of earlier ones before, and a warm worker's those of other tasks
     has_own_log: bool = False
+    sources: Dict[str, int] = field(default_factory=dict)  # files of its code, and when they were written
     answered: Set[int] = field(default_factory=set)  # ranks
     ended_by_us: str = ""
     timer: Optional[Timer] = None

@@ -13,6 +13,7 @@ from muster._channel import Channel, send_call
 from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
+from muster._function import written_at
 from muster._log_file import append_to_log, folder_beside, last_number_in, own_log, remove_if_empty
 from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
@@ -50,6 +51,7 @@ class TaskRunner:
         self._most_ranks = 0  # at a time
         self._closing = False
         self._looks_for_others = False
+        self._edited: Set[str] = set()
         self._is_parents = False  # in a child that was forked
         self._gone = ""
         self._channel = Channel(self._on_hello)
@@ -270,6 +272,7 @@ class TaskRunner:
             if not task.has_own_log:
                 task.future.log, task.has_own_log = own_log(str(task.future.log), task.ranks), True
             task.begin(share)
+            self._tell_of_edits(task)
             folder = {} if task.ranks > 1 else {FOLDER: folder_beside(str(task.future.log))}  # a job's folder is that of its log
             self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
                         {**task.environment, **folder})
@@ -279,6 +282,14 @@ class TaskRunner:
         self._running[task.number] = task
         if task.time_limit is not None:
             task.timer = self._timers.after(task.time_limit, functools.partial(self._on_time_limit, task, task.attempt))
+
+    def _tell_of_edits(self, task: Task) -> None:
+        """Once for each file: tasks of one search would have run different code in silence."""
+        edited = [path for path, written in task.sources.items() if path not in self._edited and written_at(path) not in (0, written)]
+        self._edited.update(edited)
+        for path in edited if sys.stderr is not None else ():
+            print(f"muster.Executor: warning: '{path}' was written since task '{task.name}' was submitted: it and later tasks run what stands there now. To edit "
+                  "it meanwhile, start a copy", file=sys.stderr, flush=True)
 
     def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str,
                more: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 
 from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text, tell_of_one_gpu
-from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing
+from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing, sources_of
 from muster._log_file import log_path
 from muster._python_path import working_folder
 from muster._request import Futures, request_of, whole_number
@@ -88,7 +88,7 @@ class Executor(concurrent.futures.Executor):
 
         def make(number: int) -> Task:
             task = Task(number=number, name=request.name or name_of(fn), packed=packed, need=request.need, ranks=request.ranks,
-                        retries=request.retries, time_limit=request.time_limit)
+                        retries=request.retries, time_limit=request.time_limit, sources=sources_of(fn))
             task.future.log = log_path(self._runner.run_dir, number, task.name, task.ranks)
             return task
 

@@ -310,6 +310,23 @@ class Processes(PackageCase):
             [muster] info: the task has returned 10 s ago, and its process has not ended: it waits for thread 'uploader'; end that, or make the thread a daemon
             """)
 
+    def test_code_that_is_edited_while_tasks_wait_is_told(self):
+        self.write("def value(): return 1\n", "tools.py")
+        code, out, err = self.run_script(script("""
+            import tools
+            def wait():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    first, later = pool.submit(wait), [pool.submit(tools.value) for _ in range(2)]
+                    pathlib.Path("tools.py").write_text("def value(): return 22\\n")
+                    pathlib.Path("go").touch()
+                    print([future.result() for future in later])
+            """))
+        self.assertEqual((code, out), (0, "[22, 22]\n"), err)
+        self.assertEqual(err.count("was written since task 'value' was submitted: it and later tasks run what stands there now"), 1, err)
+        self.assertIn("tools.py' was", err)
+
     def test_a_task_has_the_environment_of_its_submit(self):
         self.environment["OLD"] = "old"
         self.must_print(script("""
