@@ -97,8 +97,9 @@ class Executor(concurrent.futures.Executor):
     def map(self, fn: Callable[..., _Result], *iterables: Iterable[Any], timeout: Optional[float] = None, chunksize: int = 1,
             **keywords: Any) -> Iterator[_Result]:
         """As of every Executor, a task for each item. `keywords` are those of submit, for every task: map(score, seeds, gpus=0.5)."""
+        of_python = {key: keywords.pop(key) for key in ("buffersize",) if key in keywords}  # of 3.14
         asking = self if not keywords else _Asking(self, keywords)
-        return concurrent.futures.Executor.map(asking, fn, *iterables, timeout=timeout, chunksize=chunksize)
+        return _held(asking, concurrent.futures.Executor.map(asking, fn, *iterables, timeout=timeout, chunksize=chunksize, **of_python))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No more tasks are taken. With `wait`, returns when all have ended."""
@@ -138,6 +139,12 @@ class _Asking(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> TaskFuture[_Result]:
         return self._pool.submit(fn, *args, **self._keywords)
+
+
+def _held(pool: concurrent.futures.Executor, results: Iterator[_Result]) -> Iterator[_Result]:
+    """Python 3.14 submits later items only while the executor is there."""
+    yield from results
+    del pool
 
 
 def _uuids(gpus: Union[None, DeviceName, Iterable[DeviceName]]) -> Optional[List[str]]:
