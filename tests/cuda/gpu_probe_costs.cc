@@ -160,7 +160,12 @@ void save_beside_training(muster::Context& ctx) {
   net->to(ctx.device());
   muster::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
   muster::Checkpoints checkpoints(ctx, {.folder = "beside", .resume = true, .background = true});
-  checkpoints.add("model", net).add("optimizer", optimizer);
+  // Of several ranks each writes a part.
+  const muster::TensorPieces pieces = muster::whole_pieces(*net);
+  if (ctx.world_size() > 1)
+    checkpoints.add("model", pieces).add("optimizer", optimizer, pieces);
+  else
+    checkpoints.add("model", net).add("optimizer", optimizer);
   const auto x = torch::randn({32, 64}, ctx.device());
   const auto train = [&] {
     optimizer.zero_grad();
