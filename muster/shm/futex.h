@@ -29,4 +29,10 @@ inline void futex_wake_all(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// Wakes who sleeps on the bell, or is about to.
+inline void ring(std::atomic<uint32_t>& bell) {
+  bell.fetch_add(1);
+  futex_wake_all(bell);
+}
+
 }  // namespace muster::shm

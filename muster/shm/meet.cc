@@ -80,11 +80,8 @@ bool wait_readable(int fd, const Deadline& deadline) {
 // Ranks that have come already must not wait for the rest of the time.
 void say_that_it_failed(const Met& met) {
   met.line(0).state = RankState::gave_up;
-  for (int rank = 1; rank < met.layout.size; ++rank) {
-    Line& line = met.line(rank);
-    line.bell.fetch_add(1);
-    futex_wake_all(line.bell);
-  }
+  for (int rank = 1; rank < met.layout.size; ++rank)
+    ring(met.line(rank).bell);
 }
 
 // The layout with arenas so small that this process can have them. Where the wish is too much, what

@@ -149,15 +149,17 @@ void Team::count_processors() {
 void Team::ring_all() const {
   for (int rank = 0; rank < size(); ++rank) {
     Line& other = line(rank);
-    other.bell.fetch_add(1);
-    futex_wake_all(other.bell);
-    other.mail_bell.fetch_add(1);
-    futex_wake_all(other.mail_bell);
+    ring(other.bell);
+    ring(other.mail_bell);
   }
 }
 
 std::string Team::here() const {
   return "on " + names_.whose(rank_);
+}
+
+std::string Team::here(const Step& what) const {
+  return cat(to_string(what), " ", here());
 }
 
 std::string to_string(const Step& step) {
@@ -168,9 +170,7 @@ void Team::check_here(const Step& what) const {
   if (line(rank_).state.load() == RankState::here)
     return;
   throw Error(ErrorCode::failed_precondition,
-              to_string(what),
-              " ",
-              here(),
+              here(what),
               ": this rank has given up the group, after a failure or abort(); make a new one");
 }
 
@@ -181,9 +181,7 @@ void Team::check_all_here(const Step& what) const {
     if (state == RankState::here)
       continue;
     throw Error(ErrorCode::peer_failed,
-                to_string(what),
-                " ",
-                here(),
+                here(what),
                 ": ",
                 failure({rank}),
                 "; the first rank that failed has the cause");
@@ -200,8 +198,7 @@ void Team::arrive() {
     Line& other = line(rank);
     if (other.waits_for.load() != rank_ + 1U)
       return;
-    other.bell.fetch_add(1);
-    futex_wake_all(other.bell);
+    ring(other.bell);
   });
 }
 
@@ -290,18 +287,12 @@ void Team::check_going_on(const Step& what,
                           const std::vector<int>& late,
                           const Deadline& deadline) {
   if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                to_string(what),
-                " ",
-                here(),
-                ": this rank has given up the group");
+    throw Error(ErrorCode::failed_precondition, here(what), ": this rank has given up the group");
   }
   if (const std::string why = failure(late); !why.empty() && !all_there()) {
     give_up();
     throw Error(ErrorCode::peer_failed,
-                to_string(what),
-                " ",
-                here(),
+                here(what),
                 ": ",
                 why,
                 "; the first rank that failed has the cause");
@@ -309,9 +300,7 @@ void Team::check_going_on(const Step& what,
   if (deadline.passed() && !late.empty()) {
     give_up();
     throw Error(ErrorCode::timeout,
-                to_string(what),
-                " ",
-                here(),
+                here(what),
                 ": Timed out waiting ",
                 deadline.limit().count(),
                 "ms; missing rank(s) ",
@@ -332,7 +321,7 @@ void Team::tell_of(const std::vector<int>& late,
       names_.of_one_host
           ? "see what the others on this host do, or whether they wait for another host themselves"
           : "see what the others do";
-  late_ranks.tell(cat(to_string(what), " ", here()), names_(came), names_(late), advice);
+  late_ranks.tell(here(what), names_(came), names_(late), advice);
 }
 
 // Sleeps until the peer arrives, somebody ends or leaves, or it is time to look again. Whatever

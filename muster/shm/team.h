@@ -41,7 +41,8 @@ class Team : NoCopy {
   int rank() const { return rank_; }
   int size() const { return met_.layout.size; }
   int name(int rank) const { return names_[rank]; }
-  std::string here() const;  // "on rank 1 of 4"
+  std::string here() const;                  // "on rank 1 of 4"
+  std::string here(const Step& what) const;  // "all_reduce #12 on rank 1 of 4"
   // " (group of ranks 0, 2)", of a part of the job.
   std::string group() const { return names_.group(); }
   // The same on all ranks.
