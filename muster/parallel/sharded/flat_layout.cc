@@ -208,9 +208,7 @@ void require_same_place(const std::string& owner,
 
 // The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits
 // on all ranks.
-void flatten_parameters(const FlatLayout& layout,
-                        const at::Tensor& flat,
-                        Tensors& parameters) {
+void flatten_parameters(const FlatLayout& layout, const at::Tensor& flat, Tensors& parameters) {
   const at::NoGradGuard no_grad;
   int64_t used = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -65,8 +65,6 @@ void require_same_place(const std::string& owner,
                         const ProcessGroup& group);
 
 // Moves the parameters into `flat`, which has the layout's length; they become views of it.
-void flatten_parameters(const FlatLayout& layout,
-                        const at::Tensor& flat,
-                        Tensors& parameters);
+void flatten_parameters(const FlatLayout& layout, const at::Tensor& flat, Tensors& parameters);
 
 }  // namespace muster
