@@ -208,7 +208,7 @@ class ConcatDataset {
       check_batches();
   }
   void check_batches() const {
-    std::vector<at::Tensor> of_first;
+    Tensors of_first;
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (parts_[i].size == 0)
         continue;

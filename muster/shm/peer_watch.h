@@ -23,7 +23,6 @@ class PeerWatch : NoCopy {
   // that it cannot see as a process, one of another PID namespace. `on_death` runs in the watch's
   // thread, after the mark was set. Throws: as EndWatch.
   PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death);
-  ~PeerWatch() = default;
 
   // Some rank is watched by its connection.
   bool needs_connections() const { return needs_connections_; }

@@ -26,7 +26,6 @@ class WelcomeMessage : NoCopy {
     message.msg_control = control_;
     message.msg_controllen = sizeof(control_);
   }
-  ~WelcomeMessage() = default;
 
   msghdr message{};
 

@@ -257,8 +257,7 @@ void Ema::exchange() {
   const at::NoGradGuard no_grad;
   aside_.resize(weights_.size());
   for (const std::vector<size_t>& together : by_storage(weights_)) {
-    std::vector<at::Tensor> before =
-        mapped(together, [&](const size_t i) { return weights_[i].clone(); });
+    Tensors before = mapped(together, [&](const size_t i) { return weights_[i].clone(); });
     for (size_t j = 0; j < together.size(); ++j)
       exchange_one(together[j], before[j]);
   }

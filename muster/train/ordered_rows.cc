@@ -104,7 +104,7 @@ IndexedRows OrderedRows::take() {
   }
   const at::Tensor places = at::tensor(order, at::kLong);
   for (size_t i = 0; i < like_.size(); ++i) {
-    std::vector<at::Tensor> parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
+    Tensors parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
     taken.outputs.push_back(at::cat(parts).index_select(0, places));
   }
   return taken;

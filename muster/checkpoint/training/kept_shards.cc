@@ -15,6 +15,7 @@
 #include "muster/base/host_identity.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {
@@ -124,8 +125,8 @@ void KeptShards::keep(const KeptState& mine, ProcessGroup& group) {
   kept.version = -1;
   kept.world_size = size;
   kept.mine.make_room(rank, head);
-  const std::vector<at::Tensor> from = packed_tensors(mine.image);
-  const std::vector<at::Tensor> to = packed_tensors(views_by_head(head, kept.mine.bytes).image);
+  const Tensors from = packed_tensors(mine.image);
+  const Tensors to = packed_tensors(views_by_head(head, kept.mine.bytes).image);
   for (size_t i = 0; i < from.size(); ++i)
     to[i].copy_(from[i]);
   const int neighbour = (rank + distance_) % size, ward = (rank - distance_ + size) % size;

@@ -82,7 +82,7 @@ std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers) {
     server_of[i] = least - bytes.begin();
   }
   // A shard keeps its parameters in the model's order.
-  std::vector<std::vector<at::Tensor>> shards(servers);
+  std::vector<Tensors> shards(servers);
   for (size_t i = 0; i < parameters.size(); ++i)
     shards[server_of[i]].push_back(parameters[i]);
   return shards;
