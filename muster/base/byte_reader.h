@@ -61,7 +61,7 @@ class ByteReader {
 
  private:
   [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
-    throw Error(ErrorCode::invalid_argument, cat(what_, ": expected ", expected, ", got ", got));
+    throw invalid_argument(what_, ": expected ", expected, ", got ", got);
   }
 
   std::string_view rest_;

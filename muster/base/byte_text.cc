@@ -42,8 +42,7 @@ std::string bytes_of_text(const std::string& text, const std::string& what) {
     }
     const bool begins_pair = (byte & 0xfcU) == 0xc0U && i + 1 < text.size();
     if (!begins_pair)
-      throw Error(ErrorCode::invalid_argument,
-                  cat(what, ": expected bytes as characters, got others"));
+      throw invalid_argument(what, ": expected bytes as characters, got others");
     const unsigned char low = text[++i];
     bytes += char_of(((byte & 0x03U) << 6U) | (low & 0x3fU));
   }

@@ -64,14 +64,14 @@ std::string uncompressed(std::string_view bytes, size_t max_bytes) {
     const int result = inflate(&stream, Z_NO_FLUSH);
     text.resize(room - stream.avail_out);
     if (text.size() > max_bytes) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("compressed text: expected at most ", format_bytes(max_bytes), ", got more"));
+      throw invalid_argument(
+          "compressed text: expected at most ", format_bytes(max_bytes), ", got more");
     }
     if (result == Z_STREAM_END && stream.avail_in == 0)
       return text;
     const bool wants_room = result == Z_OK && stream.avail_out == 0;
     if (!wants_room)
-      throw Error(ErrorCode::invalid_argument, "compressed text: it is damaged or cut short");
+      throw invalid_argument("compressed text: it is damaged or cut short");
   }
 }
 

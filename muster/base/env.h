@@ -28,12 +28,8 @@ inline std::optional<int64_t> get_env_int(const char* name) {
     return std::nullopt;
   const auto value = parse_int(trim(*text));
   if (!value) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected an integer in ",
-                    name,
-                    ", got '",
-                    *text,
-                    "'; correct or unset it"));
+    throw invalid_argument(
+        "environment: expected an integer in ", name, ", got '", *text, "'; correct or unset it");
   }
   return value;
 }

@@ -15,14 +15,13 @@ inline std::optional<int> get_env_count(const char* name) {
   if (!value)
     return std::nullopt;
   if (*value < 0 || *value > INT32_MAX) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected a number from 0 to ",
-                    INT32_MAX,
-                    ", got ",
-                    name,
-                    "=",
-                    *value,
-                    "; correct or unset it"));
+    throw invalid_argument("environment: expected a number from 0 to ",
+                           INT32_MAX,
+                           ", got ",
+                           name,
+                           "=",
+                           *value,
+                           "; correct or unset it");
   }
   return static_cast<int>(*value);
 }

@@ -57,6 +57,33 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
+// The first part of an error's message, with the place where it is written.
+struct FirstPart {
+  template <class Part>
+  FirstPart(  // NOLINT(google-explicit-constructor): errors are written as cat() is
+      const Part& part,
+      std::source_location written = std::source_location::current())
+      : text(cat(part)), where(written) {}
+
+  std::string text;
+  std::source_location where;
+};
+
+// Errors of the codes that are thrown most, with a message in parts: throw invalid_argument("rank
+// ", 3, " of ", 2).
+template <class... Parts>
+Error invalid_argument(const FirstPart& first, const Parts&... parts) {
+  return {ErrorCode::invalid_argument, cat(first.text, parts...), first.where};
+}
+template <class... Parts>
+Error failed_precondition(const FirstPart& first, const Parts&... parts) {
+  return {ErrorCode::failed_precondition, cat(first.text, parts...), first.where};
+}
+template <class... Parts>
+Error unavailable(const FirstPart& first, const Parts&... parts) {
+  return {ErrorCode::unavailable, cat(first.text, parts...), first.where};
+}
+
 // Throws Error(io) with `message` followed by the text of `errno_value`.
 [[noreturn]] void fail_errno(const std::string& message,
                              int errno_value,

@@ -33,11 +33,10 @@ FailurePolicy failure_policy_from_environment() {
   const std::string word = get_env(kFailurePolicyVariable).value_or("end");
   if (const auto policy = failure_policy_of(word))
     return *policy;
-  throw Error(ErrorCode::invalid_argument,
-              cat(kFailurePolicyVariable,
-                  ": expected end, continue or replace, got '",
-                  printable(word),
-                  "'; correct it"));
+  throw invalid_argument(kFailurePolicyVariable,
+                         ": expected end, continue or replace, got '",
+                         printable(word),
+                         "'; correct it");
 }
 
 }  // namespace muster

@@ -47,9 +47,8 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
 std::string expect_small(std::string bytes, const std::string& path) {
   if (bytes.size() <= kSmallBytes)
     return bytes;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("expected a file of at most 64 MiB as '", printable(path), "', got more; name another"));
+  throw invalid_argument(
+      "expected a file of at most 64 MiB as '", printable(path), "', got more; name another");
 }
 
 // Returns "'/a/file'" or "to standard output"; of a descriptor whose path nobody told, what the

@@ -74,11 +74,11 @@ void check_is_ours(const std::string& text, const std::string& path) {
   const bool is_blank = text.find_first_not_of('\0') == std::string::npos;
   if (is_blank || is_lock_note(text))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("the file '",
-                  printable(path),
-                  "': expected a lock of muster's, got another program's file; move it, or give "
-                  "another folder"));
+  throw failed_precondition(
+      "the file '",
+      printable(path),
+      "': expected a lock of muster's, got another program's file; move it, or give "
+      "another folder");
 }
 
 // "process 4711 on host-a, since 2026-01-31 12:00:00"; empty for a note that says nothing. The file
@@ -122,8 +122,7 @@ FolderLock::FolderLock(FolderClaim claim)
   if (no_folder)
     fail_errno(cat("cannot create '", claim_.folder, "'"), no_folder.value());
   const std::string holder = holder_of_folder(claim_);
-  throw Error(
-      ErrorCode::failed_precondition,
+  throw failed_precondition(
       printable(cat("the folder '",
                     claim_.folder,
                     "': expected no job that still writes there, got one",

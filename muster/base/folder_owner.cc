@@ -25,28 +25,25 @@ bool is_trusted(uid_t owner, const struct stat& above) {
 }
 
 Error owned_by_another(const std::string& path, uid_t owner) {
-  return {ErrorCode::failed_precondition,
-          cat("expected a folder or file of this user (",
-              ::geteuid(),
-              "), got '",
-              printable(path),
-              "' of user ",
-              owner,
-              "; move to a folder of your own, or name one with --run-dir")};
+  return failed_precondition("expected a folder or file of this user (",
+                             ::geteuid(),
+                             "), got '",
+                             printable(path),
+                             "' of user ",
+                             owner,
+                             "; move to a folder of your own, or name one with --run-dir");
 }
 
 Error is_a_link(const std::string& path) {
-  return {ErrorCode::failed_precondition,
-          cat("run folder: expected a folder or file that is no link, got '",
-              printable(path),
-              "'; remove it, or name another place with --run-dir or --log-dir")};
+  return failed_precondition("run folder: expected a folder or file that is no link, got '",
+                             printable(path),
+                             "'; remove it, or name another place with --run-dir or --log-dir");
 }
 
 Error is_no_folder(const std::string& path) {
-  return {ErrorCode::failed_precondition,
-          cat("run folder: expected a folder, got the file '",
-              printable(path),
-              "'; remove it, or name another place with --run-dir or --log-dir")};
+  return failed_precondition("run folder: expected a folder, got the file '",
+                             printable(path),
+                             "'; remove it, or name another place with --run-dir or --log-dir");
 }
 
 bool is_link(const Fd& above, const std::string& name) {
@@ -145,8 +142,8 @@ Fd create_log(int folder, const std::string& path, int flags) {
   if (!file.valid())
     fail_errno(cat("cannot create log '", path, "'"), errno);
   if (!S_ISREG(stat_of(file, path).st_mode))
-    throw Error(ErrorCode::failed_precondition,
-                cat("expected a file at '", printable(path), "', got something else; remove it"));
+    throw failed_precondition(
+        "expected a file at '", printable(path), "', got something else; remove it");
   if (::ftruncate(file.get(), 0) != 0)
     fail_errno(cat("cannot empty log '", path, "'"), errno);
   ::fcntl(file.get(), F_SETFL, flags);

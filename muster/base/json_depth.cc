@@ -51,8 +51,8 @@ bool nests_too_deep(std::string_view json) {
 
 void check_json_depth(std::string_view json, const char* what) {
   if (nests_too_deep(json))
-    throw Error(ErrorCode::invalid_argument,
-                cat(what, ": expected JSON that nests at most ", kMostLevels, " deep, got more"));
+    throw invalid_argument(
+        what, ": expected JSON that nests at most ", kMostLevels, " deep, got more");
 }
 
 }  // namespace muster

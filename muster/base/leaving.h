@@ -13,14 +13,13 @@ namespace muster {
 
 // On the rank that leaves; `call` is that of rank `other`.
 inline Error left_alone(int64_t sequence, int other, const std::string& call) {
-  return Error(ErrorCode::invalid_argument,
-               cat("shutdown #",
-                   sequence,
-                   ": expected every rank to leave the group, got '",
-                   call,
-                   "' on rank ",
-                   other,
-                   "; make all ranks issue the same operations before one of them leaves"));
+  return invalid_argument("shutdown #",
+                          sequence,
+                          ": expected every rank to leave the group, got '",
+                          call,
+                          "' on rank ",
+                          other,
+                          "; make all ranks issue the same operations before one of them leaves");
 }
 
 // On the rank that makes `call`, of which rank `other` knows nothing.

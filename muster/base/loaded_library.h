@@ -46,7 +46,7 @@ class LoadedLibrary {
 
   // Throws: unavailable.
   [[noreturn]] void fail(const std::string& reason) const {
-    throw Error(ErrorCode::unavailable, cat(expected_, ", got: ", reason, "; ", next_step_));
+    throw unavailable(expected_, ", got: ", reason, "; ", next_step_);
   }
 
  private:

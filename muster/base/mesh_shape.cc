@@ -19,12 +19,11 @@ namespace {
 constexpr int kTheRest = -1;
 
 [[noreturn]] void refuse_mesh(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("mesh: expected ",
-                  expected,
-                  ", got ",
-                  got,
-                  "; write it as dp=2,pp=2,tp=2, the fastest axis last"));
+  throw invalid_argument("mesh: expected ",
+                         expected,
+                         ", got ",
+                         got,
+                         "; write it as dp=2,pp=2,tp=2, the fastest axis last");
 }
 
 bool is_word(std::string_view name) {

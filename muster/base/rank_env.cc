@@ -54,12 +54,11 @@ std::optional<int> slurm_tasks_on_node(int node) {
     return std::nullopt;
   const auto counts = slurm_counts(*told);
   if (!counts) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected numbers of tasks as in 2(x3),1, got ",
-                    kTasks,
-                    "='",
-                    printable(*told),
-                    "'; correct or unset it"));
+    throw invalid_argument("environment: expected numbers of tasks as in 2(x3),1, got ",
+                           kTasks,
+                           "='",
+                           printable(*told),
+                           "'; correct or unset it");
   }
   return node < std::ssize(*counts) ? std::optional(counts->at(node)) : std::nullopt;
 }
@@ -67,27 +66,26 @@ std::optional<int> slurm_tasks_on_node(int node) {
 void check_range(const Source& source, const char* name, int value, const char* of_name, int of) {
   if (value >= 0 && value < of)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("environment (",
-                  source.name,
-                  "): expected 0 <= ",
-                  name,
-                  " < ",
-                  of_name,
-                  ", got ",
-                  name,
-                  "=",
-                  value,
-                  " and ",
-                  of_name,
-                  "=",
-                  of,
-                  "; correct them or unset both"));
+  throw invalid_argument("environment (",
+                         source.name,
+                         "): expected 0 <= ",
+                         name,
+                         " < ",
+                         of_name,
+                         ", got ",
+                         name,
+                         "=",
+                         value,
+                         " and ",
+                         of_name,
+                         "=",
+                         of,
+                         "; correct them or unset both");
 }
 
 Error half_set(const char* set, const char* missing) {
-  return {ErrorCode::invalid_argument,
-          cat("environment: ", set, " is set but ", missing, " is not; set both or unset both")};
+  return invalid_argument(
+      "environment: ", set, " is set but ", missing, " is not; set both or unset both");
 }
 
 // Slurm tells the size of each node in one list, and not by a variable of the task.
@@ -115,13 +113,12 @@ std::optional<RankEnv> read(const Source& source) {
   env.rank = env_int(source.rank, 0);
   env.world_size = env_int(source.world_size, 1);
   if (env.world_size < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment (",
-                    source.name,
-                    "): expected ",
-                    source.world_size,
-                    " >= 1, got ",
-                    env.world_size));
+    throw invalid_argument("environment (",
+                           source.name,
+                           "): expected ",
+                           source.world_size,
+                           " >= 1, got ",
+                           env.world_size);
   }
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
   env.local_rank_told = get_env(source.local_rank) || env.world_size == 1;
@@ -198,14 +195,13 @@ struct MemberOfGeneration {
   void operator()(int RankEnv::* number) const {
     const auto value = parse_count(told);
     if (!value)
-      throw Error(ErrorCode::invalid_argument,
-                  cat("generation: expected a number in ",
-                      name,
-                      ", got '",
-                      told,
-                      "' (rank ",
-                      env.rank,
-                      "); start the job anew"));
+      throw invalid_argument("generation: expected a number in ",
+                             name,
+                             ", got '",
+                             told,
+                             "' (rank ",
+                             env.rank,
+                             "); start the job anew");
     env.*number = *value;
   }
   void operator()(std::string RankEnv::* text) const { env.*text = told; }

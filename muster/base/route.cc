@@ -80,12 +80,11 @@ std::string address_towards(const std::string& host) {
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (const int error = ::getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
-    throw Error(ErrorCode::unavailable,
-                cat("address: expected a host name that resolves, got '",
-                    printable(host),
-                    "' (",
-                    gai_strerror(error),
-                    "); check the spelling, or give a numeric address"));
+    throw unavailable("address: expected a host name that resolves, got '",
+                      printable(host),
+                      "' (",
+                      gai_strerror(error),
+                      "); check the spelling, or give a numeric address");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> results(found, ::freeaddrinfo);
   for (const addrinfo* at = results.get(); at != nullptr; at = at->ai_next) {
@@ -93,8 +92,7 @@ std::string address_towards(const std::string& host) {
     if (!address.empty())
       return address;
   }
-  throw Error(ErrorCode::unavailable,
-              cat("address: no route to '", printable(host), "' (", std::strerror(errno), ")"));
+  throw unavailable("address: no route to '", printable(host), "' (", std::strerror(errno), ")");
 }
 
 std::string interface_with(const std::string& address) {

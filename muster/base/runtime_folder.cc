@@ -22,13 +22,12 @@ namespace muster {
 namespace {
 
 Error bad_folder(const std::string& path, const std::string& got) {
-  return {
-      ErrorCode::failed_precondition,
-      cat("runtime folder: expected a folder that belongs to this user alone (mode 0700), got '",
-          printable(path),
-          "', ",
-          got,
-          "; remove or correct it, or set MUSTER_RUNTIME_DIR")};
+  return failed_precondition(
+      "runtime folder: expected a folder that belongs to this user alone (mode 0700), got '",
+      printable(path),
+      "', ",
+      got,
+      "; remove or correct it, or set MUSTER_RUNTIME_DIR");
 }
 
 // A folder of this user was made by this user: in these places, nobody can give a folder away.

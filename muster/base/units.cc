@@ -97,14 +97,14 @@ uint64_t parse_bytes(std::string_view text, std::string_view what) {
   const auto factor = factor_of(kSizeUnits, trim(rest));
   const bool is_size = number && factor;
   if (!is_size || *number * *factor >= 1.8e19) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(what,
-                    ": expected ",
-                    is_size ? "less than 16777216 TiB"
-                            : "a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 40GiB",
-                    ", got '",
-                    printable(text),
-                    "'; correct it"));
+    throw invalid_argument(
+        what,
+        ": expected ",
+        is_size ? "less than 16777216 TiB"
+                : "a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 40GiB",
+        ", got '",
+        printable(text),
+        "'; correct it");
   }
   return static_cast<uint64_t>(std::round(*number * *factor));
 }
@@ -113,11 +113,10 @@ std::chrono::milliseconds parse_duration(std::string_view text, std::string_view
   const auto milliseconds = milliseconds_in(trim(text));
   if (milliseconds && *milliseconds <= kLongestMilliseconds)
     return std::chrono::milliseconds(std::llround(*milliseconds));
-  throw Error(ErrorCode::invalid_argument,
-              cat(what,
-                  ": expected a time such as 30s, 250ms, 5m or 1h30m, got '",
-                  printable(text),
-                  "'; correct it"));
+  throw invalid_argument(what,
+                         ": expected a time such as 30s, 250ms, 5m or 1h30m, got '",
+                         printable(text),
+                         "'; correct it");
 }
 
 // The largest unit is taken in which the number is at least 1.

@@ -10,7 +10,7 @@
 namespace muster {
 
 [[noreturn]] inline void fail_usage(const std::string& text) {
-  throw Error(ErrorCode::invalid_argument, text);
+  throw invalid_argument(text);
 }
 
 // A value of a flag: "<flag>: expected <expected>, got '<got>'; <next>". A value that would fill
@@ -19,15 +19,14 @@ inline Error bad_flag(const std::string& flag,
                       const std::string& expected,
                       const std::string& got,
                       const std::string& next = "") {
-  return {ErrorCode::invalid_argument,
-          cat(flag,
-              ": expected ",
-              expected,
-              ", got '",
-              shown_text(got),
-              "'",
-              next.empty() ? "" : "; ",
-              next)};
+  return invalid_argument(flag,
+                          ": expected ",
+                          expected,
+                          ", got '",
+                          shown_text(got),
+                          "'",
+                          next.empty() ? "" : "; ",
+                          next);
 }
 
 // What `read` returns, which reads the file that `flag` names.

@@ -129,8 +129,7 @@ std::shared_ptr<BenchModel> make_bench_model(const std::string& name) {
     return std::make_shared<BenchCnn>();
   if (name == "gpt")
     return std::make_shared<BenchGpt>();
-  throw Error(ErrorCode::invalid_argument,
-              cat("--model: expected mlp, cnn, gpt, got '", name, "'"));
+  throw invalid_argument("--model: expected mlp, cnn, gpt, got '", name, "'");
 }
 
 }  // namespace muster

@@ -44,10 +44,8 @@ at::ScalarType type_named(const std::string& name) {
                                                        {"int64", at::kLong}};
   const auto found = types.find(name);
   if (found == types.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '",
-                    name,
-                    "'"));
+    throw invalid_argument(
+        "--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '", name, "'");
   }
   return found->second;
 }
@@ -350,8 +348,7 @@ void check_is_known(const char* flag,
                     const std::vector<std::string>& known) {
   if (contains(known, value))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(flag, ": expected ", join(known, ", "), ", got '", value, "'"));
+  throw invalid_argument(flag, ": expected ", join(known, ", "), ", got '", value, "'");
 }
 
 // Finds what is wrong before any rank is started.
@@ -364,11 +361,8 @@ void check(const CollectivesBenchOptions& options) {
         "--backends", backend, {"gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"});
   }
   if (options.min_bytes > options.max_bytes) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--min: expected no more than --max (",
-                    options.max_bytes,
-                    "), got ",
-                    options.min_bytes));
+    throw invalid_argument(
+        "--min: expected no more than --max (", options.max_bytes, "), got ", options.min_bytes);
   }
   type_named(options.dtype);
   if (!options.svg.empty())

@@ -133,12 +133,11 @@ void check_kinds(const DdpBenchOptions& options) {
     const bool knows_backend = contains(known, kind.substr(0, colon));
     if (knows_backend && (cap == "auto" || parse_as<double>(cap).value_or(0) > 0))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--kinds: expected ",
-                    join(known, ", "),
-                    ", with :MIB or :auto behind for the cap of buckets, got '",
-                    printable(kind),
-                    "'"));
+    throw invalid_argument("--kinds: expected ",
+                           join(known, ", "),
+                           ", with :MIB or :auto behind for the cap of buckets, got '",
+                           printable(kind),
+                           "'");
   }
 }
 

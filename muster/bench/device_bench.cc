@@ -48,8 +48,7 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
   const Selection selection(options.gpus);
   const UsableGpus usable = usable_gpus(host, inherited_masks());
   if (usable.gpus.empty()) {
-    throw Error(ErrorCode::unavailable,
-                cat("bench device: expected a GPU, got none: ", describe(host, usable)));
+    throw unavailable("bench device: expected a GPU, got none: ", describe(host, usable));
   }
   for (const std::string& sick : usable.sick)
     std::fputs(cat("left out ", sick, "\n").c_str(), stderr);
@@ -85,8 +84,7 @@ c10::ScalarType dtype_of(const std::string& name) {
     return c10::kBFloat16;
   if (name == "float16")
     return c10::kHalf;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--dtype: expected float32, bfloat16 or float16, got '", name, "'"));
+  throw invalid_argument("--dtype: expected float32, bfloat16 or float16, got '", name, "'");
 }
 
 class DeviceBench {
@@ -128,7 +126,7 @@ class DeviceBench {
   // Throws: what keeps this candidate from being measured.
   MeasuredScore measure(const Candidate& candidate) const {
     if (!candidate.obstacle.empty())
-      throw Error(ErrorCode::unavailable, candidate.obstacle);
+      throw unavailable(candidate.obstacle);
     std::optional<Lease> lease;
     if (candidate.device.is_cuda()) {
       lease = take_lease(candidate);
@@ -158,8 +156,7 @@ class DeviceBench {
     if (lease)
       return std::move(*lease);
     const auto holders = folder.holders({candidate.id});
-    throw Error(ErrorCode::unavailable,
-                holders.empty() ? "held by another job a moment ago" : describe(holders[0]));
+    throw unavailable(holders.empty() ? "held by another job a moment ago" : describe(holders[0]));
   }
 
   // LibTorch counts only its own vendor's GPUs, so its number may be another GPU's. `uuid` is that
@@ -168,9 +165,8 @@ class DeviceBench {
     const bool comparable = uuid.starts_with("GPU-") && candidate.id.starts_with("GPU-");
     if (!comparable || uuid == candidate.id)
       return;
-    throw Error(
-        ErrorCode::unavailable,
-        cat("expected LibTorch to find it as ", candidate.device.str(), ", which is ", uuid));
+    throw unavailable(
+        "expected LibTorch to find it as ", candidate.device.str(), ", which is ", uuid);
   }
 
   const Host& host_;

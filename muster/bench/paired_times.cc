@@ -23,7 +23,7 @@ double quantile(const std::vector<double>& sorted, double part) {
 // Throws: invalid_argument for no values.
 Spread spread_of(std::vector<double> values) {
   if (values.empty())
-    throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
+    throw invalid_argument("spread: expected values, got none");
   std::ranges::sort(values);
   return {.median = quantile(values, 0.5),
           .low = quantile(values, 0.25),

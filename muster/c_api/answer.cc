@@ -53,9 +53,9 @@ int answer(const std::function<void()>& work) noexcept {
 int answer_text(char** text, const std::function<std::string()>& work) noexcept {
   return answer([&] {
     if (text == nullptr)
-      throw Error(ErrorCode::invalid_argument,
-                  "C interface: expected a place for the text, got NULL; pass the address of a "
-                  "char *");
+      throw invalid_argument(
+          "C interface: expected a place for the text, got NULL; pass the address of a "
+          "char *");
     *text = nullptr;
     *text = copy_of(work());
   });

@@ -11,8 +11,8 @@ nlohmann::json json_argument(const char* text, const char* what) {
     return nlohmann::json::object();
   nlohmann::json json = parse_strict_json(text, what);
   if (!json.is_object()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(what, ": expected a JSON object, got ", json.type_name(), "; correct it"));
+    throw invalid_argument(
+        what, ": expected a JSON object, got ", json.type_name(), "; correct it");
   }
   return json;
 }

@@ -69,21 +69,20 @@ SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
 Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
   const auto manifest = verify_checkpoint(path);
   if (is_sharded(manifest)) {
-    throw Error(ErrorCode::failed_precondition,
-                "checkpoint: expected '",
-                kModelFile,
-                "' in '",
-                path,
-                "', got the parts of several ranks; load "
-                "it with muster::Checkpoints, or write one file with `muster checkpoint export`");
+    throw failed_precondition(
+        "checkpoint: expected '",
+        kModelFile,
+        "' in '",
+        path,
+        "', got the parts of several ranks; load "
+        "it with muster::Checkpoints, or write one file with `muster checkpoint export`");
   }
   if (manifest.find(kModelFile) == nullptr) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected '",
-                kModelFile,
-                "' in '",
-                path,
-                "', got a manifest without it; load another");
+    throw invalid_argument("checkpoint: expected '",
+                           kModelFile,
+                           "' in '",
+                           path,
+                           "', got a manifest without it; load another");
   }
   return {.path = path,
           .manifest = read_small_file(cat(path, "/", kManifestFile)),

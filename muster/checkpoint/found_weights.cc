@@ -79,15 +79,8 @@ void refuse_weights(const std::string& expected,
                     const std::string& path,
                     const std::string& got,
                     const std::string& next) {
-  throw Error(ErrorCode::invalid_argument,
-              "load_weights: expected ",
-              expected,
-              " in '",
-              path,
-              "', got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument(
+      "load_weights: expected ", expected, " in '", path, "', got ", got, "; ", next);
 }
 
 FoundWeights find_weights(const TensorEntries& entries,

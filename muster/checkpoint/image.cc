@@ -109,12 +109,11 @@ HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy) {
 std::string write_image(const SaveOptions& options, const CheckpointImage& image) {
   const int64_t step = image.position.step;
   if (options.directory.empty() || step < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected a directory and a step of 0 or more, got '",
-                options.directory,
-                "' and step ",
-                step,
-                "; set both");
+    throw invalid_argument("checkpoint: expected a directory and a step of 0 or more, got '",
+                           options.directory,
+                           "' and step ",
+                           step,
+                           "; set both");
   }
   const auto lock = lock_for_saving(options.directory);
   remove_leftovers(options.directory);

@@ -22,12 +22,12 @@ TensorEntries entries_of(const NamedTensors& tensors) {
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              owner,
-              ": expected whole parameters, got '",
-              name,
-              "', whose elements are divided over the ranks; pass FullySharded::pieces, or do this "
-              "while a guard of FullySharded::whole_parameters() lives");
+  throw failed_precondition(
+      owner,
+      ": expected whole parameters, got '",
+      name,
+      "', whose elements are divided over the ranks; pass FullySharded::pieces, or do this "
+      "while a guard of FullySharded::whole_parameters() lives");
 }
 
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {
@@ -48,14 +48,13 @@ void check_model(const torch::nn::Module& model,
                  const TensorEntries& entries,
                  const std::string& name) {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
-    throw Error(ErrorCode::invalid_argument,
-                "load: expected ",
-                expected,
-                " in '",
-                name,
-                "', as in the model, got ",
-                got,
-                "; load it into the model that it was saved from");
+    throw invalid_argument("load: expected ",
+                           expected,
+                           " in '",
+                           name,
+                           "', as in the model, got ",
+                           got,
+                           "; load it into the model that it was saved from");
   };
   std::set<std::string> known;
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {

@@ -113,8 +113,7 @@ struct AdagradKind {
 [[noreturn]] inline void refuse_optimizer(const std::string& expected,
                                           const std::string& got,
                                           const std::string& next) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("optimizer state: expected ", expected, ", got ", got, "; ", next));
+  throw invalid_argument("optimizer state: expected ", expected, ", got ", got, "; ", next);
 }
 
 // Calls `use` with the optimizer's kind.

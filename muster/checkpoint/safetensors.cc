@@ -69,13 +69,12 @@ uint64_t data_bytes_of(const SafetensorsHeader& header) {
 void require_savable(const std::string& name, const at::Tensor& tensor) {
   if (can_be_saved(tensor))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected a dense tensor of a common dtype as '",
-                  name,
-                  "', got ",
-                  tensor.defined() ? tensor.toString() : std::string("an undefined one"),
-                  "; ",
-                  way_to_save(tensor)));
+  throw invalid_argument("safetensors: expected a dense tensor of a common dtype as '",
+                         name,
+                         "', got ",
+                         tensor.defined() ? tensor.toString() : std::string("an undefined one"),
+                         "; ",
+                         way_to_save(tensor));
 }
 
 SafetensorsContent read_safetensors(const std::string& path) {
@@ -121,12 +120,11 @@ void check_bools(const std::string& path, const std::string& name, const at::Ten
     return;
   if (tensor.view(at::kByte).max().item<uint8_t>() <= 1)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("weights: expected a valid file in '",
-                  path,
-                  "', got a BOOL tensor '",
-                  name,
-                  "' with other bytes than 0 and 1; it is damaged or of another kind"));
+  throw invalid_argument("weights: expected a valid file in '",
+                         path,
+                         "', got a BOOL tensor '",
+                         name,
+                         "' with other bytes than 0 and 1; it is damaged or of another kind");
 }
 
 SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadata& metadata) {
@@ -142,12 +140,11 @@ WrittenFile write_safetensors(const std::string& folder,
   const auto header = lay_out(tensors, metadata);
   const auto json = format_safetensors_header(header);
   if (json.size() > kMaxHeadBytes) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("safetensors: expected a header of at most ",
-                    kMaxHeadBytes,
-                    " bytes, got ",
-                    json.size(),
-                    "; save fewer tensors in a file"));
+    throw invalid_argument("safetensors: expected a header of at most ",
+                           kMaxHeadBytes,
+                           " bytes, got ",
+                           json.size(),
+                           "; save fewer tensors in a file");
   }
   std::vector<std::pair<uint64_t, std::string>> order;  // in the file
   for (const auto& [tensor, entry] : header.tensors)

@@ -50,10 +50,9 @@ ScalarType scalar_type_of(const TensorEntry& entry) {
   for (const auto& [name, dtype] : kDtypes)
     if (name == entry.dtype)
       return dtype;
-  throw Error(ErrorCode::invalid_argument,
-              "safetensors: expected elements that LibTorch computes with, got ",
-              to_string(entry),
-              "; leave the tensor out, or convert it");
+  throw invalid_argument("safetensors: expected elements that LibTorch computes with, got ",
+                         to_string(entry),
+                         "; leave the tensor out, or convert it");
 }
 
 // A type that the format lacks keeps LibTorch's name, for messages.

@@ -26,12 +26,8 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_to_save(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "save_weights: expected ",
-              expected,
-              ", got ",
-              got,
-              "; correct .names or .only");
+  throw invalid_argument(
+      "save_weights: expected ", expected, ", got ", got, "; correct .names or .only");
 }
 
 // Cuts the tensor into the parts that the file has of it.
@@ -74,10 +70,9 @@ void write_whole(const std::filesystem::path& file,
                  const NamedTensors& tensors,
                  const SaveWeightsOptions& options) {
   if (!options.replace && exists_at(file))
-    throw Error(ErrorCode::invalid_argument,
-                "save_weights: expected a new file, got '",
-                file.string(),
-                "', which exists; name another, or set .replace = true");
+    throw invalid_argument("save_weights: expected a new file, got '",
+                           file.string(),
+                           "', which exists; name another, or set .replace = true");
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   std::filesystem::create_directories(folder);
   const std::filesystem::path aside = name_aside(file);

@@ -19,13 +19,12 @@ const Value& entry_of(const std::map<std::string, Value>& entries,
   const auto found = entries.find(name);
   if (found != entries.end())
     return found->second;
-  throw Error(ErrorCode::invalid_argument,
-              owner,
-              ": expected a saved state with the ",
-              kind,
-              " '",
-              name,
-              "', got one without; load the state of the same part");
+  throw invalid_argument(owner,
+                         ": expected a saved state with the ",
+                         kind,
+                         " '",
+                         name,
+                         "', got one without; load the state of the same part");
 }
 
 }  // namespace
@@ -40,13 +39,12 @@ int64_t SavedState::whole_number(const std::string& owner, const std::string& na
   constexpr double kLargest = 9007199254740992;  // 2^53; beyond it doubles leave out whole numbers
   const bool is_count = value >= 0 && value <= kLargest && std::trunc(value) == value;
   if (!is_count) {
-    throw Error(ErrorCode::invalid_argument,
-                owner,
-                ": expected a whole number of 0 or more as '",
-                name,
-                "', got ",
-                value,
-                "; load the state of the same part");
+    throw invalid_argument(owner,
+                           ": expected a whole number of 0 or more as '",
+                           name,
+                           "', got ",
+                           value,
+                           "; load the state of the same part");
   }
   return static_cast<int64_t>(value);
 }

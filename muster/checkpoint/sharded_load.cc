@@ -86,20 +86,18 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   // A text that cannot be parsed is refused by every rank in the same way.
   Manifest manifest = parse_manifest(text, path);  // alike on every rank
   if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected the step of '",
-                path,
-                "', got a manifest of step ",
-                manifest.position.step,
-                "; its folder was renamed, or has files of another checkpoint");
+    throw invalid_argument("checkpoint: expected the step of '",
+                           path,
+                           "', got a manifest of step ",
+                           manifest.position.step,
+                           "; its folder was renamed, or has files of another checkpoint");
   }
   const auto problems =
       group.all_gather_bytes(own_problem(path, manifest, peers), "whether a checkpoint is whole");
   const auto unseen = std::ranges::find(problems, kUnseen);
   if (unseen != problems.end()) {
     const int rank = static_cast<int>(unseen - problems.begin());
-    throw Error(
-        ErrorCode::failed_precondition,
+    throw failed_precondition(
         "checkpoint: expected every rank to read '",
         path,
         "', which rank 0 sees, got none on rank ",
@@ -162,24 +160,22 @@ void check_pieces_of(const TensorPieces& pieces,
       continue;
     if (is_there && may_be_half && is_widened(found->second, mine))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "load: expected ",
-                to_string(mine),
-                " '",
-                piece.name,
-                "' in '",
-                path,
-                "', as in the model, got ",
-                is_there ? to_string(found->second) : "no tensor of that name",
-                "; load it into the model that it was saved from");
+    throw invalid_argument("load: expected ",
+                           to_string(mine),
+                           " '",
+                           piece.name,
+                           "' in '",
+                           path,
+                           "', as in the model, got ",
+                           is_there ? to_string(found->second) : "no tensor of that name",
+                           "; load it into the model that it was saved from");
   }
   if (const auto holes = saved.source().incomplete(); !holes.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "load: expected all of '",
-                holes[0],
-                "' in '",
-                path,
-                "', got some of it; a rank's file is missing");
+    throw invalid_argument("load: expected all of '",
+                           holes[0],
+                           "' in '",
+                           path,
+                           "', got some of it; a rank's file is missing");
   }
 }
 
@@ -201,12 +197,11 @@ void check_nothing_left(const TensorPieces& pieces,
   for (const auto& [name, tensor] : source.tensors()) {
     if (known.contains(name))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "load: expected only tensors of the model in '",
-                path,
-                "', got '",
-                name,
-                "' as well; load it into the model that it was saved from");
+    throw invalid_argument("load: expected only tensors of the model in '",
+                           path,
+                           "', got '",
+                           name,
+                           "' as well; load it into the model that it was saved from");
   }
 }
 

@@ -73,14 +73,13 @@ struct SharedPiece {
 [[noreturn]] void refuse_plan(const std::string& name,
                               const std::string& expected,
                               const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected ",
-              expected,
-              " for '",
-              name,
-              "', got ",
-              got,
-              "; name each tensor of the whole model once");
+  throw invalid_argument("checkpoint: expected ",
+                         expected,
+                         " for '",
+                         name,
+                         "', got ",
+                         got,
+                         "; name each tensor of the whole model once");
 }
 
 // Names the owner of a piece in a message.
@@ -227,8 +226,8 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
                   {"description", optimizer.description}}
                  .dump();
     } catch (const json::exception&) {
-      throw Error(ErrorCode::invalid_argument,
-                  "checkpoint: expected names in UTF-8, got other bytes; encode them first");
+      throw invalid_argument(
+          "checkpoint: expected names in UTF-8, got other bytes; encode them first");
     }
   });
   std::vector<json> ranks = mapped(group.all_gather_bytes(mine, "pieces of a checkpoint"),

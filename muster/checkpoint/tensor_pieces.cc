@@ -77,15 +77,14 @@ void require_each_same(const NamedTensorList& before,
     const at::Tensor* const found = now.find(name);
     if (found != nullptr && found->is_same(tensor))
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                owner,
-                ": expected '",
-                name,
-                "' of the model to stay the tensor that it was, got ",
-                found == nullptr ? "none" : "another one",
-                "; replace modules and parameters before ",
-                made,
-                " made");
+    throw failed_precondition(owner,
+                              ": expected '",
+                              name,
+                              "' of the model to stay the tensor that it was, got ",
+                              found == nullptr ? "none" : "another one",
+                              "; replace modules and parameters before ",
+                              made,
+                              " made");
   }
 }
 
@@ -126,13 +125,12 @@ void TensorsOfModel::require_no_others(const char* owner, const char* made) cons
   if (require_same_parameters(owner, made))
     return;
   if (const auto other = first_other(model_.lock()->named_parameters().keys(), parameters_))
-    throw Error(ErrorCode::failed_precondition,
-                owner,
-                ": expected a model without other parameters than it had, got '",
-                *other,
-                "' too; register it before ",
-                made,
-                " made");
+    throw failed_precondition(owner,
+                              ": expected a model without other parameters than it had, got '",
+                              *other,
+                              "' too; register it before ",
+                              made,
+                              " made");
 }
 
 // A buffer that the model computes anew, such as a table of a first forward, need not be saved.
@@ -215,14 +213,13 @@ void check_pieces(const TensorPieces& pieces) {
   std::map<std::string, const Elements*> known;
   for (const TensorPiece& piece : pieces) {
     const auto refuse = [&](const std::string& expected, const std::string& got) {
-      throw Error(ErrorCode::invalid_argument,
-                  "checkpoint: expected ",
-                  expected,
-                  " as '",
-                  piece.name,
-                  "', got ",
-                  got,
-                  "; correct the piece");
+      throw invalid_argument("checkpoint: expected ",
+                             expected,
+                             " as '",
+                             piece.name,
+                             "', got ",
+                             got,
+                             "; correct the piece");
     };
     if (!piece.tensor.defined())
       refuse("a tensor", "an undefined one");

@@ -47,15 +47,8 @@ constexpr const char* kConvertIt =
                                     const std::string& expected,
                                     const std::string& got,
                                     const std::string& next = "it is damaged or of another kind") {
-  throw Error(ErrorCode::invalid_argument,
-              "torch file: expected ",
-              expected,
-              " in '",
-              path,
-              "', got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument(
+      "torch file: expected ", expected, " in '", path, "', got ", got, "; ", next);
 }
 
 struct NamedType {

@@ -101,13 +101,13 @@ void check_weight_names(const WeightNames& names) {
     const bool has_plain_model = row.model.find_first_of("{}") == std::string::npos;
     if (!row.file.empty() && has_one_list(row.file) && has_plain_model && has_same_stars)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "weight names: expected rows with as many * on both sides, and one list in braces "
-                "at most, in the file's name, got {'",
-                row.file,
-                "', '",
-                row.model,
-                "'}; correct the row");
+    throw invalid_argument(
+        "weight names: expected rows with as many * on both sides, and one list in braces "
+        "at most, in the file's name, got {'",
+        row.file,
+        "', '",
+        row.model,
+        "'}; correct the row");
   }
 }
 

@@ -26,12 +26,11 @@ class SafetensorsWeights : public WeightSource {
   SafetensorsWeights(const std::string& path, TensorSource source)
       : path_(path), source_(std::move(source)) {
     if (const auto holes = source_.incomplete(); !holes.empty())
-      throw Error(ErrorCode::invalid_argument,
-                  "load_weights: expected all of '",
-                  holes[0],
-                  "' in '",
-                  path,
-                  "', got some of it; a rank's file is missing");
+      throw invalid_argument("load_weights: expected all of '",
+                             holes[0],
+                             "' in '",
+                             path,
+                             "', got some of it; a rank's file is missing");
     for (const auto& [name, tensor] : source_.tensors())
       entries_.emplace(name, tensor.kind);
   }

@@ -55,10 +55,9 @@ class ZipDirectory {
 
   void require(bool is_whole) const {
     if (!is_whole)
-      throw Error(ErrorCode::invalid_argument,
-                  "torch file: expected the directory of a zip archive in '",
-                  path_,
-                  "', got none or a part of one; copy the file again");
+      throw invalid_argument("torch file: expected the directory of a zip archive in '",
+                             path_,
+                             "', got none or a part of one; copy the file again");
   }
 
  private:

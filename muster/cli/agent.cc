@@ -55,15 +55,14 @@ void add_agent(CLI::App& app, int* exit_code) {
       ::setenv(name.c_str(), value.c_str(), 1);
     // Paths in the program's arguments are meant from the folder in which the job was started.
     if (!spec.folder.empty() && ::chdir(spec.folder.c_str()) != 0) {
-      throw Error(
-          ErrorCode::failed_precondition,
-          cat("host ",
-              spec.cluster.host_name,
-              ": expected the folder '",
-              printable(spec.folder),
-              "', where the job was started, to be there too (",
-              std::strerror(errno),
-              "); share it between the hosts, or start the job from one that they all have"));
+      throw failed_precondition(
+          "host ",
+          spec.cluster.host_name,
+          ": expected the folder '",
+          printable(spec.folder),
+          "', where the job was started, to be there too (",
+          std::strerror(errno),
+          "); share it between the hosts, or start the job from one that they all have");
     }
     *exit_code = run_host_agent(spec.launch, spec.cluster, own_rank_sampler());
   });

@@ -25,7 +25,7 @@ namespace {
 std::string bench_program() {
   const std::filesystem::path self = own_program();
   if (!self.is_absolute())
-    throw Error(ErrorCode::unavailable, "bench: expected /proc to name this program");
+    throw unavailable("bench: expected /proc to name this program");
   return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
 }
 
@@ -35,14 +35,13 @@ void become_bench(const std::vector<std::string>& args) {
   std::vector<std::string> words = {"muster bench"};
   append_all(words, args);
   ::execv(program.c_str(), exec_pointers(words).data());
-  throw Error(
-      ErrorCode::unavailable,
-      cat("bench: expected '",
-          program,
-          "', got: ",
-          std::strerror(errno),
-          "; `make install` installs it, packages and wheels do not have it; in a checkout, "
-          "`cmake --build BUILD --target muster_bench` builds it (with LibTorch)"));
+  throw unavailable(
+      "bench: expected '",
+      program,
+      "', got: ",
+      std::strerror(errno),
+      "; `make install` installs it, packages and wheels do not have it; in a checkout, "
+      "`cmake --build BUILD --target muster_bench` builds it (with LibTorch)");
 }
 
 }  // namespace

@@ -51,18 +51,17 @@ class ConfigReader {
   [[noreturn]] void fail(toml::source_position at,
                          const std::string& expected,
                          const std::string& got) const {
-    throw Error(ErrorCode::invalid_argument,
-                printable(cat("--config ",
-                              path_,
-                              ": expected ",
-                              expected,
-                              ", got ",
-                              got,
-                              " (line ",
-                              at.line,
-                              ", column ",
-                              at.column,
-                              ")")));
+    throw invalid_argument(printable(cat("--config ",
+                                         path_,
+                                         ": expected ",
+                                         expected,
+                                         ", got ",
+                                         got,
+                                         " (line ",
+                                         at.line,
+                                         ", column ",
+                                         at.column,
+                                         ")")));
   }
 
   // The parser's own words become an error like the others.
@@ -196,7 +195,7 @@ std::vector<std::string> use_config_file(const CLI::App& command, std::vector<st
     }
     const std::string path = apart ? args[i + 1] : arg.substr(arg.find('=') + 1);
     if (path.empty())
-      throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
+      throw invalid_argument("--config: expected a file, got ''");
     args.erase(args.begin() + i, args.begin() + i + (apart ? 2 : 1));
     std::ranges::move(config_arguments(command, path), std::back_inserter(flags));
     files.push_back(path);

@@ -67,12 +67,11 @@ Inventory find_inventory(const DevicesOptions& options) {
     return inventory;
   std::erase_if(inventory.hosts, [&](const Host& host) { return host.name != options.host; });
   if (inventory.hosts.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("devices: expected a host of ",
-                    inventory.source,
-                    " after --host, got '",
-                    printable(options.host),
-                    "'"));
+    throw invalid_argument("devices: expected a host of ",
+                           inventory.source,
+                           " after --host, got '",
+                           printable(options.host),
+                           "'");
   }
   return inventory;
 }
@@ -122,9 +121,8 @@ WatchOptions watch_options(const DevicesOptions& options) {
   if (!options.interval.empty())
     watch.interval = parse_duration(options.interval, "devices --watch");
   if (watch.interval <= std::chrono::milliseconds(0)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("devices --watch: expected a time above 0, got '", printable(options.interval), "'"));
+    throw invalid_argument(
+        "devices --watch: expected a time above 0, got '", printable(options.interval), "'");
   }
   if (options.json)
     watch.separator.clear();  // documents one after the other are read as they are
@@ -144,16 +142,15 @@ void check_plan_of(const Inventory& inventory, const Plan& plan, const std::stri
   }
   if (lost == nullptr)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--plan ",
-                  printable(path),
-                  ": expected a plan of the machine that is drawn, got rank ",
-                  lost->rank,
-                  " on ",
-                  printable(lost->device.id()),
-                  " of host ",
-                  printable(lost->host),
-                  ", which it has not; give that machine with --inventory"));
+  throw invalid_argument("--plan ",
+                         printable(path),
+                         ": expected a plan of the machine that is drawn, got rank ",
+                         lost->rank,
+                         " on ",
+                         printable(lost->device.id()),
+                         " of host ",
+                         printable(lost->host),
+                         ", which it has not; give that machine with --inventory");
 }
 
 // The picture may be that of a plan, with the ranks on their GPUs.

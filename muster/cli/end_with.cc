@@ -24,9 +24,8 @@ constexpr const char* kVariable = "MUSTER_END_WITH";
 int descriptor_of(const std::string& text) {
   const int fd = parse_count(text).value_or(-1);
   if (fd < 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(kVariable, ": expected the number of an open descriptor, got '", printable(text), "'"));
+    throw invalid_argument(
+        kVariable, ": expected the number of an open descriptor, got '", printable(text), "'");
   return fd;
 }
 

@@ -106,10 +106,9 @@ std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
   if (options.all)
     return running;
   if (options.jobs.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected a job's id or --all, got neither (",
-                    running.size(),
-                    " running); see `muster ps`"));
+    throw invalid_argument("expected a job's id or --all, got neither (",
+                           running.size(),
+                           " running); see `muster ps`");
   }
   return mapped(options.jobs, [&](const std::string& text) { return find_job(running, text); });
 }

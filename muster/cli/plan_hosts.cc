@@ -42,15 +42,14 @@ constexpr std::chrono::seconds kSayWhoIsWaitedFor{5};
 [[noreturn]] void fail_without_answer(const HostSpec& host,
                                       const std::string& got,
                                       const std::string& next) {
-  throw Error(ErrorCode::unavailable,
-              cat("host ",
-                  host.name,
-                  ": expected an answer of `muster devices --json` there within ",
-                  kAnswerWithinSeconds,
-                  " s, got ",
-                  got,
-                  "; ",
-                  next));
+  throw unavailable("host ",
+                    host.name,
+                    ": expected an answer of `muster devices --json` there within ",
+                    kAnswerWithinSeconds,
+                    " s, got ",
+                    got,
+                    "; ",
+                    next);
 }
 
 // Runs the command and returns its output. Throws: unavailable if it fails; ssh, or the muster
@@ -116,14 +115,13 @@ void check_no_gpu_twice(const Plan& plan) {
       continue;
     const RankPlan& first = *ranks.emplace(rank.device.uuid.value, &rank).first->second;
     if (first.host_index != rank.host_index)
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--hosts: expected each machine once, got ",
-                      first.host,
-                      " and ",
-                      rank.host,
-                      ", which both have ",
-                      printable(rank.device.uuid.value),
-                      "; name it once, with the ranks of both"));
+      throw invalid_argument("--hosts: expected each machine once, got ",
+                             first.host,
+                             " and ",
+                             rank.host,
+                             ", which both have ",
+                             printable(rank.device.uuid.value),
+                             "; name it once, with the ranks of both");
   }
 }
 

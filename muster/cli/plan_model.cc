@@ -157,10 +157,10 @@ int64_t device_memory(const std::string& text) {
   // No device has a petabyte.
   constexpr uint64_t kMost = 1'000'000'000'000'000;
   const auto refuse = [&] {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--device-memory: expected a size from 1 byte to 1 PB such as 80GiB, got '",
-                    printable(text),
-                    "'; write 80GiB"));
+    throw invalid_argument(
+        "--device-memory: expected a size from 1 byte to 1 PB such as 80GiB, got '",
+        printable(text),
+        "'; write 80GiB");
   };
   uint64_t bytes = 0;
   try {
@@ -203,10 +203,9 @@ std::function<std::string(const Inventory&, const Plan&)> to_about_model(
   if (flags.model.empty()) {
     if (flags.device_memory.empty())
       return {};
-    throw Error(ErrorCode::invalid_argument,
-                cat("--device-memory: expected --model beside it, got '",
-                    printable(flags.device_memory),
-                    "' alone; add --model layers=24,width=2048,…, or leave it out"));
+    throw invalid_argument("--device-memory: expected --model beside it, got '",
+                           printable(flags.device_memory),
+                           "' alone; add --model layers=24,width=2048,…, or leave it out");
   }
   const ModelSizes model = parse_model(flags.model);
   const int64_t given = flags.device_memory.empty() ? 0 : device_memory(flags.device_memory);
@@ -214,9 +213,9 @@ std::function<std::string(const Inventory&, const Plan&)> to_about_model(
     // The plan's own GPUs count unless a size was given.
     const std::optional<uint64_t> found = smallest_memory(inventory, plan);
     if (given == 0 && !found)
-      throw Error(ErrorCode::invalid_argument,
-                  "--model: expected a GPU in the plan whose memory is known, got none; add "
-                  "--device-memory 80GiB");
+      throw invalid_argument(
+          "--model: expected a GPU in the plan whose memory is known, got none; add "
+          "--device-memory 80GiB");
     const int64_t bytes = given > 0 ? given : static_cast<int64_t>(*found);
     const std::vector<WayMemory> ways = ways_of(model, plan, bytes);
     return json ? model_json(model, ways, bytes) : model_table(model, ways, bytes);

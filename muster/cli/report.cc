@@ -50,12 +50,11 @@ void expect_no_job_in(const std::string& folder) {
     std::error_code unknown;
     if (!std::filesystem::equivalent(job.run_dir, folder, unknown))
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                cat("--trace: expected the folder of a job that has ended, got '",
-                    printable(folder),
-                    "', in which job ",
-                    job.id,
-                    " runs; it makes its trace itself when it ends"));
+    throw failed_precondition("--trace: expected the folder of a job that has ended, got '",
+                              printable(folder),
+                              "', in which job ",
+                              job.id,
+                              " runs; it makes its trace itself when it ends");
   }
 }
 
@@ -64,11 +63,10 @@ void merge_trace_in(const std::string& folder) {
   expect_no_job_in(folder);
   const std::string made = merge_left_trace(folder);
   if (made.empty()) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("--trace: expected events that ranks have left in '",
-            printable(folder),
-            "/trace', got none; `muster run --trace` writes them, and makes trace.json of them"));
+    throw failed_precondition(
+        "--trace: expected events that ranks have left in '",
+        printable(folder),
+        "/trace', got none; `muster run --trace` writes them, and makes trace.json of them");
   }
   write_all(STDOUT_FILENO, printable(made) + "\n");
 }

@@ -95,7 +95,7 @@ MoreProgram parse_more_program(std::vector<std::string> args) {
   part.add_option("--role", more.role);
   more.program = cut_program(part, args);
   if (more.program.empty()) {
-    throw Error(ErrorCode::invalid_argument, "':': expected -n N PROGRAM after it, got no program");
+    throw invalid_argument("':': expected -n N PROGRAM after it, got no program");
   }
   part.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   return more;
@@ -189,11 +189,11 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     }
     // The plan of several programs is for one host.
     if (cluster && !more.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  "':': expected one program where several hosts take part, got more; start them "
-                  "as jobs of "
-                  "their own, "
-                  "or let the program choose by its rank");
+      throw invalid_argument(
+          "':': expected one program where several hosts take part, got more; start them "
+          "as jobs of "
+          "their own, "
+          "or let the program choose by its rank");
     }
     if (flags->dry_run && remote) {
       *exit_code = plan_on_hosts(options, *remote);

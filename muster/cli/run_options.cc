@@ -336,8 +336,8 @@ bool is_python_script(const RunFlags& flags, const std::vector<std::string>& pro
 // itself. Paths are meant from the current folder, also where the ranks run in another one.
 std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::string> program) {
   if (flags.module && flags.no_python) {
-    throw Error(ErrorCode::invalid_argument,
-                "--module and --no-python: expected one of them, got both; leave one out");
+    throw invalid_argument(
+        "--module and --no-python: expected one of them, got both; leave one out");
   }
   const bool is_script = is_python_script(flags, program);
   if (!flags.module && !is_script)
@@ -398,8 +398,7 @@ FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
   if (!policy)
     throw bad_flag("--on-failure", "end, continue or replace", flags.on_failure);
   if (policy == FailurePolicy::go_on && several_hosts)
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "--on-failure continue: expected a job on one host, got one on several; leave it out");
   return *policy;
 }
@@ -512,8 +511,8 @@ LaunchOptions to_launch_options(const RunFlags& flags,
     return options;
   }
   if (program.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
+    throw invalid_argument(
+        "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
   }
   options.argv = command_of(flags, std::move(program));
   add_programs(flags, more, options);

@@ -102,9 +102,9 @@ TopTarget target_of(const std::string& text) {
   if (!text.empty() && names_a_folder(text))
     return folder_target(text, jobs);
   if (text.empty() && jobs.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                "expected a running job of yours on this host, got none; muster top RUN_DIR shows "
-                "how one ended");
+    throw failed_precondition(
+        "expected a running job of yours on this host, got none; muster top RUN_DIR shows "
+        "how one ended");
   }
   const JobNote& job = text.empty() ? jobs.back() : find_job(jobs, text);
   return {job.run_dir, job};

@@ -197,7 +197,7 @@ AgentSpec agent_spec_from(std::string_view line) {
     Json json = Json::parse(line.substr(space));
     change_texts(json, [](const std::string& text) { return bytes_of_text(text, "agent"); });
     if (json.at("schema") != kSchema)
-      throw Error(ErrorCode::invalid_argument, "another version");
+      throw invalid_argument("another version");
     AgentSpec spec{.launch = launch_from(json.at("launch")),
                    .cluster = cluster_from(json.at("cluster")),
                    .environment = json.at("environment").get<Environment>(),
@@ -206,11 +206,11 @@ AgentSpec agent_spec_from(std::string_view line) {
     spec.cluster.secret = Secret::from_hex(line.substr(0, space));
     return spec;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("agent: expected its spec as a line of JSON, got ",
-                    json_words(error.what()),
-                    "; it is `muster run --hosts` that starts agents, with the same version on "
-                    "every host"));
+    throw invalid_argument(
+        "agent: expected its spec as a line of JSON, got ",
+        json_words(error.what()),
+        "; it is `muster run --hosts` that starts agents, with the same version on "
+        "every host");
   }
 }
 

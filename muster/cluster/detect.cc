@@ -98,26 +98,24 @@ bool detect_cluster(ClusterOptions& options) {
   if (env->world_size < 2)
     return false;
   if (env->local_world_size > 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(launcher->source,
-                    ": expected one `muster run` a host, which starts the ranks there, got ",
-                    env->local_world_size,
-                    " on this one (",
-                    env->world_size,
-                    " in all); start it with ",
-                    launcher->one_a_host,
-                    ", or start the program itself without `muster run`"));
+    throw invalid_argument(launcher->source,
+                           ": expected one `muster run` a host, which starts the ranks there, got ",
+                           env->local_world_size,
+                           " on this one (",
+                           env->world_size,
+                           " in all); start it with ",
+                           launcher->one_a_host,
+                           ", or start the program itself without `muster run`");
   }
   const auto place = rendezvous_place_of_environment("agents");
   if (!place) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(launcher->source,
-            ": expected its processes to share a name by which they can meet, got none; give "
-            "--nnodes ",
-            env->world_size,
-            " --rdzv-endpoint HOST:PORT (an address of the host with rank 0) and "
-            "--secret-file"));
+    throw invalid_argument(
+        launcher->source,
+        ": expected its processes to share a name by which they can meet, got none; give "
+        "--nnodes ",
+        env->world_size,
+        " --rdzv-endpoint HOST:PORT (an address of the host with rank 0) and "
+        "--secret-file");
   }
   options.min_hosts = options.max_hosts = env->world_size;
   options.node_rank = env->rank;

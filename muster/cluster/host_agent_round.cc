@@ -139,7 +139,7 @@ std::vector<RankExit> HostAgent::run_ranks(const Order& order, int* stopped_by) 
   const GroupResult result =
       run_local_ranks(*processes_, specs, job_->setup().inherited_fds(), rules);
   if (!result.fault.empty())
-    throw Error(ErrorCode::unavailable, result.fault);
+    throw unavailable(result.fault);
   *stopped_by = result.stopped_by;
   return brief(result.exits);
 }

@@ -158,15 +158,14 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
       if (!is_one_of(error.code(), ErrorCode::unavailable, ErrorCode::timeout))
         throw;
       if (deadline.passed()) {
-        throw Error(ErrorCode::unavailable,
-                    cat("rendezvous: expected the host that serves it at ",
-                        options.endpoint,
-                        holder_text(port_here),
-                        " within ",
-                        format_duration(options.join_timeout),
-                        ", got: ",
-                        without_advice(error),
-                        "; start the host that serves it, or correct --rdzv-endpoint"));
+        throw unavailable("rendezvous: expected the host that serves it at ",
+                          options.endpoint,
+                          holder_text(port_here),
+                          " within ",
+                          format_duration(options.join_timeout),
+                          ", got: ",
+                          without_advice(error),
+                          "; start the host that serves it, or correct --rdzv-endpoint");
       }
       if (!std::exchange(said, true))
         log(LogLevel::info,
@@ -307,11 +306,11 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
 void check_is_served_here(const ClusterOptions& options, const std::string& here) {
   if (!here.empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("rendezvous: expected an address of this host, which has node rank 0 and serves "
-                  "it, got ",
-                  options.endpoint,
-                  "; give this host's address, or the right --node-rank"));
+  throw invalid_argument(
+      "rendezvous: expected an address of this host, which has node rank 0 and serves "
+      "it, got ",
+      options.endpoint,
+      "; give this host's address, or the right --node-rank");
 }
 
 // Another agent of the job on this machine may have come first: then this one serves nothing.
@@ -373,8 +372,8 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
       ::fcntl(*fd, F_SETFD, FD_CLOEXEC);
   }
   if (given && options.no_auth) {
-    throw Error(ErrorCode::invalid_argument,
-                "--no-auth: expected no secret beside it, got one; leave one of them out");
+    throw invalid_argument(
+        "--no-auth: expected no secret beside it, got one; leave one of them out");
   }
   if (given)
     return *given;

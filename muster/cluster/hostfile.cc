@@ -36,7 +36,7 @@ class Refuse {
 
   // `rule`: what was expected instead; empty: a host.
   [[noreturn]] void operator()(std::string_view got, const std::string& rule = "") const {
-    throw Error(ErrorCode::invalid_argument, words_(std::string(got), rule));
+    throw invalid_argument(words_(std::string(got), rule));
   }
 
  private:
@@ -171,8 +171,8 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
   for (const std::string& piece : split(text, ',')) {
     hosts.push_back(parse_host_spec(trim(piece), refuse));
     if (!names.insert(hosts.back().name).second) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat(flag, ": expected each host once, got '", hosts.back().name, "' again"));
+      throw invalid_argument(
+          flag, ": expected each host once, got '", hosts.back().name, "' again");
     }
   }
   return hosts;
@@ -208,8 +208,8 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
     }
   }
   if (hosts.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(printable(path), ": expected a host a line, as in 'a slots=4', got none"));
+    throw invalid_argument(printable(path),
+                           ": expected a host a line, as in 'a slots=4', got none");
   }
   return hosts;
 }

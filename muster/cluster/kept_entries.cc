@@ -15,8 +15,7 @@ namespace {
 constexpr int64_t kMostInARange = int64_t{1} << 24;
 
 [[noreturn]] void refuse_list(const std::string& text) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("log: expected a list of its entries, got '", printable(text), "'"));
+  throw invalid_argument("log: expected a list of its entries, got '", printable(text), "'");
 }
 
 }  // namespace

@@ -237,14 +237,13 @@ void Member::take_next_orders() {
     return;
   const auto found = store_->values({log_size_key(kReports), log_size_key(kOrders)});
   if (!found[0]) {
-    throw Error(ErrorCode::failed_precondition,
-                "somebody has removed what the store had of this job");
+    throw failed_precondition("somebody has removed what the store had of this job");
   }
   const bool was_given = parse_int(found[1].value_or("0")).value_or(0) >= log_.next();
   if (!was_given || store_->check({log_entry_key(kOrders, log_.next())}))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "this host was not heard for so long that the others went on without it");
+  throw failed_precondition(
+      "this host was not heard for so long that the others went on without it");
 }
 
 // The agent is woken for each, as the next may take long to read, or fail. Returns whether it was

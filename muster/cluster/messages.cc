@@ -49,8 +49,7 @@ Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   const auto name = json.at("kind").get<std::string>();
   const auto found = std::ranges::find(names, name);
   if (found == names.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("message: expected a known kind, got '", printable(name), "'"));
+    throw invalid_argument("message: expected a known kind, got '", printable(name), "'");
   }
   return static_cast<Kind>(found - names.begin());
 }
@@ -153,9 +152,9 @@ std::string machine_line(const Host& machine) {
 // Throws: nlohmann's exceptions; as inventory_from_json.
 HostFacts facts_from(const Json& json, const std::string& machine) {
   if (machine.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "report of a host: expected its machine in a second line, got none; start one "
-                "version of muster on every host");
+    throw invalid_argument(
+        "report of a host: expected its machine in a second line, got none; start one "
+        "version of muster on every host");
   }
   HostFacts facts;
   members_from_json(json, [&](const auto& visit) { visit_facts(facts, visit); });
@@ -191,9 +190,8 @@ Value parse(const std::string& message,
     check_json_depth(line, what);
     return read(Json::parse(line), text.substr(std::min(end + 1, text.size())));
   } catch (const nlohmann::json::exception& error) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(what, ": expected JSON of this version of muster, got ", json_words(error.what())));
+    throw invalid_argument(
+        what, ": expected JSON of this version of muster, got ", json_words(error.what()));
   }
 }
 

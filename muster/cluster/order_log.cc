@@ -36,8 +36,7 @@ std::vector<std::string> keys_of_parts(std::string_view entry) {
       blank == words.npos ? std::nullopt : parse_int(std::string(words.substr(blank + 1)));
   constexpr int64_t kMostParts = 4096;
   if (!count || *count < 1 || *count > kMostParts) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("order: expected the number of its parts, got '", printable(entry), "'"));
+    throw invalid_argument("order: expected the number of its parts, got '", printable(entry), "'");
   }
   std::vector<std::string> keys;
   for (int64_t part = 0; part < *count; ++part)

@@ -78,11 +78,10 @@ class RemoteJob {
     if (cluster_.max_hosts <= 1)
       cluster_.min_hosts = cluster_.max_hosts = num_hosts;
     if (num_hosts < cluster_.min_hosts && remote_.discovery.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--nnodes: expected at most ",
-                      plural(num_hosts, "host"),
-                      ", since no more are listed, got ",
-                      cluster_.min_hosts));
+      throw invalid_argument("--nnodes: expected at most ",
+                             plural(num_hosts, "host"),
+                             ", since no more are listed, got ",
+                             cluster_.min_hosts);
     }
     find_out_where_they_are();
     serve();

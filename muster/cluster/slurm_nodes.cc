@@ -29,14 +29,13 @@ constexpr size_t kMaxDigits = 9;  // of a number that an int holds
 [[noreturn]] void refuse(const char* variable,
                          const std::string& expected,
                          const std::string& text) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("Slurm: expected ",
-                  expected,
-                  " in ",
-                  variable,
-                  ", got '",
-                  printable(text.substr(0, 200)),
-                  "'; give the hosts with --hosts"));
+  throw invalid_argument("Slurm: expected ",
+                         expected,
+                         " in ",
+                         variable,
+                         ", got '",
+                         printable(text.substr(0, 200)),
+                         "'; give the hosts with --hosts");
 }
 
 [[noreturn]] void refuse_node_list(const std::string& text) {

@@ -40,8 +40,8 @@ std::vector<std::string> keys_of_bucket(const StoredPlan& stored, int64_t bucket
   const std::string key = cat(stored.place, "/", bucket);
   const int pieces = find_or(stored.pieces, cat(bucket));
   if (pieces < 0 || pieces > kMostPieces)
-    throw Error(ErrorCode::invalid_argument,
-                cat("order: expected up to ", kMostPieces, " pieces of its plan, got ", pieces));
+    throw invalid_argument(
+        "order: expected up to ", kMostPieces, " pieces of its plan, got ", pieces);
   if (pieces == 0)
     return {key};
   std::vector<std::string> keys;
@@ -113,8 +113,7 @@ void read_rest(const std::string& text, Plan& plan) {
     json.at("notes").get_to(plan.notes);
     json.at("warnings").get_to(plan.warnings);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("order: expected the notes of its plan, got ", json_words(error.what())));
+    throw invalid_argument("order: expected the notes of its plan, got ", json_words(error.what()));
   }
 }
 
@@ -171,15 +170,14 @@ std::vector<StoredHost> all_hosts(Store& store, const Order& order, std::string&
   const std::string digest = digest_of(mapped(hosts, &StoredHost::text), rest);
   if (int_size(hosts) == order.num_hosts && digest == order.stored.digest)
     return hosts;
-  throw Error(ErrorCode::invalid_argument,
-              cat("order: expected the plan of ",
-                  plural(order.num_hosts, "host"),
-                  " with the digest ",
-                  order.stored.digest,
-                  ", got ",
-                  hosts.size(),
-                  " with ",
-                  digest));
+  throw invalid_argument("order: expected the plan of ",
+                         plural(order.num_hosts, "host"),
+                         " with the digest ",
+                         order.stored.digest,
+                         ", got ",
+                         hosts.size(),
+                         " with ",
+                         digest);
 }
 
 }  // namespace
@@ -212,7 +210,7 @@ std::vector<std::string> keys_of_part(const StoredPlan& stored, const std::strin
 // A host that the bucket does not know is a spare.
 void read_part(Store& store, const std::string& id, Order& order) {
   if (!order.plan.part) {
-    throw Error(ErrorCode::invalid_argument, "order: expected the common part of a plan, got none");
+    throw invalid_argument("order: expected the common part of a plan, got none");
   }
   order.plan.part->digest = order.stored.digest;
   for (const std::string& line : lines_of(read_values(store, keys_of_part(order.stored, id)))) {

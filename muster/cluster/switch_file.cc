@@ -53,8 +53,8 @@ class SwitchFile {
  private:
   [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
     const std::string quoted = got == "none" ? got : cat("'", printable(got.substr(0, 200)), "'");
-    throw Error(ErrorCode::invalid_argument,
-                cat("--topology ", path_, ":", line_, ": expected ", expected, ", got ", quoted));
+    throw invalid_argument(
+        "--topology ", path_, ":", line_, ": expected ", expected, ", got ", quoted);
   }
 
   void add(const std::string& line) {

@@ -80,19 +80,18 @@ void Agreement::compare(int64_t sequence,
                 names_[other],
                 " has given up the group after a call that failed; make a new one");
   }
-  throw Error(ErrorCode::invalid_argument,
-              "collective #",
-              sequence,
-              names_.group(),
-              ": expected the same call on every rank, got '",
-              mine,
-              "' on rank ",
-              names_[rank_],
-              " and '",
-              theirs,
-              "' on rank ",
-              names_[other],
-              "; make all ranks issue the same operations in the same order");
+  throw invalid_argument("collective #",
+                         sequence,
+                         names_.group(),
+                         ": expected the same call on every rank, got '",
+                         mine,
+                         "' on rank ",
+                         names_[rank_],
+                         " and '",
+                         theirs,
+                         "' on rank ",
+                         names_[other],
+                         "; make all ranks issue the same operations in the same order");
 }
 
 // The lock is free while it waits: a rank whose earlier call is stuck says so meanwhile, by

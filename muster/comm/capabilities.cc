@@ -37,12 +37,8 @@ const Capabilities& capabilities_of(const std::string& backend) {
       kCapabilities, [&](const Capabilities& can) { return can.backend == backend; });
   if (found != kCapabilities.end())
     return *found;
-  throw Error(ErrorCode::invalid_argument,
-              "backend: expected ",
-              join(known_backends(), ", "),
-              ", got '",
-              backend,
-              "'; correct it");
+  throw invalid_argument(
+      "backend: expected ", join(known_backends(), ", "), ", got '", backend, "'; correct it");
 }
 
 std::vector<std::string> known_backends() {

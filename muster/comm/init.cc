@@ -48,13 +48,12 @@ std::string backend_asked(const InitOptions& options) {
   std::string asked = told == "auto" ? options.backend : told;
   const auto known = known_backends();
   if (asked != "auto" && !contains(known, asked)) {
-    throw Error(ErrorCode::invalid_argument,
-                told == "auto" ? "backend" : "MUSTER_BACKEND",
-                ": expected auto, ",
-                join(known, ", "),
-                ", got '",
-                asked,
-                "'; correct it");
+    throw invalid_argument(told == "auto" ? "backend" : "MUSTER_BACKEND",
+                           ": expected auto, ",
+                           join(known, ", "),
+                           ", got '",
+                           asked,
+                           "'; correct it");
   }
   return asked;
 }
@@ -68,12 +67,11 @@ RankIdentity identity(const Rendezvous& rendezvous,
   if (options.device.is_cuda()) {
     device = use_cuda_device(options.device);
   } else if (asked == "nccl" && takes_part) {
-    throw Error(ErrorCode::invalid_argument,
-                "backend: expected a CUDA device for nccl, got ",
-                options.device.str(),
-                " (rank ",
-                rendezvous.rank,
-                "); use shm, gloo or auto");
+    throw invalid_argument("backend: expected a CUDA device for nccl, got ",
+                           options.device.str(),
+                           " (rank ",
+                           rendezvous.rank,
+                           "); use shm, gloo or auto");
   }
   return {.rank = rendezvous.rank,
           .world_size = rendezvous.world_size,
@@ -177,10 +175,8 @@ std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
     return given;
   const auto timeout = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
   if (timeout <= std::chrono::milliseconds(0))
-    throw Error(ErrorCode::invalid_argument,
-                "MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '",
-                *told,
-                "'; correct it");
+    throw invalid_argument(
+        "MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it");
   return timeout;
 }
 
@@ -248,11 +244,8 @@ ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
                                 int world_size,
                                 const InitOptions& options) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    throw Error(ErrorCode::invalid_argument,
-                "init_process_group: expected 0 <= rank < world_size, got rank ",
-                rank,
-                " of ",
-                world_size);
+    throw invalid_argument(
+        "init_process_group: expected 0 <= rank < world_size, got rank ", rank, " of ", world_size);
   }
   const Rendezvous rendezvous{
       .store = store, .rank = rank, .world_size = world_size, .master_addr = ""};

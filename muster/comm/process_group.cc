@@ -100,14 +100,13 @@ void ProcessGroup::add_traffic(const Traffic& more) {
 // The copy shares the group, and has a limit of its own. A time that cannot be counted is no limit.
 ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const {
   if (timeout <= std::chrono::milliseconds(0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "with_timeout: expected more than 0 ms, got ",
-                timeout.count(),
-                " (rank ",
-                state_->name(),
-                "); the group's own limit is ",
-                state_->options.timeout.count(),
-                " ms");
+    throw invalid_argument("with_timeout: expected more than 0 ms, got ",
+                           timeout.count(),
+                           " (rank ",
+                           state_->name(),
+                           "); the group's own limit is ",
+                           state_->options.timeout.count(),
+                           " ms");
   }
   ProcessGroup limited = *this;
   limited.timeout_ = countable(timeout);
@@ -132,7 +131,7 @@ int ProcessGroup::parent_rank(int rank) const {
 // shutdown() lets c10d's group go, so that nobody may use it afterwards.
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
   if (!state_->group)
-    throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
+    throw failed_precondition("process group: used after shutdown()");
   return state_->group;
 }
 
@@ -245,32 +244,30 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
       [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
         if (are_splits_of(splits, tensor, state_->size))
           return;
-        throw Error(ErrorCode::invalid_argument,
-                    "all_to_all: expected ",
-                    name,
-                    " splits, one a rank (",
-                    state_->size,
-                    "), that sum to its rows, got [",
-                    join(splits, ", "),
-                    "] for ",
-                    tensor_text(tensor),
-                    " (rank ",
-                    state_->name(),
-                    ")");
+        throw invalid_argument("all_to_all: expected ",
+                               name,
+                               " splits, one a rank (",
+                               state_->size,
+                               "), that sum to its rows, got [",
+                               join(splits, ", "),
+                               "] for ",
+                               tensor_text(tensor),
+                               " (rank ",
+                               state_->name(),
+                               ")");
       };
   check(output, output_splits, "output");
   check(input, input_splits, "input");
   state_->count(from);
   if (output.scalar_type() != input.scalar_type() ||
       output.sizes().slice(1) != input.sizes().slice(1)) {
-    throw Error(ErrorCode::invalid_argument,
-                "all_to_all: expected output rows like the input's, got output ",
-                tensor_text(output),
-                " and input ",
-                tensor_text(input),
-                " (rank ",
-                state_->name(),
-                ")");
+    throw invalid_argument("all_to_all: expected output rows like the input's, got output ",
+                           tensor_text(output),
+                           " and input ",
+                           tensor_text(input),
+                           " (rank ",
+                           state_->name(),
+                           ")");
   }
   const std::string row = join(input.sizes().slice(1), ", ");
   call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });

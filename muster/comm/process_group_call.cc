@@ -76,7 +76,7 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
     : operation_(operation), state_(state), limit_(limit), pass_(state->gate.enter()) {
   state->fork.check(operation);
   if (!pass_)
-    throw Error(ErrorCode::failed_precondition, operation, ": the process group was shut down");
+    throw failed_precondition(operation, ": the process group was shut down");
   state->expect_not_interrupted(operation);
 }
 
@@ -84,12 +84,12 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
 void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
   if (!can.on_gpus || num_interruptions() == interruptions)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              operation,
-              ": expected a group that is whole, got one that was interrupted, as a rank of it "
-              "was lost (rank ",
-              name(),
-              ")");
+  throw failed_precondition(
+      operation,
+      ": expected a group that is whole, got one that was interrupted, as a rank of it "
+      "was lost (rank ",
+      name(),
+      ")");
 }
 
 // A copy that is made for an output is noted, and copied back when the call is over.
@@ -124,29 +124,27 @@ at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, Reduc
   if (!is_for_nccl(memory))
     return memory;
   if (!nccl_has(op, memory.scalar_type())) {
-    throw Error(ErrorCode::invalid_argument,
-                operation_,
-                ": expected a reduction that NCCL has, got ",
-                to_string(op),
-                " of ",
-                c10::toString(memory.scalar_type()),
-                " (rank ",
-                state_->name(),
-                "); reduce a tensor on the CPU, or of another type");
+    throw invalid_argument(operation_,
+                           ": expected a reduction that NCCL has, got ",
+                           to_string(op),
+                           " of ",
+                           c10::toString(memory.scalar_type()),
+                           " (rank ",
+                           state_->name(),
+                           "); reduce a tensor on the CPU, or of another type");
   }
   if (!memory.is_complex())
     return memory;
   if (op == ReduceOp::sum || op == ReduceOp::avg)
     return at::view_as_real(memory);
-  throw Error(ErrorCode::invalid_argument,
-              operation_,
-              ": expected an operation that ",
-              c10::toString(memory.scalar_type()),
-              " has, got ",
-              to_string(op),
-              " (rank ",
-              state_->name(),
-              ")");
+  throw invalid_argument(operation_,
+                         ": expected an operation that ",
+                         c10::toString(memory.scalar_type()),
+                         " has, got ",
+                         to_string(op),
+                         " (rank ",
+                         state_->name(),
+                         ")");
 }
 
 // MPI takes no input that lies in its output.
@@ -179,12 +177,7 @@ at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
 void ProcessGroupCall::check_root(int root) const {
   if (root >= 0 && root < state_->size)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              operation_,
-              ": expected 0 <= rank < ",
-              state_->size,
-              ", got ",
-              root);
+  throw invalid_argument(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root);
 }
 
 void ProcessGroupCall::check_parts(const at::Tensor& whole,
@@ -193,39 +186,31 @@ void ProcessGroupCall::check_parts(const at::Tensor& whole,
                                    const char* part_name) const {
   if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              operation_,
-              ": expected ",
-              whole_name,
-              " to hold ",
-              state_->size,
-              " × ",
-              part_name,
-              ", got ",
-              whole_name,
-              " ",
-              tensor_text(whole),
-              " and ",
-              part_name,
-              " ",
-              tensor_text(part),
-              " (rank ",
-              state_->name(),
-              ")");
+  throw invalid_argument(operation_,
+                         ": expected ",
+                         whole_name,
+                         " to hold ",
+                         state_->size,
+                         " × ",
+                         part_name,
+                         ", got ",
+                         whole_name,
+                         " ",
+                         tensor_text(whole),
+                         " and ",
+                         part_name,
+                         " ",
+                         tensor_text(part),
+                         " (rank ",
+                         state_->name(),
+                         ")");
 }
 
 // A tensor on a GPU makes the call one of the GPU's, where the backend has those.
 void ProcessGroupCall::check(const at::Tensor& tensor) {
   const auto bad = [&](const std::string& expected, const std::string& got) {
-    throw Error(ErrorCode::invalid_argument,
-                operation_,
-                ": expected ",
-                expected,
-                ", got ",
-                got,
-                " (rank ",
-                state_->name(),
-                ")");
+    throw invalid_argument(
+        operation_, ": expected ", expected, ", got ", got, " (rank ", state_->name(), ")");
   };
   if (!tensor.defined())
     bad("a tensor", "an undefined one");
@@ -318,10 +303,10 @@ void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
     return;
   if (state_->agreement)
     state_->agreement->give_up(work.sequence);
-  throw Error(ErrorCode::failed_precondition,
-              work.name(),
-              ": expected a group in which no call was given up, got one in which this rank "
-              "has left a call that failed; make a new one");
+  throw failed_precondition(
+      work.name(),
+      ": expected a group in which no call was given up, got one in which this rank "
+      "has left a call that failed; make a new one");
 }
 
 // The backend is called past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a
@@ -338,11 +323,7 @@ Work ProcessGroupCall::start_barrier(Caller caller) {
 
 Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   if (peer == state_->rank) {
-    throw Error(ErrorCode::invalid_argument,
-                operation_,
-                ": expected another rank, got this rank (",
-                peer,
-                ")");
+    throw invalid_argument(operation_, ": expected another rank, got this rank (", peer, ")");
   }
   auto work = new_work();
   work->peer = peer;

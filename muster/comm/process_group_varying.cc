@@ -109,13 +109,8 @@ GivenRows read_given(const std::string& text) {
 // Throws the same on every rank.
 void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
-    throw Error(ErrorCode::invalid_argument,
-                operation,
-                ": expected ",
-                expected,
-                ", got ",
-                got,
-                "; give such on all ranks");
+    throw invalid_argument(
+        operation, ": expected ", expected, ", got ", got, "; give such on all ranks");
   };
   int64_t first = -1;
   for (int64_t rank = 0; rank < std::ssize(all); ++rank) {

@@ -27,14 +27,13 @@ void check_members(const std::vector<int>& ranks, int size, int own_name) {
   const bool all_differ = !ranks.empty() && distinct.size() == ranks.size();
   if (all_differ && *distinct.begin() >= 0 && *distinct.rbegin() < size)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "new_group: expected different ranks between 0 and ",
-              size - 1,
-              ", got [",
-              join(ranks, ", "),
-              "] (rank ",
-              own_name,
-              ")");
+  throw invalid_argument("new_group: expected different ranks between 0 and ",
+                         size - 1,
+                         ", got [",
+                         join(ranks, ", "),
+                         "] (rank ",
+                         own_name,
+                         ")");
 }
 
 // The options of the group that some ranks of `parent` make. A part of several hosts' ranks may be
@@ -75,16 +74,16 @@ void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
     const std::string& theirs = lists[other];
     if (theirs == mine)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "new_group: expected the same list on every rank, got ",
-                mine,
-                " on rank ",
-                state_->name(),
-                " and ",
-                theirs,
-                " on rank ",
-                job_rank(other),
-                "; call it on all ranks of the group, with the same lists in the same order");
+    throw invalid_argument(
+        "new_group: expected the same list on every rank, got ",
+        mine,
+        " on rank ",
+        state_->name(),
+        " and ",
+        theirs,
+        " on rank ",
+        job_rank(other),
+        "; call it on all ranks of the group, with the same lists in the same order");
   }
 }
 

@@ -82,7 +82,7 @@ class BatchCounts {
 };
 
 [[noreturn]] void refuse_shares(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::failed_precondition, "batch shares: expected ", expected, ", got ", got);
+  throw failed_precondition("batch shares: expected ", expected, ", got ", got);
 }
 
 class EvenBatches : public BatchSampler {
@@ -208,27 +208,25 @@ std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sam
                                          int64_t batch_size,
                                          bool drop_last) {
   if (batch_size < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected a batch size of at least 1, got ",
-                batch_size,
-                "; pass the samples of one rank's batch");
+    throw invalid_argument("data loader: expected a batch size of at least 1, got ",
+                           batch_size,
+                           "; pass the samples of one rank's batch");
   }
   const SamplerIdentity identity = sampler->identity();
   if (drop_last && !identity.pad) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected drop_last or a sampler with pad = false, got both: ranks "
-                "would drop different numbers; leave one out");
+    throw invalid_argument(
+        "data loader: expected drop_last or a sampler with pad = false, got both: ranks "
+        "would drop different numbers; leave one out");
   }
   if (!sampler->shares().empty() && (identity.share != batch_size || drop_last)) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected batch_size ",
-                identity.share,
-                ", this rank's share of the global batch of ",
-                identity.global_batch,
-                ", and drop_last of the sampler alone, got batch_size ",
-                batch_size,
-                drop_last ? " and drop_last" : "",
-                "; pass ctx.batch_size(…)");
+    throw invalid_argument("data loader: expected batch_size ",
+                           identity.share,
+                           ", this rank's share of the global batch of ",
+                           identity.global_batch,
+                           ", and drop_last of the sampler alone, got batch_size ",
+                           batch_size,
+                           drop_last ? " and drop_last" : "",
+                           "; pass ctx.batch_size(…)");
   }
   return std::make_shared<EvenBatches>(std::move(sampler), batch_size, drop_last);
 }

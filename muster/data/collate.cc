@@ -45,17 +45,16 @@ void check_alike(const Tensors& tensors, int64_t first_size, const char* advice)
     const at::Tensor& other = tensors[i];
     if (are_alike(first, other, first_size))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "collate: expected tensors of one shape and type",
-                first_size == 1 ? " but for their length" : "",
-                ", got ",
-                tensor_text(first),
-                " in a batch's first example and ",
-                tensor_text(other),
-                " in example ",
-                i,
-                "; ",
-                advice);
+    throw invalid_argument("collate: expected tensors of one shape and type",
+                           first_size == 1 ? " but for their length" : "",
+                           ", got ",
+                           tensor_text(first),
+                           " in a batch's first example and ",
+                           tensor_text(other),
+                           " in example ",
+                           i,
+                           "; ",
+                           advice);
   }
 }
 
@@ -73,12 +72,11 @@ void check_holds(const at::Tensor& example, int64_t filling) {
   if (filling == 0 ||
       at::scalar_tensor(filling, at::kLong).to(example.scalar_type()).item<int64_t>() == filling)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "collate: expected tensors that can be padded with ",
-              filling,
-              ", got ",
-              tensor_text(example),
-              "; give them a type that holds it, or pad with another number");
+  throw invalid_argument("collate: expected tensors that can be padded with ",
+                         filling,
+                         ", got ",
+                         tensor_text(example),
+                         "; give them a type that holds it, or pad with another number");
 }
 
 // Returns the options of a batch whose examples are like this one. Only plain tensors of the host

@@ -19,13 +19,7 @@ namespace {
 [[noreturn]] void refuse_joined(const std::string& expected,
                                 const std::string& got,
                                 const std::string& next) {
-  throw Error(ErrorCode::invalid_argument,
-              "concat data set: expected ",
-              expected,
-              ", got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument("concat data set: expected ", expected, ", got ", got, "; ", next);
 }
 
 // "Float [3, 32] on cpu" of one sample.

@@ -55,16 +55,16 @@ class CostBalanced : public BatchSampler {
     const bool is_other_data =
         consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size;
     if (epoch < 0 || consumed < 0 || is_other_data) {
-      throw Error(ErrorCode::failed_precondition,
-                  "sampler: expected an epoch of 0 or more, and used samples of a data set of ",
-                  order_.dataset_size,
-                  ", got epoch ",
-                  epoch,
-                  ", ",
-                  consumed,
-                  " of ",
-                  consumed_of,
-                  "; give that data set, or begin the epoch anew with 0 used");
+      throw failed_precondition(
+          "sampler: expected an epoch of 0 or more, and used samples of a data set of ",
+          order_.dataset_size,
+          ", got epoch ",
+          epoch,
+          ", ",
+          consumed,
+          " of ",
+          consumed_of,
+          "; give that data set, or begin the epoch anew with 0 used");
     }
     epoch_ = epoch;
     consumed_ = consumed;
@@ -209,22 +209,20 @@ std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
       std::ssize(costs) == order.dataset_size &&
       std::ranges::all_of(costs, [](double cost) { return cost >= 0 && std::isfinite(cost); });
   if (!are_costs) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected ",
-                order.dataset_size,
-                " costs of 0 or more, one a sample, got ",
-                costs.size(),
-                " costs, or one that is negative or not finite");
+    throw invalid_argument("sampler: expected ",
+                           order.dataset_size,
+                           " costs of 0 or more, one a sample, got ",
+                           costs.size(),
+                           " costs, or one that is negative or not finite");
   }
   const bool is_rank = options.rank >= 0 && options.rank < options.num_replicas;
   if (!is_rank || options.global_batch < options.num_replicas) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected a rank below ",
-                options.num_replicas,
-                " and a global batch of at least as many, got rank ",
-                options.rank,
-                " and global_batch ",
-                options.global_batch);
+    throw invalid_argument("sampler: expected a rank below ",
+                           options.num_replicas,
+                           " and a global batch of at least as many, got rank ",
+                           options.rank,
+                           " and global_batch ",
+                           options.global_batch);
   }
   return std::make_shared<CostBalanced>(std::move(order), std::move(costs), options);
 }

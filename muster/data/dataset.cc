@@ -33,31 +33,29 @@ at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned
 TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
     : features_(std::move(features)), labels_(std::move(labels)) {
   if (!features_.defined() || !labels_.defined() || features_.dim() < 1 || labels_.dim() < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "data set: expected features and labels with one row per sample, got an undefined "
-                "tensor or a scalar; pass tensors of shape [N, ...]");
+    throw invalid_argument(
+        "data set: expected features and labels with one row per sample, got an undefined "
+        "tensor or a scalar; pass tensors of shape [N, ...]");
   }
   if (features_.size(0) != labels_.size(0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "data set: expected as many labels as features, got ",
-                features_.size(0),
-                " features and ",
-                labels_.size(0),
-                " labels; they must come from the same samples");
+    throw invalid_argument("data set: expected as many labels as features, got ",
+                           features_.size(0),
+                           " features and ",
+                           labels_.size(0),
+                           " labels; they must come from the same samples");
   }
   if (features_.device() != labels_.device()) {
-    throw Error(ErrorCode::invalid_argument,
-                "data set: expected features and labels on one device, got ",
-                features_.device().str(),
-                " and ",
-                labels_.device().str(),
-                "; move both with .to(device)");
+    throw invalid_argument("data set: expected features and labels on one device, got ",
+                           features_.device().str(),
+                           " and ",
+                           labels_.device().str(),
+                           "; move both with .to(device)");
   }
 }
 
 void datasets::refuse_null_dataset() {
-  throw Error(ErrorCode::invalid_argument,
-              "data set: expected a data set, got a null pointer; make it with std::make_shared");
+  throw invalid_argument(
+      "data set: expected a data set, got a null pointer; make it with std::make_shared");
 }
 
 LabelledExample TensorDataset::get_batch(const at::Tensor& rows, bool pinned) const {

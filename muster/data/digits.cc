@@ -36,16 +36,15 @@ struct Samples {
                          size_t line,
                          const std::string& expected,
                          const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "digits: expected ",
-              expected,
-              " in '",
-              path,
-              "' line ",
-              line,
-              ", got ",
-              got,
-              "; see whether it is digits.csv.gz, and complete");
+  throw invalid_argument("digits: expected ",
+                         expected,
+                         " in '",
+                         path,
+                         "' line ",
+                         line,
+                         ", got ",
+                         got,
+                         "; see whether it is digits.csv.gz, and complete");
 }
 
 // Returns the field as a number from 0 to `most`, or refuses the line.

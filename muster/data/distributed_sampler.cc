@@ -53,23 +53,21 @@ DistributedSampler::DistributedSampler(int64_t length, const SamplerOptions& opt
 DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& options)
     : order_(std::move(order)), length_(order_.samples), options_(options) {
   if (options.num_replicas < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected at least 1 replica, got ",
-                options.num_replicas,
-                "; pass the group's size");
+    throw invalid_argument("sampler: expected at least 1 replica, got ",
+                           options.num_replicas,
+                           "; pass the group's size");
   }
   if (options.rank < 0 || options.rank >= options.num_replicas) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected a rank from 0 to ",
-                options.num_replicas - 1,
-                ", got ",
-                options.rank,
-                "; pass this rank's own number");
+    throw invalid_argument("sampler: expected a rank from 0 to ",
+                           options.num_replicas - 1,
+                           ", got ",
+                           options.rank,
+                           "; pass this rank's own number");
   }
   if (options.drop_last && !options.pad) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected drop_last or pad = false, got both: one cuts the tail, the "
-                "other keeps it; leave one out");
+    throw invalid_argument(
+        "sampler: expected drop_last or pad = false, got both: one cuts the tail, the "
+        "other keeps it; leave one out");
   }
   take_shares(options.shares);
   set_epoch(0, 0);
@@ -88,12 +86,11 @@ void DistributedSampler::take_shares(std::vector<int64_t> shares) {
   const bool are_shares = std::ssize(shares) == options_.num_replicas &&
                           std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
   if (!shares.empty() && !are_shares) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected ",
-                options_.num_replicas,
-                " shares of at least 1, one a rank, got [",
-                join(shares, ", "),
-                "]; leave them out for equal ones");
+    throw invalid_argument("sampler: expected ",
+                           options_.num_replicas,
+                           " shares of at least 1, one a rank, got [",
+                           join(shares, ", "),
+                           "]; leave them out for equal ones");
   }
   global_batch_ = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   options_.shares = std::move(shares);
@@ -109,26 +106,24 @@ void DistributedSampler::set_shares(std::vector<int64_t> shares) {
 // worth a warning.
 void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const {
   if (epoch < 0 || consumed < 0 || consumed_of < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected epoch and consumed samples of 0 or more, got epoch ",
-                epoch,
-                ", ",
-                consumed,
-                " of ",
-                consumed_of,
-                "; pass the epoch's number");
+    throw invalid_argument("sampler: expected epoch and consumed samples of 0 or more, got epoch ",
+                           epoch,
+                           ", ",
+                           consumed,
+                           " of ",
+                           consumed_of,
+                           "; pass the epoch's number");
   }
   if (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size) {
-    throw Error(ErrorCode::failed_precondition,
-                "sampler: expected the data set of ",
-                plural(consumed_of, "sample"),
-                ", of which epoch ",
-                epoch,
-                " has used ",
-                consumed,
-                ", got one of ",
-                order_.dataset_size,
-                "; give that data set, or begin the epoch anew with 0 used");
+    throw failed_precondition("sampler: expected the data set of ",
+                              plural(consumed_of, "sample"),
+                              ", of which epoch ",
+                              epoch,
+                              " has used ",
+                              consumed,
+                              ", got one of ",
+                              order_.dataset_size,
+                              "; give that data set, or begin the epoch anew with 0 used");
   }
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
   if (consumed_of == 0 && consumed - length_ >= most_repeated) {
@@ -177,9 +172,9 @@ int64_t DistributedSampler::full_batches() const {
 // The parts of a batch by rank; empty behind the last batch.
 const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
   if (global_batch_ == 0) {
-    throw Error(ErrorCode::failed_precondition,
-                "sampler: expected shares, got none; set SamplerOptions::shares, since batches "
-                "have no fixed parts without them");
+    throw failed_precondition(
+        "sampler: expected shares, got none; set SamplerOptions::shares, since batches "
+        "have no fixed parts without them");
   }
   static const std::vector<int64_t> kNone;
   if (batch == full_batches())

@@ -36,14 +36,13 @@ std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
 [[noreturn]] void refuse_transform(const char* what,
                                    const std::string& expected,
                                    const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "transform: ",
-              what,
-              ": expected ",
-              expected,
-              ", got ",
-              got,
-              "; look at what comes before it");
+  throw invalid_argument("transform: ",
+                         what,
+                         ": expected ",
+                         expected,
+                         ", got ",
+                         got,
+                         "; look at what comes before it");
 }
 
 void check_image(const char* what, const at::Tensor& image) {

@@ -49,10 +49,9 @@ double Generator::normal() {
 // numbers, it is drawn again.
 int64_t Generator::integer(int64_t count) {
   if (count < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "generator: expected integers below a count of at least 1, got ",
-                count,
-                "; pass 1 or more");
+    throw invalid_argument("generator: expected integers below a count of at least 1, got ",
+                           count,
+                           "; pass 1 or more");
   }
   const uint64_t n = count;
   using Product = unsigned __int128;

@@ -30,23 +30,18 @@ struct EndInflate {
 
 // Every fault of a gzip file has the same remedy, so the message ends alike.
 [[noreturn]] void refuse_gzip(const std::string& name, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "gzip: expected a whole gzip file in '",
-              name,
-              "', got ",
-              got,
-              "; fetch the file again");
+  throw invalid_argument(
+      "gzip: expected a whole gzip file in '", name, "', got ", got, "; fetch the file again");
 }
 
 void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
   if (bytes <= max_bytes)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "read: expected at most ",
-              format_bytes(max_bytes),
-              " in '",
-              name,
-              "', got more; see whether it is the right file");
+  throw invalid_argument("read: expected at most ",
+                         format_bytes(max_bytes),
+                         " in '",
+                         name,
+                         "', got more; see whether it is the right file");
 }
 
 std::string fault_of(const z_stream& stream) {

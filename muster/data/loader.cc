@@ -33,12 +33,8 @@ std::string worker_text(const WorkerPlace& place) {
 
 void check_not_negative(const char* what, int64_t value) {
   if (value < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected ",
-                what,
-                " of at least 0, got ",
-                value,
-                "; pass 0 or more");
+    throw invalid_argument(
+        "data loader: expected ", what, " of at least 0, got ", value, "; pass 0 or more");
   }
 }
 
@@ -88,28 +84,26 @@ LoaderCore::LoaderCore(int64_t dataset_size,
     : shared_(std::make_shared<LoaderShared>(options)), sampler_(std::move(sampler)) {
   const int workers = *shared_->options.workers;
   if (options.accumulate < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected at least 1 batch a step, got accumulate ",
-                options.accumulate,
-                "; pass 1 or more");
+    throw invalid_argument("data loader: expected at least 1 batch a step, got accumulate ",
+                           options.accumulate,
+                           "; pass 1 or more");
   }
   check_not_negative("workers", workers);
   check_not_negative("batches ahead", options.ahead);
   if (options.timeout && (workers == 0 || options.timeout->count() <= 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected a timeout of at least 1 ms, and workers to wait for, got ",
-                options.timeout->count(),
-                " ms and ",
-                workers,
-                " workers; leave the timeout out");
+    throw invalid_argument(
+        "data loader: expected a timeout of at least 1 ms, and workers to wait for, got ",
+        options.timeout->count(),
+        " ms and ",
+        workers,
+        " workers; leave the timeout out");
   }
   if (sampler_->dataset_size() != dataset_size) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected a sampler for ",
-                plural(dataset_size, "sample"),
-                ", got one for ",
-                sampler_->dataset_size(),
-                "; make it with the data set's size");
+    throw invalid_argument("data loader: expected a sampler for ",
+                           plural(dataset_size, "sample"),
+                           ", got one for ",
+                           sampler_->dataset_size(),
+                           "; make it with the data set's size");
   }
   // A checkpoint holds both, so that a resumed run can notice other data and another order.
   position_.dataset_size = dataset_size;
@@ -120,12 +114,11 @@ LoaderCore::LoaderCore(int64_t dataset_size,
 void check_same_size(int64_t expected, int64_t size) {
   if (size == expected)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "data loader: expected a data set of ",
-              plural(expected, "sample"),
-              ", as when the loader was made, got ",
-              size,
-              "; make another loader when the size has changed");
+  throw failed_precondition("data loader: expected a data set of ",
+                            plural(expected, "sample"),
+                            ", as when the loader was made, got ",
+                            size,
+                            "; make another loader when the size has changed");
 }
 
 // The ranks compare their samplers once, in training. Evaluation may differ by rank.
@@ -232,12 +225,12 @@ void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
 // may be left of it.
 void LoaderCore::check_not_empty(const EpochBatches& epoch) const {
   if (epoch.size == 0 && position_.consumed == 0) {
-    throw Error(ErrorCode::failed_precondition,
-                "data loader: expected an epoch with at least 1 batch of this rank, got none of ",
-                plural(position_.dataset_size, "sample"),
-                " for ",
-                epoch.ranks,
-                " ranks; use a smaller batch size or fewer ranks, or turn drop_last off");
+    throw failed_precondition(
+        "data loader: expected an epoch with at least 1 batch of this rank, got none of ",
+        plural(position_.dataset_size, "sample"),
+        " for ",
+        epoch.ranks,
+        " ranks; use a smaller batch size or fewer ranks, or turn drop_last off");
   }
 }
 
@@ -254,17 +247,17 @@ void LoaderCore::check_even(const EpochBatches& epoch, int64_t steps) const {
       least == epoch.size_of_all || (steps >= 0 && steps <= least / options().accumulate);
   if (all_have_them || !c10::GradMode::is_enabled() || UnevenInputs::allowed())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "data loader: expected as many batches on every rank, got ",
-              epoch.size_of_all,
-              " on some and ",
-              least,
-              " on others in epoch ",
-              epoch.epoch,
-              ": ranks would average gradients of different epochs; train with pad = true or "
-              "drop_last, "
-              "inside of "
-              "DistributedDataParallel::join(), or evaluate under torch::NoGradGuard");
+  throw failed_precondition(
+      "data loader: expected as many batches on every rank, got ",
+      epoch.size_of_all,
+      " on some and ",
+      least,
+      " on others in epoch ",
+      epoch.epoch,
+      ": ranks would average gradients of different epochs; train with pad = true or "
+      "drop_last, "
+      "inside of "
+      "DistributedDataParallel::join(), or evaluate under torch::NoGradGuard");
 }
 
 // A loop over steps() may end in the middle of an epoch; a loop over one epoch then continues
@@ -351,24 +344,23 @@ void LoaderCore::restore(const DataPosition& position) {
   const int64_t order = position_.order;
   const bool has_other_size = position.dataset_size != 0 && position.dataset_size != size;
   if (position.consumed > 0 && has_other_size) {
-    throw Error(ErrorCode::failed_precondition,
-                "data loader: expected the data set of ",
-                plural(position.dataset_size, "sample"),
-                ", of which epoch ",
-                position.epoch,
-                " has used ",
-                position.consumed,
-                ", got one of ",
-                size,
-                "; give that data set, or begin an epoch anew");
+    throw failed_precondition("data loader: expected the data set of ",
+                              plural(position.dataset_size, "sample"),
+                              ", of which epoch ",
+                              position.epoch,
+                              " has used ",
+                              position.consumed,
+                              ", got one of ",
+                              size,
+                              "; give that data set, or begin an epoch anew");
   }
   if (position.consumed > 0 && position.order != 0 && position.order != order) {
-    throw Error(ErrorCode::failed_precondition,
-                "data loader: expected the order and the seed with which epoch ",
-                position.epoch,
-                " began (",
-                position.consumed,
-                " of its samples are used), got others; give those, or begin an epoch anew");
+    throw failed_precondition(
+        "data loader: expected the order and the seed with which epoch ",
+        position.epoch,
+        " began (",
+        position.consumed,
+        " of its samples are used), got others; give those, or begin an epoch anew");
   }
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
   if (has_other_size) {
@@ -392,14 +384,13 @@ LoaderStats LoaderCore::stats() const {
 void check_weight_read(const StepWeight& weight, int64_t batch) {
   if (weight.is_read() || weight.unread() == 1 || !c10::GradMode::is_enabled())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "data loader: expected the loss of batch ",
-              batch,
-              " to be multiplied with batch.weight, ",
-              weight.unread(),
-              ", got a batch whose weight nobody has read; write (loss * "
-              "batch.weight).backward(), evaluate under "
-              "torch::NoGradGuard, or set check_weight = false");
+  throw failed_precondition("data loader: expected the loss of batch ",
+                            batch,
+                            " to be multiplied with batch.weight, ",
+                            weight.unread(),
+                            ", got a batch whose weight nobody has read; write (loss * "
+                            "batch.weight).backward(), evaluate under "
+                            "torch::NoGradGuard, or set check_weight = false");
 }
 
 // Called in a handler: the error that is being handled becomes the cause.
@@ -441,12 +432,11 @@ void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
 void fail_empty_batch(const std::vector<int64_t>& samples,
                       int64_t tried,
                       const WorkerPlace& place) {
-  throw Error(ErrorCode::invalid_argument,
-              "data loader: ",
-              batch_text(samples, place),
-              ": expected a sample that can be read, got none of ",
-              tried,
-              " from there on; turn skip_bad off to see the error of the first one");
+  throw invalid_argument("data loader: ",
+                         batch_text(samples, place),
+                         ": expected a sample that can be read, got none of ",
+                         tried,
+                         " from there on; turn skip_bad off to see the error of the first one");
 }
 
 // The caller is in a handler. A LibTorch error may have several lines, of which the first says what

@@ -22,12 +22,8 @@ namespace muster::transform {
 namespace {
 
 [[noreturn]] void refuse_mix(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "transform: mix of a batch: expected ",
-              expected,
-              ", got ",
-              got,
-              "; correct the call");
+  throw invalid_argument(
+      "transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call");
 }
 
 bool is_of(const at::Tensor& tensor, int64_t dimensions, at::ScalarType type) {

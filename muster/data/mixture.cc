@@ -29,12 +29,8 @@ struct Source {            // one data set
 };
 
 [[noreturn]] void refuse_mixture(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "mixture: expected ",
-              expected,
-              ", got ",
-              got,
-              "; pass one weight a data set");
+  throw invalid_argument(
+      "mixture: expected ", expected, ", got ", got, "; pass one weight a data set");
 }
 
 void check_mixture(const std::vector<int64_t>& sizes,

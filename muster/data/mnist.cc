@@ -25,14 +25,13 @@ constexpr uint32_t kMagicOfBytes = 0x800;  // plus the number of dimensions
 [[noreturn]] void refuse_idx(const std::string& path,
                              const std::string& expected,
                              const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "mnist: expected ",
-              expected,
-              " in '",
-              path,
-              "', got ",
-              got,
-              "; fetch the file again, or correct the folder");
+  throw invalid_argument("mnist: expected ",
+                         expected,
+                         " in '",
+                         path,
+                         "', got ",
+                         got,
+                         "; fetch the file again, or correct the folder");
 }
 
 // Callers have checked that four bytes follow.

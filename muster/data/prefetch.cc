@@ -234,14 +234,13 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
     start_workers();
   } catch (const std::system_error& error) {
     stop_workers();
-    throw Error(ErrorCode::unavailable,
-                "data loader: expected ",
-                options.workers,
-                " worker threads, got ",
-                state_->threads.size(),
-                ": ",
-                error.what(),
-                "; ask for fewer workers");
+    throw unavailable("data loader: expected ",
+                      options.workers,
+                      " worker threads, got ",
+                      state_->threads.size(),
+                      ": ",
+                      error.what(),
+                      "; ask for fewer workers");
   } catch (...) {
     stop_workers();  // a thread that nobody joins ends the process
     throw;

@@ -31,7 +31,7 @@ namespace {
 [[noreturn]] void refuse_split(const std::string& expected,
                                const std::string& got,
                                const std::string& next) {
-  throw Error(ErrorCode::invalid_argument, "split: expected ", expected, ", got ", got, "; ", next);
+  throw invalid_argument("split: expected ", expected, ", got ", got, "; ", next);
 }
 
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {

@@ -49,10 +49,9 @@ EpochOrder in_order_of(const at::Tensor& samples) {
 void check_size(int64_t dataset_size) {
   if (dataset_size >= 1)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "sampler: expected a data set with at least 1 sample, got length ",
-              dataset_size,
-              "; check what was loaded");
+  throw invalid_argument("sampler: expected a data set with at least 1 sample, got length ",
+                         dataset_size,
+                         "; check what was loaded");
 }
 
 // Returns how many samples can be drawn at all. Throws for a weight that is no weight.
@@ -60,26 +59,21 @@ int64_t check_weights(const std::vector<double>& weights) {
   int64_t possible = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
-      throw Error(ErrorCode::invalid_argument,
-                  "sampler: expected weights of 0 or more, got ",
-                  weights[i],
-                  " for sample ",
-                  i);
+      throw invalid_argument(
+          "sampler: expected weights of 0 or more, got ", weights[i], " for sample ", i);
     }
     possible += weights[i] > 0 ? 1 : 0;
   }
   // Behind an infinite sum every draw would be the same sample.
   if (std::isinf(std::accumulate(weights.begin(), weights.end(), 0.0))) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected weights whose sum is finite, got an infinite one of ",
-                weights.size(),
-                " weights; divide them by the largest");
+    throw invalid_argument("sampler: expected weights whose sum is finite, got an infinite one of ",
+                           weights.size(),
+                           " weights; divide them by the largest");
   }
   if (possible == 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected a weight above 0, got ",
-                weights.size(),
-                " weights, none of them above 0");
+    throw invalid_argument("sampler: expected a weight above 0, got ",
+                           weights.size(),
+                           " weights, none of them above 0");
   }
   return possible;
 }
@@ -190,13 +184,13 @@ SampleOrder pseudo_shuffled(int64_t dataset_size) {
 SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement) {
   const int64_t possible = check_weights(weights);
   if (samples < 1 || (!replacement && samples > possible)) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected 1 ",
-                replacement ? "sample or more" : cat("to ", possible, " samples"),
-                " of an epoch",
-                replacement ? "" : ", as many as have a weight above 0, without replacement",
-                ", got ",
-                samples);
+    throw invalid_argument(
+        "sampler: expected 1 ",
+        replacement ? "sample or more" : cat("to ", possible, " samples"),
+        " of an epoch",
+        replacement ? "" : ", as many as have a weight above 0, without replacement",
+        ", got ",
+        samples);
   }
   const at::Tensor tensor = at::tensor(weights, at::kDouble);
   return {.name = cat("weighted(",
@@ -218,8 +212,8 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
 SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
   if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
       labels.size(0) == 0 || labels.min().item<int64_t>() < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected labels of shape [N], int64, 0 or more, one for each sample");
+    throw invalid_argument(
+        "sampler: expected labels of shape [N], int64, 0 or more, one for each sample");
   }
   const at::Tensor mine = labels.cpu();
   const at::Tensor counts = at::bincount(mine).to(at::kDouble);
@@ -237,15 +231,14 @@ SampleOrder bucketed(const SampleOrder& order,
                      int64_t window) {
   if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group ||
       window % group != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected ",
-                order.dataset_size,
-                " lengths, groups of at least 1 and a window of at least a group, got ",
-                lengths.size(),
-                " lengths, groups of ",
-                group,
-                ", a window of ",
-                window);
+    throw invalid_argument("sampler: expected ",
+                           order.dataset_size,
+                           " lengths, groups of at least 1 and a window of at least a group, got ",
+                           lengths.size(),
+                           " lengths, groups of ",
+                           group,
+                           ", a window of ",
+                           window);
   }
   SampleOrder sorted = order;
   sorted.name =

@@ -101,7 +101,7 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
 // Each message ends with all samplers, since the one that differs is not always the wrong one.
 [[noreturn]] void refuse_samplers(const std::vector<SamplerIdentity>& by_rank,
                                   const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, "sampler: expected ", what, sampler_table(by_rank));
+  throw invalid_argument("sampler: expected ", what, sampler_table(by_rank));
 }
 
 // Throws for the first field in which the rank differs from rank 0.
@@ -147,11 +147,8 @@ std::string SamplerIdentity::to_bytes() const {
 SamplerIdentity SamplerIdentity::from_bytes(const std::string& bytes) {
   SamplerNumbers of{};
   if (bytes.size() < sizeof(of)) {
-    throw Error(ErrorCode::invalid_argument,
-                "sampler: expected an identity of at least ",
-                sizeof(of),
-                " bytes, got ",
-                bytes.size());
+    throw invalid_argument(
+        "sampler: expected an identity of at least ", sizeof(of), " bytes, got ", bytes.size());
   }
   std::memcpy(of.data(), bytes.data(), sizeof(of));
   return {of[0],

@@ -31,13 +31,7 @@ namespace {
 [[noreturn]] void refuse_features(const std::string& expected,
                                   const std::string& got,
                                   const std::string& next) {
-  throw Error(ErrorCode::invalid_argument,
-              "standard scaler: expected ",
-              expected,
-              ", got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument("standard scaler: expected ", expected, ", got ", got, "; ", next);
 }
 
 // As a vector by feature: statistics of `features` are over all other dimensions.
@@ -159,9 +153,9 @@ void StandardScalerImpl::check_fitted() {
   if (!is_fitted_)
     is_fitted_ = samples() > 0;
   if (!is_fitted_)
-    throw Error(ErrorCode::failed_precondition,
-                "standard scaler: expected one that was fitted or loaded, got one of no samples; "
-                "call fit() with the training part, or load what was saved");
+    throw failed_precondition(
+        "standard scaler: expected one that was fitted or loaded, got one of no samples; "
+        "call fit() with the training part, or load what was saved");
 }
 
 // Rounding leaves a constant feature a variance above 0. Source: scikit-learn's

@@ -27,8 +27,7 @@ void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a
 }  // namespace streaming
 
 void fail_empty_stream(const StreamPosition& position) {
-  throw Error(
-      ErrorCode::failed_precondition,
+  throw failed_precondition(
       "stream loader: expected an epoch with at least 1 batch of this rank, got none in epoch ",
       position.epoch,
       " (rank ",

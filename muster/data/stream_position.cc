@@ -27,13 +27,7 @@ constexpr std::ptrdiff_t kMostShown = 20;          // numbers of a position, in 
 void check_stream_number(const char* what, int64_t value, int64_t least) {
   if (value >= least)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "stream loader: expected ",
-              what,
-              " of at least ",
-              least,
-              ", got ",
-              value);
+  throw invalid_argument("stream loader: expected ", what, " of at least ", least, ", got ", value);
 }
 
 // Takes one number after the other from values().
@@ -66,11 +60,10 @@ class PositionNumbers {
   }
   [[noreturn]] void refuse() const {
     const auto end = values_.begin() + std::min(std::ssize(values_), kMostShown);
-    throw Error(ErrorCode::invalid_argument,
-                "stream loader: expected the numbers of a position, got [",
-                join(std::vector(values_.begin(), end), ", "),
-                std::ssize(values_) > kMostShown ? ", …" : "",
-                "]; give what values() has given");
+    throw invalid_argument("stream loader: expected the numbers of a position, got [",
+                           join(std::vector(values_.begin(), end), ", "),
+                           std::ssize(values_) > kMostShown ? ", …" : "",
+                           "]; give what values() has given");
   }
 
  private:
@@ -109,21 +102,20 @@ std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch,
 void check_seed(const StreamPosition& position, const StreamLoaderOptions& options) {
   if (position.seed == options.seed)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "stream loader: expected the seed of the saved position, ",
-              position.seed,
-              ", got ",
-              options.seed,
-              "; the order of the examples depends on it: keep it, or begin with the next epoch");
+  throw failed_precondition(
+      "stream loader: expected the seed of the saved position, ",
+      position.seed,
+      ", got ",
+      options.seed,
+      "; the order of the examples depends on it: keep it, or begin with the next epoch");
 }
 
 // Refuses all but the positions of ranks 0, 1, … that saved together.
 void check_one_group(const std::vector<StreamPosition>& saved) {
   const auto refuse = [](const std::string& got) {
-    throw Error(ErrorCode::invalid_argument,
-                "stream loader: expected the positions of all ranks of one group, got ",
-                got,
-                "; give all that were saved together");
+    throw invalid_argument("stream loader: expected the positions of all ranks of one group, got ",
+                           got,
+                           "; give all that were saved together");
   };
   if (saved.empty())
     refuse("none");
@@ -149,18 +141,17 @@ int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
   const auto [first, last] = std::ranges::minmax_element(saved, {}, &StreamPosition::epoch);
   if (last->epoch - first->epoch <= kMostEpochsApart)
     return last->epoch;
-  throw Error(ErrorCode::invalid_argument,
-              "stream loader: expected ranks at most ",
-              kMostEpochsApart,
-              " epochs apart, got epoch ",
-              first->epoch,
-              " of rank ",
-              first->rank,
-              " and ",
-              last->epoch,
-              " of rank ",
-              last->rank,
-              "; begin anew");
+  throw invalid_argument("stream loader: expected ranks at most ",
+                         kMostEpochsApart,
+                         " epochs apart, got epoch ",
+                         first->epoch,
+                         " of rank ",
+                         first->rank,
+                         " and ",
+                         last->epoch,
+                         " of rank ",
+                         last->rank,
+                         "; begin anew");
 }
 
 // Ranks may be in different epochs. A rank that is behind has its whole parts left of the epochs
@@ -271,12 +262,11 @@ void check_stream_options(const StreamLoaderOptions& options) {
   check_stream_number("ranks", options.ranks, 1);
   check_stream_number("a rank", options.rank, 0);
   if (options.rank >= options.ranks)
-    throw Error(ErrorCode::invalid_argument,
-                "stream loader: expected a rank below ",
-                options.ranks,
-                ", got ",
-                options.rank,
-                "; pass rank and ranks of one group");
+    throw invalid_argument("stream loader: expected a rank below ",
+                           options.ranks,
+                           ", got ",
+                           options.rank,
+                           "; pass rank and ranks of one group");
 }
 
 // The number of workers decides the parts, so it belongs to the order that ranks compare.
@@ -302,16 +292,16 @@ void check_stream_position(const StreamPosition& position, const StreamLoaderOpt
   const auto check = [&](const char* what, int64_t saved, int64_t here) {
     if (saved == here)
       return;
-    throw Error(ErrorCode::failed_precondition,
-                "stream loader: expected the ",
-                what,
-                " of the saved position, ",
-                saved,
-                ", got ",
-                here,
-                "; one rank's position holds its own parts only: restore the positions of all "
-                "ranks, or keep the ",
-                what);
+    throw failed_precondition(
+        "stream loader: expected the ",
+        what,
+        " of the saved position, ",
+        saved,
+        ", got ",
+        here,
+        "; one rank's position holds its own parts only: restore the positions of all "
+        "ranks, or keep the ",
+        what);
   };
   check("number of ranks", position.ranks, options.ranks);
   check("rank", position.rank, options.rank);

@@ -18,12 +18,8 @@ namespace muster::datasets {
 namespace {
 
 [[noreturn]] void refuse_indices(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "subset: expected ",
-              expected,
-              ", got ",
-              got,
-              "; pass those of this data set");
+  throw invalid_argument(
+      "subset: expected ", expected, ", got ", got, "; pass those of this data set");
 }
 
 // Memory of its own: what a program writes into its tensor later changes no subset.

@@ -14,24 +14,24 @@ namespace muster::zipping {
 void check_accumulate(const std::vector<int64_t>& of_loaders) {
   if (std::ranges::count(of_loaders, of_loaders.front()) == std::ssize(of_loaders))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "zip loaders: expected as many batches a step from each loader, got accumulate ",
-              join(of_loaders, ", "),
-              ": their steps would end at different times; give all loaders the same, and other "
-              "batch sizes");
+  throw invalid_argument(
+      "zip loaders: expected as many batches a step from each loader, got accumulate ",
+      join(of_loaders, ", "),
+      ": their steps would end at different times; give all loaders the same, and other "
+      "batch sizes");
 }
 
 void check_distinct(const std::vector<const void*>& loaders) {
   for (size_t i = 0; i < loaders.size(); ++i) {
     const auto again = std::find(loaders.begin(), loaders.begin() + i, loaders[i]);
     if (again != loaders.begin() + i)
-      throw Error(ErrorCode::invalid_argument,
-                  "zip loaders: expected loaders of their own, got one as loader ",
-                  again - loaders.begin(),
-                  " and ",
-                  i,
-                  ": each step would take two of its batches; make a second loader over the same "
-                  "data, with another seed");
+      throw invalid_argument(
+          "zip loaders: expected loaders of their own, got one as loader ",
+          again - loaders.begin(),
+          " and ",
+          i,
+          ": each step would take two of its batches; make a second loader over the same "
+          "data, with another seed");
   }
 }
 

@@ -123,11 +123,10 @@ bool convert_one(const std::string& name, torch::nn::Module& module, const Proce
     return false;
   const at::Tensor& known_by = norm->running_mean.defined() ? norm->running_mean : norm->weight;
   if (!known_by.defined()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("convert_sync_batch_norm: expected a weight or running statistics, got '",
-            name,
-            "' with neither, so its calls cannot be recognised; make it a muster::SyncBatchNorm"));
+    throw invalid_argument(
+        "convert_sync_batch_norm: expected a weight or running statistics, got '",
+        name,
+        "' with neither, so its calls cannot be recognised; make it a muster::SyncBatchNorm");
   }
   ConvertedNorms::instance().add(known_by, module.shared_from_this(), group);
   return true;

@@ -106,21 +106,19 @@ ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
                              bool copies_once)
     : model_(std::move(model)), devices_(std::move(devices)), copies_once_(copies_once) {
   if (devices_.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "DataParallel: expected one or more devices, got none; give {{torch::kCUDA, 0}, …}");
   }
   for (const auto& item : model_->named_parameters()) {
     if (item.value().device() == devices_[0])
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("DataParallel: expected the model on the first device, ",
-                    devices_[0].str(),
-                    ", got '",
-                    item.key(),
-                    "' on ",
-                    item.value().device().str(),
-                    "; call model->to() first"));
+    throw invalid_argument("DataParallel: expected the model on the first device, ",
+                           devices_[0].str(),
+                           ", got '",
+                           item.key(),
+                           "' on ",
+                           item.value().device().str(),
+                           "; call model->to() first");
   }
 }
 

@@ -26,17 +26,16 @@ GradientArrivals::GradientArrivals(std::vector<std::string> names,
 // do.
 void GradientArrivals::check(size_t index) const {
   const auto refuse = [&](const char* rule, const char* got, const char* next) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected ",
-                    rule,
-                    ", got ",
-                    got,
-                    " '",
-                    names_[index],
-                    "' (rank ",
-                    rank_,
-                    "); ",
-                    next));
+    throw failed_precondition("DistributedDataParallel: expected ",
+                              rule,
+                              ", got ",
+                              got,
+                              " '",
+                              names_[index],
+                              "' (rank ",
+                              rank_,
+                              "); ",
+                              next);
   };
   if (!static_graph_ && arrived_[index]) {
     refuse("each parameter's gradient once in a backward",
@@ -68,20 +67,19 @@ void GradientArrivals::refuse_missing(const char* rule, const std::string& next)
   }
   if (missing.empty())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: expected ",
-                  rule,
-                  ", got none for ",
-                  finds_unused_ ? "one or more of " : "",
-                  join(missing, ", "),
-                  " (",
-                  missing.size(),
-                  " of ",
-                  needed,
-                  ", rank ",
-                  rank_,
-                  "), so nothing was reduced; ",
-                  next));
+  throw failed_precondition("DistributedDataParallel: expected ",
+                            rule,
+                            ", got none for ",
+                            finds_unused_ ? "one or more of " : "",
+                            join(missing, ", "),
+                            " (",
+                            missing.size(),
+                            " of ",
+                            needed,
+                            ", rank ",
+                            rank_,
+                            "), so nothing was reduced; ",
+                            next);
 }
 
 // A layer whose member was assigned never uses what it has registered.

@@ -56,13 +56,13 @@ void GradientReducer::State::on_gradient(size_t index) {
   if (!must_be_reduced(index))
     return;
   if (as_views && live.another_awaits(model.trained().tensors[index])) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected all models that share '",
-                    arrivals.name(index),
-                    "' to be wrapped before the forwards of their common backward, got one that "
-                    "was wrapped, or got it, after a forward (rank ",
-                    group.job_rank(),
-                    "); wrap them first, or set gradient_as_bucket_view = false"));
+    throw failed_precondition(
+        "DistributedDataParallel: expected all models that share '",
+        arrivals.name(index),
+        "' to be wrapped before the forwards of their common backward, got one that "
+        "was wrapped, or got it, after a forward (rank ",
+        group.job_rank(),
+        "); wrap them first, or set gradient_as_bucket_view = false");
   }
   on_backward();
   if (finds_unused() && torch::autograd::get_current_graph_task_id() != graph_id)
@@ -83,40 +83,38 @@ void GradientReducer::State::on_gradient_elsewhere(size_t index) {
   const std::lock_guard lock(mutex);
   if (!must_be_reduced(index))
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("DistributedDataParallel: expected the parameters to keep their memory from forward to "
-          "backward, got a gradient of '",
-          arrivals.name(index),
-          "', which has another since (torch::load, set_(), to()), so this gradient would stay "
-          "local (rank ",
-          group.job_rank(),
-          "); load and convert before forward"));
+  throw failed_precondition(
+      "DistributedDataParallel: expected the parameters to keep their memory from forward to "
+      "backward, got a gradient of '",
+      arrivals.name(index),
+      "', which has another since (torch::load, set_(), to()), so this gradient would stay "
+      "local (rank ",
+      group.job_rank(),
+      "); load and convert before forward");
 }
 
 // The Reducer looks for unused parameters in the graph of the outputs, which does not show what a
 // layer that is computed again in backward will use: it has counted them as unused.
 void GradientReducer::State::refuse_from_inside(size_t index) const {
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: expected find_unused_parameters with layers that are "
-                  "not computed again in backward (checkpointed activations), got a gradient of '",
-                  arrivals.name(index),
-                  "' from a backward inside the backward (rank ",
-                  group.job_rank(),
-                  "); set static_graph instead, which allows both them and unused parameters"));
+  throw failed_precondition(
+      "DistributedDataParallel: expected find_unused_parameters with layers that are "
+      "not computed again in backward (checkpointed activations), got a gradient of '",
+      arrivals.name(index),
+      "' from a backward inside the backward (rank ",
+      group.job_rank(),
+      "); set static_graph instead, which allows both them and unused parameters");
 }
 
 void GradientReducer::State::refuse(size_t index, const char* why) const {
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("DistributedDataParallel: backward reached '",
-          arrivals.name(index),
-          "', but ",
-          why,
-          ", so this gradient would stay local (rank ",
-          group.job_rank(),
-          "); sum the losses and call backward once, use no_sync(), or call model(batch) or "
-          "model.forward(batch): model->forward(batch) is the module's own"));
+  throw failed_precondition(
+      "DistributedDataParallel: backward reached '",
+      arrivals.name(index),
+      "', but ",
+      why,
+      ", so this gradient would stay local (rank ",
+      group.job_rank(),
+      "); sum the losses and call backward once, use no_sync(), or call model(batch) or "
+      "model.forward(batch): model->forward(batch) is the module's own");
 }
 
 // The caller holds the lock, and has the first sign of a backward: an output's gradient, or a
@@ -128,11 +126,11 @@ void GradientReducer::State::on_backward() {
     return;
   if (expected == Expected::reduction) {
     if (arrivals.any()) {
-      throw Error(ErrorCode::failed_precondition,
-                  cat("DistributedDataParallel: expected a new forward after a backward that has "
-                      "failed, got another backward of the earlier forward (rank ",
-                      group.job_rank(),
-                      "); run forward again"));
+      throw failed_precondition(
+          "DistributedDataParallel: expected a new forward after a backward that has "
+          "failed, got another backward of the earlier forward (rank ",
+          group.job_rank(),
+          "); run forward again");
     }
     begun = true;
     watch.look_outside();
@@ -158,8 +156,7 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
       if (!state && of == Expected::local)
         return;
       if (!state) {
-        throw Error(
-            ErrorCode::failed_precondition,
+        throw failed_precondition(
             "DistributedDataParallel: expected the wrapped model to live until backward, got one "
             "that was destroyed after forward, so gradients would stay local; keep it");
       }

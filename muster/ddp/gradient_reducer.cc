@@ -293,13 +293,13 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
 // The caller holds the lock. The gradients of this forward stay on the rank.
 void GradientReducer::State::after_local_forward(const std::vector<ForwardOutput>& outputs) {
   if (options.static_graph && !static_graph_seen) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected a first forward that is reduced with "
-                    "static_graph, got one inside no_sync() (rank ",
-                    group.job_rank(),
-                    "): the graph would be learnt wrongly and later gradients stay local; reduce "
-                    "the first backward (also after parameters were frozen or unfrozen, or a "
-                    "backward has failed), or leave static_graph off"));
+    throw failed_precondition(
+        "DistributedDataParallel: expected a first forward that is reduced with "
+        "static_graph, got one inside no_sync() (rank ",
+        group.job_rank(),
+        "): the graph would be learnt wrongly and later gradients stay local; reduce "
+        "the first backward (also after parameters were frozen or unfrozen, or a "
+        "backward has failed), or leave static_graph off");
   }
   if (!watch_outputs(outputs, Expected::local))
     local_unseen = true;
@@ -311,13 +311,13 @@ void GradientReducer::State::after_local_forward(const std::vector<ForwardOutput
 // outputs, and join_outputs() lets a loss ignore some of them.
 void GradientReducer::State::after_reduced_forward(std::vector<ForwardOutput>& outputs) {
   if (finds_unused() && outputs.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected forward to return tensors, or pairs, "
-                    "tuples, vectors, maps or optionals of them, with find_unused_parameters, got "
-                    "a result without one that can be seen (rank ",
-                    group.job_rank(),
-                    "); give its type a tensors() that returns std::tie of them, or leave "
-                    "find_unused_parameters off"));
+    throw invalid_argument(
+        "DistributedDataParallel: expected forward to return tensors, or pairs, "
+        "tuples, vectors, maps or optionals of them, with find_unused_parameters, got "
+        "a result without one that can be seen (rank ",
+        group.job_rank(),
+        "); give its type a tensors() that returns std::tie of them, or leave "
+        "find_unused_parameters off");
   }
   translate_failures(cat("DistributedDataParallel: forward on rank ", group.job_rank()), [&] {
     std::vector<at::Tensor> tensors;

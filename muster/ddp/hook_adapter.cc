@@ -132,15 +132,14 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
     const at::Tensor& expected = pending.tensor;
     if (is_like(average, expected))
       return average;
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected a tensor like the bucket's, ",
-                    shape_of(expected),
-                    " on ",
-                    expected.device().str(),
-                    ", got ",
-                    shape_of(average),
-                    average.defined() ? cat(" on ", average.device().str()) : "",
-                    "; return the average over the ranks"));
+    throw invalid_argument("expected a tensor like the bucket's, ",
+                           shape_of(expected),
+                           " on ",
+                           expected.device().str(),
+                           ", got ",
+                           shape_of(average),
+                           average.defined() ? cat(" on ", average.device().str()) : "",
+                           "; return the average over the ranks");
   } catch (...) {
     rethrow_named(index, pending.names);
   }

@@ -93,12 +93,11 @@ void check_hook_state(const std::string& hook,
           prefixes, [&](const std::string& prefix) { return text.starts_with(prefix); });
       if (is_known)
         continue;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("hook: expected a state of ",
-                      hook,
-                      ", got one with '",
-                      name,
-                      "'; give the hook that saved it"));
+      throw invalid_argument("hook: expected a state of ",
+                             hook,
+                             ", got one with '",
+                             name,
+                             "'; give the hook that saved it");
     }
   };
   check(state.tensors, known.tensors);

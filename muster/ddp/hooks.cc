@@ -41,8 +41,8 @@ void Hook::load_state(const HookState& state) const {
     return hook_->load_state(state);
   if (state.tensors.empty() && state.own.empty() && state.numbers.empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "hook: expected no state for no hook, got one; give the hook that saved it");
+  throw invalid_argument(
+      "hook: expected no state for no hook, got one; give the hook that saved it");
 }
 
 // A hook without state may serve several models.
@@ -50,11 +50,11 @@ void Hook::take() const {
   if (!hook_ || !hook_->remembers())
     return;
   if (hook_->taken_) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected a hook that no other model has, got ",
-                    hook_->name(),
-                    ", which another model has and which keeps what it has not sent; make one for "
-                    "each model"));
+    throw failed_precondition(
+        "DistributedDataParallel: expected a hook that no other model has, got ",
+        hook_->name(),
+        ", which another model has and which keeps what it has not sent; make one for "
+        "each model");
   }
   hook_->taken_ = true;
 }

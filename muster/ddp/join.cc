@@ -91,14 +91,13 @@ void GradientReducer::State::refuse_second_forward() {
   const std::lock_guard lock(mutex);
   if (!awaits_in_join)
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("DistributedDataParallel::join: expected a backward after each forward, got "
-          "another forward before it (rank ",
-          group.job_rank(),
-          "); run both in one forward of the wrapped model, on joined batches or in a "
-          "module that calls both, put NoGradGuard around a forward that has no backward, or "
-          "give all ranks the same number of inputs"));
+  throw failed_precondition(
+      "DistributedDataParallel::join: expected a backward after each forward, got "
+      "another forward before it (rank ",
+      group.job_rank(),
+      "); run both in one forward of the wrapped model, on joined batches or in a "
+      "module that calls both, put NoGradGuard around a forward that has no backward, or "
+      "give all ranks the same number of inputs");
 }
 
 // Meets the other ranks before a forward of this one. Returns the rank whose buffers count.
@@ -179,13 +178,13 @@ const char* GradientReducer::State::obstacle_to_join() const {
 JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOptions& options) {
   State& state = *state_;
   if (const char* const obstacle = state.obstacle_to_join()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel::join: expected a model that is not inside of join() "
-                    "yet, without static_graph and without sparse gradients, got ",
-                    obstacle,
-                    " (rank ",
-                    state.group.job_rank(),
-                    "); give all ranks the same number of inputs"));
+    throw failed_precondition(
+        "DistributedDataParallel::join: expected a model that is not inside of join() "
+        "yet, without static_graph and without sparse gradients, got ",
+        obstacle,
+        " (rank ",
+        state.group.job_rank(),
+        "); give all ranks the same number of inputs");
   }
   check_no_shared_statistics(state.model.source(), state.group, options);
   struct Inside {

@@ -35,15 +35,14 @@ JoinRounds::Plan plan_of(const int64_t* flags) {
                               const std::string& got,
                               int rank,
                               const char* next) {
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel::join: expected ",
-                  rule,
-                  ", got ",
-                  got,
-                  " (rank ",
-                  rank,
-                  "); ",
-                  next));
+  throw failed_precondition("DistributedDataParallel::join: expected ",
+                            rule,
+                            ", got ",
+                            got,
+                            " (rank ",
+                            rank,
+                            "); ",
+                            next);
 }
 
 }  // namespace

@@ -52,16 +52,15 @@ void check_same_model(const std::vector<std::string>& descriptions) {
     const auto first = split(descriptions[0], '\n');
     const auto other = split(descriptions[rank], '\n');
     const size_t at = std::ranges::mismatch(first, other).in1 - first.begin();
-    throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected the same model on every rank, got ",
-                    line_or_nothing(first, at),
-                    " on rank 0 and ",
-                    line_or_nothing(other, at),
-                    " on rank ",
-                    rank,
-                    " (entry ",
-                    at,
-                    "); build the model alike on all ranks"));
+    throw invalid_argument("DistributedDataParallel: expected the same model on every rank, got ",
+                           line_or_nothing(first, at),
+                           " on rank 0 and ",
+                           line_or_nothing(other, at),
+                           " on rank ",
+                           rank,
+                           " (entry ",
+                           at,
+                           "); build the model alike on all ranks");
   }
 }
 

@@ -165,14 +165,13 @@ bool is_meant(const IgnoredParameter& ignored, const NamedTensor& item) {
 [[noreturn]] void fail_not_of_model(const IgnoredParameter& ignored,
                                     const std::vector<NamedTensor>& all) {
   const auto* name = std::get_if<std::string>(&ignored);
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
-          "the model, got ",
-          name != nullptr ? cat("'", *name, "'") : "a tensor that is neither",
-          "; its first is '",
-          all.empty() ? "" : all[0].name,
-          "'"));
+  throw invalid_argument(
+      "DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
+      "the model, got ",
+      name != nullptr ? cat("'", *name, "'") : "a tensor that is neither",
+      "; its first is '",
+      all.empty() ? "" : all[0].name,
+      "'");
 }
 
 // Every ignored tensor must be the model's, by its name or itself.
@@ -249,12 +248,11 @@ ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
       one.name = cat("parameter ", i);
     if (one.tensor.defined() && one.tensor.is_leaf())
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("GradientReducer: expected leaf tensors, got '",
-                    one.name,
-                    "', which ",
-                    one.tensor.defined() ? "was computed from others" : "is undefined",
-                    "; give the tensors that an optimizer updates"));
+    throw invalid_argument("GradientReducer: expected leaf tensors, got '",
+                           one.name,
+                           "', which ",
+                           one.tensor.defined() ? "was computed from others" : "is undefined",
+                           "; give the tensors that an optimizer updates");
   }
   return std::make_shared<ListSource>(std::move(parameters));
 }

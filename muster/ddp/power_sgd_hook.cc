@@ -311,15 +311,15 @@ at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
 
 Hook power_sgd(const PowerSgdOptions& options) {
   if (options.matrix_rank < 1 || options.start_step < 0 || options.min_compression_rate < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("power_sgd: expected a matrix_rank of 1 or more, and a start_step and a "
-                    "min_compression_rate of 0 or more, got ",
-                    options.matrix_rank,
-                    ", ",
-                    options.start_step,
-                    " and ",
-                    options.min_compression_rate,
-                    "; the defaults are 1, 1000 and 2"));
+    throw invalid_argument(
+        "power_sgd: expected a matrix_rank of 1 or more, and a start_step and a "
+        "min_compression_rate of 0 or more, got ",
+        options.matrix_rank,
+        ", ",
+        options.start_step,
+        " and ",
+        options.min_compression_rate,
+        "; the defaults are 1, 1000 and 2");
   }
   return std::shared_ptr<CommunicationHook>(std::make_shared<PowerSgdHook>(options));
 }

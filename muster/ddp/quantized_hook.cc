@@ -88,10 +88,10 @@ Reduction QuantizedHook::reduce(GradientBucket bucket) {
 // A block of 0 stands for the whole bucket, as in Python's hook for whole tensors.
 Hook quantized_8bit(const QuantizedOptions& options) {
   if (options.block < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("quantized_8bit: expected a block of 1 or more, or 0 for whole buckets, got ",
-                    options.block,
-                    "; 512 is the default"));
+    throw invalid_argument(
+        "quantized_8bit: expected a block of 1 or more, or 0 for whole buckets, got ",
+        options.block,
+        "; 512 is the default");
   }
   return std::shared_ptr<CommunicationHook>(std::make_shared<QuantizedHook>(options));
 }

@@ -59,10 +59,10 @@ class BackendMemoryUsers {
 void check_bucket_cap(const DdpOptions& options) {
   if (!options.bucket_cap_mb.is_automatic() || !options.static_graph)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "DistributedDataParallel: expected bucket_cap_mb as a number with static_graph, got "
-              "BucketCap::automatic(), whose new buckets would each have to learn the graph anew; "
-              "give a number");
+  throw invalid_argument(
+      "DistributedDataParallel: expected bucket_cap_mb as a number with static_graph, got "
+      "BucketCap::automatic(), whose new buckets would each have to learn the graph anew; "
+      "give a number");
 }
 
 // The sizes of the buckets for the first backward: one for all, which the Reducer cuts up in the
@@ -82,15 +82,14 @@ void check_gradient_is_whole(const NamedTensor& parameter, const ProcessGroup& g
   const bool is_frozen_with_memory = !tensor.requires_grad() && tensor.storage().nbytes() > 0;
   if (!optim::has_divided_gradient(tensor) || is_frozen_with_memory)
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("DistributedDataParallel: expected parameters whose gradients nothing else "
-          "averages, got '",
-          parameter.name,
-          "', which FullySharded, or a ShardedOptimizer with .gradients, has divided (rank ",
-          group.job_rank(),
-          "); call the model without DistributedDataParallel there, or leave .gradients of "
-          "the ShardedOptimizer out"));
+  throw invalid_argument(
+      "DistributedDataParallel: expected parameters whose gradients nothing else "
+      "averages, got '",
+      parameter.name,
+      "', which FullySharded, or a ShardedOptimizer with .gradients, has divided (rank ",
+      group.job_rank(),
+      "); call the model without DistributedDataParallel there, or leave .gradients of "
+      "the ShardedOptimizer out");
 }
 
 }  // namespace
@@ -117,30 +116,28 @@ void check_placement(const ModelSource& model,
   const bool is_own = options.device_ids.size() == 1 && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !is_own) {
     std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
-            join(ids, ", "),
-            "] on ",
-            device.str(),
-            " (rank ",
-            group.job_rank(),
-            "); leave device_ids empty, or give {ctx.device().index()}"));
+    throw invalid_argument(
+        "DistributedDataParallel: expected device_ids empty or this rank's device, got [",
+        join(ids, ", "),
+        "] on ",
+        device.str(),
+        " (rank ",
+        group.job_rank(),
+        "); leave device_ids empty, or give {ctx.device().index()}");
   }
   for (const auto& item : model.parameters()) {
     check_gradient_is_whole(item, group);
     if (item.tensor.device() == device)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected parameter '",
-                    item.name,
-                    "' on ",
-                    device.str(),
-                    ", got ",
-                    item.tensor.device().str(),
-                    " (rank ",
-                    group.job_rank(),
-                    "); call model->to(ctx.device()) first"));
+    throw invalid_argument("DistributedDataParallel: expected parameter '",
+                           item.name,
+                           "' on ",
+                           device.str(),
+                           ", got ",
+                           item.tensor.device().str(),
+                           " (rank ",
+                           group.job_rank(),
+                           "); call model->to(ctx.device()) first");
   }
 }
 

@@ -117,19 +117,19 @@ at::Tensor ReplicaCheck::hashes_of_all(const std::vector<NamedTensor>& items, bo
 }
 
 void ReplicaCheck::refuse(const std::string& what, const std::vector<int>& ranks) const {
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
-                  what,
-                  " on ",
-                  ranks.size() == 1 ? "rank " : "ranks ",
-                  join(ranks, ", "),
-                  " (rank ",
-                  group_.job_rank(),
-                  ", before forward ",
-                  steps_,
-                  "; verify_every ",
-                  every_,
-                  "); change parameters alike on all ranks: one optimizer, one step() a backward"));
+  throw failed_precondition(
+      "DistributedDataParallel: expected the same bits on every rank, got others in ",
+      what,
+      " on ",
+      ranks.size() == 1 ? "rank " : "ranks ",
+      join(ranks, ", "),
+      " (rank ",
+      group_.job_rank(),
+      ", before forward ",
+      steps_,
+      "; verify_every ",
+      every_,
+      "); change parameters alike on all ranks: one optimizer, one step() a backward");
 }
 
 }  // namespace muster

@@ -52,13 +52,12 @@ ReplicatedModel::ReplicatedModel(ModelSourcePtr model,
   check_placement(*model_, group_, options);
   if (any_trained(parameter_identities(*model_)))
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("DistributedDataParallel: expected a model with at least one parameter that requires a "
-          "gradient, got none (rank ",
-          group_.job_rank(),
-          "); call a model that nobody trains, such as a teacher, without "
-          "DistributedDataParallel, or unfreeze a parameter before you wrap it"));
+  throw invalid_argument(
+      "DistributedDataParallel: expected a model with at least one parameter that requires a "
+      "gradient, got none (rank ",
+      group_.job_rank(),
+      "); call a model that nobody trains, such as a teacher, without "
+      "DistributedDataParallel, or unfreeze a parameter before you wrap it");
 }
 
 void ReplicatedModel::gather() {

@@ -81,13 +81,13 @@ std::vector<RankStep> StepCheck::compare(const StepSamples& samples) {
   if (are_alike)
     return steps;
   skipped_ = 0;  // on all of them: whoever goes on begins alike
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: expected the same steps on every rank, got ",
-                  counts_of_all(steps),
-                  ", so gradients of different steps may have been averaged (rank ",
-                  group_.job_rank(),
-                  "); let all ranks skip a backward or none, evaluate on module() or without "
-                  "gradients, or set check_steps = false"));
+  throw failed_precondition(
+      "DistributedDataParallel: expected the same steps on every rank, got ",
+      counts_of_all(steps),
+      ", so gradients of different steps may have been averaged (rank ",
+      group_.job_rank(),
+      "); let all ranks skip a backward or none, evaluate on module() or without "
+      "gradients, or set check_steps = false");
 }
 
 void StepCheck::shadow() {

@@ -53,13 +53,12 @@ at::Tensor rows_of_all_ranks(ProcessGroup group, const at::Tensor& mine) {
 void check_values(double count, const ProcessGroup& group) {
   if (count > 1)
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("sync_batch_norm: expected at least two values of a channel on all ranks together, got ",
-          count,
-          " (rank ",
-          group.job_rank(),
-          "); give larger batches, or call eval()"));
+  throw invalid_argument(
+      "sync_batch_norm: expected at least two values of a channel on all ranks together, got ",
+      count,
+      " (rank ",
+      group.job_rank(),
+      "); give larger batches, or call eval()");
 }
 
 // Statistics of the joined batch as LibTorch's kernels give them.
@@ -311,12 +310,11 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
   const auto capsule = context->saved_data["group"].toCapsule();
   const ProcessGroup group = static_cast<SavedGroup&>(*capsule).group;
   if (at::GradMode::is_enabled()) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("sync_batch_norm: expected a backward without create_graph, since the statistics are "
-            "those of all ranks, got one with it (rank ",
-            group.job_rank(),
-            "); call eval(), or use BatchNorm"));
+    throw failed_precondition(
+        "sync_batch_norm: expected a backward without create_graph, since the statistics are "
+        "those of all ranks, got one with it (rank ",
+        group.job_rank(),
+        "); call eval(), or use BatchNorm");
   }
   const auto saved = context->get_saved_variables();
   variable_list results(7);
@@ -338,12 +336,11 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
 }  // namespace
 
 void refuse_statistics_inside_of_join(int rank) {
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("sync_batch_norm: expected to be outside of join(), where a rank without inputs has no "
-          "statistics to give, got a forward in training mode inside of it (rank ",
-          rank,
-          "); set .stop_together, use BatchNorm, or give all ranks the same number of inputs"));
+  throw failed_precondition(
+      "sync_batch_norm: expected to be outside of join(), where a rank without inputs has no "
+      "statistics to give, got a forward in training mode inside of it (rank ",
+      rank,
+      "); set .stop_together, use BatchNorm, or give all ranks the same number of inputs");
 }
 
 at::Tensor sync_batch_norm(const at::Tensor& input,
@@ -354,10 +351,9 @@ at::Tensor sync_batch_norm(const at::Tensor& input,
   if (group.size() > 1 && RanksShadow::here())
     refuse_statistics_inside_of_join(group.rank());
   if (input.dim() < 2) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sync_batch_norm: expected [N, C, …], got [",
-                    join(input.sizes(), ", "),
-                    "]; give samples and channels"));
+    throw invalid_argument("sync_batch_norm: expected [N, C, …], got [",
+                           join(input.sizes(), ", "),
+                           "]; give samples and channels");
   }
   return SyncNormFunction::apply(input.contiguous(input.suggest_memory_format()),
                                  if_defined(tensors.weight),

@@ -113,10 +113,9 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
 // NaN is no density either.
 Hook top_k(const TopKOptions& options) {
   if (!(options.density > 0 && options.density <= 1)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("top_k: expected a density above 0 and at most 1, got ",
-                    options.density,
-                    "; 0.01 is the default"));
+    throw invalid_argument("top_k: expected a density above 0 and at most 1, got ",
+                           options.density,
+                           "; 0.01 is the default");
   }
   return std::shared_ptr<CommunicationHook>(std::make_shared<TopKHook>(options));
 }

@@ -12,10 +12,9 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_list(std::string_view text) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("CPU list: expected numbers and ranges as in 0-31,64-95, got '",
-                  printable(text.substr(0, 100)),
-                  "'"));
+  throw invalid_argument("CPU list: expected numbers and ranges as in 0-31,64-95, got '",
+                         printable(text.substr(0, 100)),
+                         "'");
 }
 
 void sort_each_once(std::vector<int>& cpus) {

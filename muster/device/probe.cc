@@ -35,13 +35,12 @@ int cpu_slots(const ProbeOptions& options) {
     slots = get_env_int(source).value_or(kDefaultCpuSlots);
   }
   if (slots < 1 || slots > kMaxCpuSlots) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("devices: expected a number of CPU slots from 1 to ",
-                    kMaxCpuSlots,
-                    " in ",
-                    source,
-                    ", got ",
-                    slots));
+    throw invalid_argument("devices: expected a number of CPU slots from 1 to ",
+                           kMaxCpuSlots,
+                           " in ",
+                           source,
+                           ", got ",
+                           slots);
   }
   return static_cast<int>(slots);
 }

@@ -34,9 +34,8 @@ enum class Format { json, nvidia_smi, topo, nccl, hwloc, fleet };
 [[noreturn]] void refuse(const std::string& source,
                          const std::string& expected,
                          std::string_view got) {
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("inventory ", printable(source), ": expected ", expected, ", got ", clean_text(got)));
+  throw invalid_argument(
+      "inventory ", printable(source), ": expected ", expected, ", got ", clean_text(got));
 }
 
 // A text that looks like one of the formats and is not: what it holds, what it is called, and what

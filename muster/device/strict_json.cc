@@ -68,7 +68,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   [[noreturn]] void refuse(const std::string& expected) const {
-    throw Error(ErrorCode::invalid_argument, printable(cat(what_, ": expected ", expected)));
+    throw invalid_argument(printable(cat(what_, ": expected ", expected)));
   }
 
   bool open(nlohmann::json&& value) {
@@ -121,8 +121,7 @@ JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::strin
   if (value.is_object())
     return;
   const std::string place = path_.empty() ? "the top" : path_;
-  throw Error(ErrorCode::invalid_argument,
-              cat(what_, ": expected an object at ", place, ", got ", shown(value)));
+  throw invalid_argument(what_, ": expected an object at ", place, ", got ", shown(value));
 }
 
 // The path is what a user needs to find the place: "hosts[0].gpus[1].uuid".
@@ -133,8 +132,8 @@ std::string JsonObject::path_of(const std::string& key) const {
 void JsonObject::fail(const std::string& key,
                       const std::string& expected,
                       const std::string& got) const {
-  throw Error(ErrorCode::invalid_argument,
-              printable(cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got)));
+  throw invalid_argument(
+      printable(cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got)));
 }
 
 // Whoever asks for a member makes it known, whether or not it is there.

@@ -25,13 +25,12 @@ AssignedDevice from_plan(const RankEnv& env) {
   const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
   const RankPlan* const own = rank_in(plan, env.rank);
   if (own == nullptr) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("plan '",
-                    env.plan,
-                    "': expected an entry for rank ",
-                    env.rank,
-                    ", got ",
-                    plural(plan.ranks.size(), "rank")));
+    throw invalid_argument("plan '",
+                           env.plan,
+                           "': expected an entry for rank ",
+                           env.rank,
+                           ", got ",
+                           plural(plan.ranks.size(), "rank"));
   }
   AssignedDevice found{
       .assignment = *own, .mesh = plan.mesh, .batch_shares = batch_shares_in(plan)};
@@ -89,13 +88,13 @@ void check_can_be_seen(const RankEnv& env,
                        const UsableGpu& first) {
   if (!gpu.is_instance() || gpu == first)
     return;
-  throw Error(ErrorCode::unavailable,
-              cat("device: expected a GPU that this process can see for local rank ",
-                  env.local_rank,
-                  ", got ",
-                  label_of(host, gpu),
-                  ", but CUDA shows a process only its first MIG instance; `muster run` shows each "
-                  "rank its own"));
+  throw unavailable(
+      "device: expected a GPU that this process can see for local rank ",
+      env.local_rank,
+      ", got ",
+      label_of(host, gpu),
+      ", but CUDA shows a process only its first MIG instance; `muster run` shows each "
+      "rank its own");
 }
 
 // Decides for a rank of a host without GPUs. Throws: unavailable if there are GPUs, but all are
@@ -105,10 +104,9 @@ std::optional<AssignedDevice> assigned_without_gpu(const RankEnv& env,
                                                    const UsableGpus& usable,
                                                    Surplus surplus) {
   if (!usable.sick.empty()) {
-    throw Error(ErrorCode::unavailable,
-                cat("device: expected a GPU that can be used, got none: ",
-                    describe(host, usable),
-                    "; repair it, or hide it to run on the CPU (CUDA_VISIBLE_DEVICES=)"));
+    throw unavailable("device: expected a GPU that can be used, got none: ",
+                      describe(host, usable),
+                      "; repair it, or hide it to run on the CPU (CUDA_VISIBLE_DEVICES=)");
   }
   if (surplus == Surplus::drop)
     return std::nullopt;
@@ -121,20 +119,19 @@ std::optional<AssignedDevice> assigned_without_gpu(const RankEnv& env,
                                const Host& host,
                                const UsableGpus& usable,
                                size_t num_gpus) {
-  throw Error(ErrorCode::unavailable,
-              cat("device: expected a GPU for local rank ",
-                  env.local_rank,
-                  ", got ",
-                  plural(num_gpus, "visible GPU"),
-                  " (",
-                  env.source,
-                  " started ",
-                  plural(env.local_world_size, "rank"),
-                  " here); ",
-                  describe(host, usable),
-                  "; start fewer ranks, ",
-                  env.local_rank_told ? "" : "tell each its LOCAL_RANK, ",
-                  "or say what the others get: MUSTER_SURPLUS=cpu, drop or share"));
+  throw unavailable("device: expected a GPU for local rank ",
+                    env.local_rank,
+                    ", got ",
+                    plural(num_gpus, "visible GPU"),
+                    " (",
+                    env.source,
+                    " started ",
+                    plural(env.local_world_size, "rank"),
+                    " here); ",
+                    describe(host, usable),
+                    "; start fewer ranks, ",
+                    env.local_rank_told ? "" : "tell each its LOCAL_RANK, ",
+                    "or say what the others get: MUSTER_SURPLUS=cpu, drop or share");
 }
 
 }  // namespace

@@ -29,12 +29,10 @@ constexpr const char* kCollectiveTimeout = "MUSTER_COLLECTIVE_TIMEOUT";
 
 void check_counts(const LaunchOptions& options) {
   if (options.max_restarts < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--max-restarts: expected 0 or more, got ", options.max_restarts));
+    throw invalid_argument("--max-restarts: expected 0 or more, got ", options.max_restarts);
   }
   if (options.cpu_slots < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--cpu-slots: expected 1 or more, got ", options.cpu_slots));
+    throw invalid_argument("--cpu-slots: expected 1 or more, got ", options.cpu_slots);
   }
   const auto below_zero = std::ranges::find_if(options.local_ranks_filter,
                                                [](int local_rank) { return local_rank < 0; });
@@ -189,7 +187,7 @@ void check_launch(const LaunchOptions& options) {
   stream_bits(options.redirects, 0, "--redirects");
   stream_bits(options.tee, 0, "--tee");
   if (!options.dry_run && options.argv.empty()) {
-    throw Error(ErrorCode::invalid_argument, "launch: expected a program to run, got none");
+    throw invalid_argument("launch: expected a program to run, got none");
   }
 }
 
@@ -200,12 +198,11 @@ void check_sizes_have_ranks(const Request& request) {
   const bool all_have = std::cmp_less_equal(request.rank_memory_bytes.size(), most);
   if (most == 0 || all_have || request.surplus == Surplus::drop)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--rank-memory: expected one size for each local rank, or fewer (",
-                  plural(most, "rank"),
-                  "), got ",
-                  request.rank_memory_bytes.size(),
-                  "; leave the last ones out"));
+  throw invalid_argument("--rank-memory: expected one size for each local rank, or fewer (",
+                         plural(most, "rank"),
+                         "), got ",
+                         request.rank_memory_bytes.size(),
+                         "; leave the last ones out");
 }
 
 void set_failure_policy(FailurePolicy policy,

@@ -106,14 +106,14 @@ std::string replaced_in(const fs::path& run_dir, const std::string& given_plan) 
 void check_is_of_run(const char* flag, const std::string& folder, const std::string& found) {
   if (found.empty() || has_sign_of_run(folder))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(flag,
-                  ": expected a new folder or that of an earlier run, got '",
-                  printable(folder),
-                  "', where no run has left '",
-                  printable(found),
-                  "', which this one would move or replace; give another folder, or move that "
-                  "yourself"));
+  throw invalid_argument(
+      flag,
+      ": expected a new folder or that of an earlier run, got '",
+      printable(folder),
+      "', where no run has left '",
+      printable(found),
+      "', which this one would move or replace; give another folder, or move that "
+      "yourself");
 }
 
 // The logs of tasks have numbers for names too: they would move aside while tasks write there.
@@ -122,12 +122,11 @@ void check_not_of_tasks(const std::string& run_dir) {
        {std::pair("journal", "muster.journal"), std::pair("tasks.json", "muster.task_list")}) {
     if (!begins_with(fs::path(run_dir) / name, schema))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--run-dir: expected a folder of no tasks, got '",
-                    printable(run_dir),
-                    "', which has the run of muster tasks (",
-                    name,
-                    "); give another"));
+    throw invalid_argument("--run-dir: expected a folder of no tasks, got '",
+                           printable(run_dir),
+                           "', which has the run of muster tasks (",
+                           name,
+                           "); give another");
   }
 }
 

@@ -81,26 +81,25 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   Plan plan = plan_from_json(read_named("--plan", [&] { return read_small_file(options.plan); }),
                              options.plan);
   if (plan.part) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--plan ",
-                    printable(options.plan),
-                    ": expected a whole plan, got one host's part; give plan.json of the run's "
-                    "folder"));
+    throw invalid_argument(
+        "--plan ",
+        printable(options.plan),
+        ": expected a whole plan, got one host's part; give plan.json of the run's "
+        "folder");
   }
   for (const RankPlan& rank : plan.ranks) {
     const Unfit unfit = unfit_on(inventory, rank, plan.simulated);
     if (unfit.got.empty())
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--plan ",
-                    printable(options.plan),
-                    ": expected ",
-                    unfit.expected,
-                    ", got ",
-                    unfit.got,
-                    " (rank ",
-                    rank.rank,
-                    "); make the plan on this machine"));
+    throw invalid_argument("--plan ",
+                           printable(options.plan),
+                           ": expected ",
+                           unfit.expected,
+                           ", got ",
+                           unfit.got,
+                           " (rank ",
+                           rank.rank,
+                           "); make the plan on this machine");
   }
   return plan;
 }

@@ -214,8 +214,7 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
     return *found[0];
   const std::string why = found.empty() ? cat("none of ", jobs.size(), " running jobs")
                                         : cat("of ", found.size(), " jobs; give the pid");
-  throw Error(
-      ErrorCode::invalid_argument,
+  throw invalid_argument(
       printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '",
                     text,
                     "' (",
@@ -239,8 +238,7 @@ void signal_job(const Fd& launcher, int signal) {
     return;
   if (::syscall(SYS_pidfd_send_signal, launcher.get(), signal, nullptr, 0) == 0 || errno == ESRCH)
     return;
-  throw Error(ErrorCode::unavailable,
-              cat("cannot send ", signal_name(signal), ": ", std::strerror(errno)));
+  throw unavailable("cannot send ", signal_name(signal), ": ", std::strerror(errno));
 }
 
 // A pidfd becomes readable when its process ends.

@@ -127,12 +127,11 @@ void check_work_dir(const std::string& path) {
   std::error_code error;
   if (path.empty() || fs::is_directory(path, error))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--workdir: expected a folder, got '",
-                  printable(path),
-                  "' (",
-                  error ? error.message() : "a file",
-                  "); make it first"));
+  throw invalid_argument("--workdir: expected a folder, got '",
+                         printable(path),
+                         "' (",
+                         error ? error.message() : "a file",
+                         "); make it first");
 }
 
 // Paths are absolute where the ranks run in another folder.

@@ -270,7 +270,7 @@ int launch(const LaunchOptions& given) {
   LeasedPlan leased = place_and_lease(inventory, options);
   const std::string unknown = unknown_local_ranks(leased.plan, options);
   if (!unknown.empty())
-    throw Error(ErrorCode::invalid_argument, unknown);
+    throw invalid_argument(unknown);
   if (options.dry_run) {
     show_dry_run(inventory, leased.plan, options);
     return 0;

@@ -110,10 +110,9 @@ bool is_uuid(const std::string& text) {
 // The name of the GPU's file. A slash becomes '_', which no UUID has. Throws: invalid_argument.
 std::string file_name(const GpuUuid& gpu) {
   if (!is_uuid(gpu.value)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("lease: expected a UUID as GPU-8f3c… or MIG-…, got '",
-                    printable(gpu.value.substr(0, kMaxUuid)),
-                    "'; see `muster devices`"));
+    throw invalid_argument("lease: expected a UUID as GPU-8f3c… or MIG-…, got '",
+                           printable(gpu.value.substr(0, kMaxUuid)),
+                           "'; see `muster devices`");
   }
   std::string name = lower_case(gpu.value);
   std::ranges::replace(name, '/', '_');
@@ -127,8 +126,7 @@ off_t note_place(const Segment& segment) {
 void check_units(int units) {
   if (units >= 1 && units <= kWholeGpu)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("lease: expected 1 to ", kWholeGpu, " units of a GPU, got ", units));
+  throw invalid_argument("lease: expected 1 to ", kWholeGpu, " units of a GPU, got ", units);
 }
 
 // Programs that clear old files out of /tmp leave the file alone: older versions of systemd because
@@ -186,8 +184,8 @@ Fd LeaseFolder::open_file(const std::string& name, bool create) const {
     fail_errno(cat("lease: cannot open '", path_, "/", name, "'"), errno);
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("lease: expected an ordinary file, got '", path_, "/", name, "'; remove it"));
+    throw failed_precondition(
+        "lease: expected an ordinary file, got '", path_, "/", name, "'; remove it");
   }
   return file;
 }
@@ -282,14 +280,12 @@ LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const Lease
   const auto twice = std::ranges::adjacent_find(
       wishes, {}, [](const LeaseWish& wish) { return file_name(wish.gpu); });
   if (twice != wishes.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("lease: expected every GPU once, got ", twice[1].gpu.value, " twice"));
+    throw invalid_argument("lease: expected every GPU once, got ", twice[1].gpu.value, " twice");
   }
   if (!folder_.valid()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("lease: expected the folder '",
-                    printable(path_),
-                    "', got none; open it with LeaseOptions::create"));
+    throw failed_precondition("lease: expected the folder '",
+                              printable(path_),
+                              "', got none; open it with LeaseOptions::create");
   }
   const Taking taking(
       open_file(kTakingFile, true), path_ + "/" + kTakingFile, Deadline(options_.patience));

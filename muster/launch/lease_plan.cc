@@ -44,9 +44,8 @@ Error still_busy(const BusyGpus& busy,
   // place in --gpus.
   const std::string planner = planner_error.substr(0, planner_error.find('\n'));
   const std::string why = framed(" (without them: ", planner, ")");
-  return {
-      ErrorCode::unavailable,
-      cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
+  return unavailable(
+      "lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice);
 }
 
 // Who holds what of the wishes, without a lease taken.

@@ -100,30 +100,27 @@ std::string job_that_holds(int port) {
 
 Error port_taken(int port) {
   const std::string holder = text_or(port_holder(port), "another program");
-  return {ErrorCode::unavailable,
-          cat("--master-port: expected a free port, got ",
-              port,
-              ", which is in use by ",
-              holder,
-              "; end it, give another port, or give none to have a free one chosen")};
+  return unavailable("--master-port: expected a free port, got ",
+                     port,
+                     ", which is in use by ",
+                     holder,
+                     "; end it, give another port, or give none to have a free one chosen");
 }
 
 }  // namespace
 
 PortReservation::PortReservation(int port) {
   if (port < 0 || port > 65535) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--master-port: expected a port from 1 to 65535, got ", port));
+    throw invalid_argument("--master-port: expected a port from 1 to 65535, got ", port);
   }
   // The first try is without SO_REUSEADDR: with it, the bind would share the port with another
   // job's reservation.
   socket_ = bind_everywhere(port, false);
   if (!socket_.valid()) {
     if (errno == EACCES) {
-      throw Error(ErrorCode::unavailable,
-                  cat("--master-port: expected a port that this user may use, got ",
-                      port,
-                      "; give one above 1023"));
+      throw unavailable("--master-port: expected a port that this user may use, got ",
+                        port,
+                        "; give one above 1023");
     }
     if (errno != EADDRINUSE)
       fail_errno("cannot reserve a port", errno);
@@ -152,24 +149,22 @@ void check_master_address(const std::string& address) {
   const int rc = ::getaddrinfo(address.c_str(), nullptr, &hints, &list);
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
   if (rc != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--master-addr: expected a name or address of this host, got '",
-                    printable(address),
-                    "', which does not resolve (",
-                    ::gai_strerror(rc),
-                    "); correct it, or leave it out"));
+    throw invalid_argument("--master-addr: expected a name or address of this host, got '",
+                           printable(address),
+                           "', which does not resolve (",
+                           ::gai_strerror(rc),
+                           "); correct it, or leave it out");
   }
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
     const Fd probe(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (probe.valid() && ::bind(probe.get(), entry->ai_addr, entry->ai_addrlen) == 0)
       return;
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("--master-addr: expected an address of this host, where rank 0 will listen, got '",
-          printable(address),
-          "', which belongs to another host; leave it out, since this job runs on this host "
-          "alone"));
+  throw invalid_argument(
+      "--master-addr: expected an address of this host, where rank 0 will listen, got '",
+      printable(address),
+      "', which belongs to another host; leave it out, since this job runs on this host "
+      "alone");
 }
 
 }  // namespace muster

@@ -169,8 +169,8 @@ RankExit rank_exit_from_json(const Json& json) {
     exit.host_clock = milliseconds_within(json.value("host_milliseconds", 0.0));
     return exit;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("a rank's end: expected the JSON of one, got ", json_words(error.what())));
+    throw invalid_argument("a rank's end: expected the JSON of one, got ",
+                           json_words(error.what()));
   }
 }
 

@@ -71,13 +71,12 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
   }
   const size_t least_of_first = options.more_programs.empty() ? 0 : 1;
   if (further.size() + least_of_first > world_size) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("launch: expected more than ",
-                    plural(further.size(), "rank"),
-                    ", for ",
-                    options.more_programs.size() + 1,
-                    " programs, got ",
-                    world_size));
+    throw invalid_argument("launch: expected more than ",
+                           plural(further.size(), "rank"),
+                           ", for ",
+                           options.more_programs.size() + 1,
+                           " programs, got ",
+                           world_size);
   }
   const RankProgram first{.argv = options.argv, .path = job.program, .role = options.role};
   std::vector<RankProgram> all(world_size - further.size(), first);
@@ -107,11 +106,10 @@ void check_extra_env(const Environment& extra, const Environment& variables) {
     if (is_as_asked && !ours)
       continue;
     const bool chooses_gpus = name.find("VISIBLE_DEVICES") != std::string::npos;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--env: expected no variable that muster sets for each rank, got '",
-                    printable(name),
-                    "'; leave it out",
-                    chooses_gpus ? ", and choose GPUs with --gpus" : ""));
+    throw invalid_argument("--env: expected no variable that muster sets for each rank, got '",
+                           printable(name),
+                           "'; leave it out",
+                           chooses_gpus ? ", and choose GPUs with --gpus" : "");
   }
 }
 

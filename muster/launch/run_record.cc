@@ -96,7 +96,7 @@ LaunchRecord launch_from(const RecordJson& json) {
 RunRecord record_from(const RecordJson& json, const std::string& source) {
   const std::string schema = json.at("schema");
   if (schema != kRunSchema)
-    throw Error(ErrorCode::invalid_argument, schema);
+    throw invalid_argument(schema);
   RunRecord record;
   record.launches = mapped(json.at("launches"), launch_from);
   const RecordJson machine = json.value("machine", RecordJson());
@@ -129,9 +129,8 @@ RunRecord run_record_from_json(const std::string& text, const std::string& sourc
       got = json_words(error.what());
     }
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat(source, ": expected the record of a run (", kRunSchema, "), got ", printable(got)));
+  throw invalid_argument(
+      source, ": expected the record of a run (", kRunSchema, "), got ", printable(got));
 }
 
 }  // namespace muster

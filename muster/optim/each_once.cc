@@ -27,13 +27,12 @@ void keep_each_once(const std::string& owner,
     for (const at::Tensor& parameter : group.params()) {
       if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
-      throw Error(ErrorCode::invalid_argument,
-                  owner,
-                  ": expected each parameter in one group, got one of shape [",
-                  sizes_text(parameter),
-                  "] in two",
-                  where,
-                  "; take it out of one");
+      throw invalid_argument(owner,
+                             ": expected each parameter in one group, got one of shape [",
+                             sizes_text(parameter),
+                             "] in two",
+                             where,
+                             "; take it out of one");
     }
   }
 }

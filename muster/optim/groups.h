@@ -22,9 +22,7 @@ namespace muster::optim {
 // Throws: invalid_argument for none.
 inline void expect_parameters(const char* call, size_t count) {
   if (count == 0) {
-    throw Error(ErrorCode::invalid_argument,
-                call,
-                ": expected parameters, got none; pass those of the model");
+    throw invalid_argument(call, ": expected parameters, got none; pass those of the model");
   }
 }
 
@@ -34,12 +32,12 @@ inline void expect_whole(const char* call, const Tensors& parameters) {
   for (const at::Tensor& parameter : parameters) {
     if (!is_part(parameter))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                call,
-                ": expected the whole parameters of a model, got a rank's part of ",
-                plural(parameter.numel(), "element"),
-                ", which has lost its parameter's shape; make the groups of net->parameters(), and "
-                "pass sharded.parameters(groups) to the optimizer");
+    throw invalid_argument(
+        call,
+        ": expected the whole parameters of a model, got a rank's part of ",
+        plural(parameter.numel(), "element"),
+        ", which has lost its parameter's shape; make the groups of net->parameters(), and "
+        "pass sharded.parameters(groups) to the optimizer");
   }
 }
 
@@ -75,10 +73,8 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(const std::vector
   for (const Tensors& layer : layers)
     expect_whole("groups_by_layer", layer);
   if (!(factor > 0) || !std::isfinite(factor)) {
-    throw Error(ErrorCode::invalid_argument,
-                "groups_by_layer: expected a finite factor above 0, got ",
-                factor,
-                "; 0.5 to 1 is common");
+    throw invalid_argument(
+        "groups_by_layer: expected a finite factor above 0, got ", factor, "; 0.5 to 1 is common");
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (size_t i = 0; i < layers.size(); ++i) {

@@ -55,10 +55,10 @@ const at::Tensor& StepCounts::of(const at::Tensor& parameter, int64_t step) {
 void expect_state_before(const StepKind& kind) {
   if (kind.graph == nullptr)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "optimizer: expected parameters that have taken steps before they are captured in a "
-              "CUDA graph, got one that has a gradient for the first time; use the same parameters "
-              "in every step");
+  throw failed_precondition(
+      "optimizer: expected parameters that have taken steps before they are captured in a "
+      "CUDA graph, got one that has a gradient for the first time; use the same parameters "
+      "in every step");
 }
 
 }  // namespace muster::optim

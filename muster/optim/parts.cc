@@ -129,8 +129,7 @@ void refuse_other_parts(const std::string& owner,
     for (const int other : ranks_of_layer_parts(parameter)) {
       if (other == rank || !contains(ranks, other))
         continue;
-      throw Error(
-          ErrorCode::invalid_argument,
+      throw invalid_argument(
           owner,
           ": expected ranks with the same part of each divided layer, got other parts of one of [",
           sizes_text(parameter),

@@ -52,7 +52,7 @@ void require_agreement(ProcessGroup& group,
   // What is wrong on one rank comes first: it may be the reason for the differences.
   for (const auto& lines : by_rank) {
     if (!lines[0].empty())
-      throw Error(ErrorCode::invalid_argument, lines[0]);
+      throw invalid_argument(lines[0]);
   }
   for (size_t i = 1; i < most; ++i) {
     const Term first = agree_term_of_line(agree_line(by_rank[0], i));
@@ -61,22 +61,21 @@ void require_agreement(ProcessGroup& group,
       if (other.name == first.name && other.value == first.value)
         continue;
       const Term& named = first.name.empty() ? other : first;
-      throw Error(ErrorCode::invalid_argument,
-                  owner,
-                  ": expected the same on every rank, got ",
-                  named.name,
-                  " ",
-                  first.value,
-                  " on rank ",
-                  group.job_rank(0),
-                  " and ",
-                  other.value,
-                  " on rank ",
-                  group.job_rank(rank),
-                  " (rank ",
-                  group.job_rank(),
-                  "); give all ranks the same model, seed and options",
-                  named.otherwise);
+      throw invalid_argument(owner,
+                             ": expected the same on every rank, got ",
+                             named.name,
+                             " ",
+                             first.value,
+                             " on rank ",
+                             group.job_rank(0),
+                             " and ",
+                             other.value,
+                             " on rank ",
+                             group.job_rank(rank),
+                             " (rank ",
+                             group.job_rank(),
+                             "); give all ranks the same model, seed and options",
+                             named.otherwise);
     }
   }
 }

@@ -41,12 +41,11 @@ void raise_to_one(std::vector<int64_t>& shares) {
 // Of equal remainders the first rank's comes first, so the result is the same everywhere.
 std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double>& weights) {
   if (global_batch < std::ssize(weights)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--global-batch: expected at least one sample for each of ",
-                    weights.size(),
-                    " ranks, got ",
-                    global_batch,
-                    "; give a larger batch or fewer ranks"));
+    throw invalid_argument("--global-batch: expected at least one sample for each of ",
+                           weights.size(),
+                           " ranks, got ",
+                           global_batch,
+                           "; give a larger batch or fewer ranks");
   }
   long double sum = 0;
   for (const double weight : weights)

@@ -23,7 +23,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse(const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, printable(message));
+  throw invalid_argument(printable(message));
 }
 
 // Returns what tells each rank's GPU one by one; empty when nothing does.

@@ -26,20 +26,19 @@ using Cores = std::vector<const CpuCore*>;
                                const std::string& expected,
                                const std::string& got,
                                const RankPlan& rank) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("--numa-binding ",
-                  to_string(binding),
-                  ": expected ",
-                  expected,
-                  ", got ",
-                  got,
-                  " (rank ",
-                  rank.rank,
-                  ", GPU ",
-                  rank.device.index.value,
-                  " of host ",
-                  rank.host,
-                  "); --numa-binding none leaves ranks unbound"));
+  throw invalid_argument("--numa-binding ",
+                         to_string(binding),
+                         ": expected ",
+                         expected,
+                         ", got ",
+                         got,
+                         " (rank ",
+                         rank.rank,
+                         ", GPU ",
+                         rank.device.index.value,
+                         " of host ",
+                         rank.host,
+                         "); --numa-binding none leaves ranks unbound");
 }
 
 // Returns all hardware threads of the cores.

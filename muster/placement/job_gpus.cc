@@ -111,24 +111,22 @@ void JobGpus::fail_with_sick_gpus() const {
 void JobGpus::fail_without_gpu(const Host& host, const HostGpus& gpus) const {
   const std::string flag = flag_that_needs_gpus(request_);
   const std::string operation = text_or(flag, "plan");
-  throw Error(ErrorCode::unavailable,
-              cat(operation,
-                  ": expected a GPU that can be used, got none: ",
-                  describe(host, gpus.usable),
-                  "; --nproc-per-node cpu runs on CPU slots"));
+  throw unavailable(operation,
+                    ": expected a GPU that can be used, got none: ",
+                    describe(host, gpus.usable),
+                    "; --nproc-per-node cpu runs on CPU slots");
 }
 
 // The devices that there are tell the user what the selection could have been. The first host
 // with GPUs that --gpus means stands for all of them.
 void JobGpus::fail_with_nothing_left() const {
   const auto first = std::ranges::find_if(gpus_, has_usable);
-  throw Error(ErrorCode::unavailable,
-              printable(cat("--gpus ",
-                            request_.gpus.text,
-                            ": expected at least one GPU, got none that fits: ",
-                            describe(*hosts_[first - gpus_.begin()].host, first->usable),
-                            unknown_memory(),
-                            "; `muster devices` shows them all")));
+  throw unavailable(printable(cat("--gpus ",
+                                  request_.gpus.text,
+                                  ": expected at least one GPU, got none that fits: ",
+                                  describe(*hosts_[first - gpus_.begin()].host, first->usable),
+                                  unknown_memory(),
+                                  "; `muster devices` shows them all")));
 }
 
 // Names the GPUs that a selection by memory cannot judge.

@@ -26,8 +26,7 @@ constexpr const char* kModelExample =
     "[,micro_batches=8]";
 
 [[noreturn]] void refuse_model(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("--model: expected ", expected, ", got ", got, "; write ", kModelExample));
+  throw invalid_argument("--model: expected ", expected, ", got ", got, "; write ", kModelExample);
 }
 
 // Returns a size given on the command line; 100 million is far beyond any model's.
@@ -303,10 +302,9 @@ int& size_along(ModelDivision& division, const std::string& axis) {
                                     {"tp", &ModelDivision::tensor}};
   if (const Size* const size = element_with(kSizes, axis, &Size::first))
     return division.*size->second;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--mesh: expected axes out of dp, pp and tp with --model, got '",
-                  axis,
-                  "'; rename it, or leave out --model"));
+  throw invalid_argument("--mesh: expected axes out of dp, pp and tp with --model, got '",
+                         axis,
+                         "'; rename it, or leave out --model");
 }
 
 }  // namespace

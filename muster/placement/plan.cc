@@ -25,9 +25,8 @@ template <class Enum>
 Enum parse_name(std::string_view text, std::span<const char* const> names, const char* flag) {
   const auto found = std::ranges::find(names, text);
   if (found == names.end()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(flag, ": expected one of ", join(names, ", "), ", got '", printable(text), "'"));
+    throw invalid_argument(
+        flag, ": expected one of ", join(names, ", "), ", got '", printable(text), "'");
   }
   return static_cast<Enum>(found - names.begin());
 }

@@ -54,16 +54,15 @@ void check_group(const RankPlan& rank) {
   for (const DeviceAssignment& more : rank.more_devices) {
     if (more.vendor == rank.device.vendor)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("--gpus-per-rank: expected GPUs of one vendor for each rank, got GPU ",
-                    rank.device.index.value,
-                    " and GPU ",
-                    more.index.value,
-                    " for rank ",
-                    rank.rank,
-                    " on host ",
-                    rank.host,
-                    "; choose them with --gpus"));
+    throw invalid_argument("--gpus-per-rank: expected GPUs of one vendor for each rank, got GPU ",
+                           rank.device.index.value,
+                           " and GPU ",
+                           more.index.value,
+                           " for rank ",
+                           rank.rank,
+                           " on host ",
+                           rank.host,
+                           "; choose them with --gpus");
   }
 }
 
@@ -135,15 +134,14 @@ class Planner {
       return;
     const auto score = cpu_score(request_.scores, *hosts_[host_at].host);
     if (!score) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat("--global-batch: expected a score for each rank's device, got none for CPU slot ",
-              slot,
-              " of host ",
-              rank.host,
-              " (rank ",
-              rank.rank,
-              "); add 'cpu' to the scores"));
+      throw invalid_argument(
+          "--global-batch: expected a score for each rank's device, got none for CPU slot ",
+          slot,
+          " of host ",
+          rank.host,
+          " (rank ",
+          rank.rank,
+          "); add 'cpu' to the scores");
     }
     weights_.push_back(*score);
   }
@@ -156,8 +154,8 @@ class Planner {
     const auto& [host, nproc, masks] = hosts_[host_at];
     const int slots = host->cpu_slots;
     if (!nproc && slots < 1) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("plan: expected at least 1 CPU slot on host ", host->name, ", got ", slots));
+      throw invalid_argument(
+          "plan: expected at least 1 CPU slot on host ", host->name, ", got ", slots);
     }
     const int num_ranks = nproc.value_or(slots);
     const std::string why = request_.cpu_only ? "CPU asked for" : "no GPU";
@@ -277,16 +275,15 @@ class Planner {
   // CUDA shows a process one instance at most, whatever CUDA_VISIBLE_DEVICES lists.
   void note_instance(const Host& host) {
     if (request_.gpus_per_rank > 1) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--gpus-per-rank: expected whole GPUs, got a MIG instance of host ",
-                      host.name,
-                      ", and CUDA shows a process only one of them; leave --gpus-per-rank out"));
+      throw invalid_argument(
+          "--gpus-per-rank: expected whole GPUs, got a MIG instance of host ",
+          host.name,
+          ", and CUDA shows a process only one of them; leave --gpus-per-rank out");
     }
     if (request_.visibility == Visibility::all) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--visibility all: expected whole GPUs, got a MIG instance of host ",
-                      host.name,
-                      ", and CUDA shows a process only one of them; leave --visibility out"));
+      throw invalid_argument("--visibility all: expected whole GPUs, got a MIG instance of host ",
+                             host.name,
+                             ", and CUDA shows a process only one of them; leave --visibility out");
     }
     if (has_instances_ || request_.visibility != Visibility::job)
       return;
@@ -309,10 +306,9 @@ class Planner {
   void check_any_rank() const {
     if (!plan_.ranks.empty())
       return;
-    throw Error(ErrorCode::unavailable,
-                cat("plan: expected at least one rank, got none: ",
-                    join(notes_.finish(hosts_.size()), "; "),
-                    "; ask for less, or for other GPUs"));
+    throw unavailable("plan: expected at least one rank, got none: ",
+                      join(notes_.finish(hosts_.size()), "; "),
+                      "; ask for less, or for other GPUs");
   }
 
   // Each vendor's software counts its own GPUs, so local rank and ordinal differ on a host with

@@ -40,19 +40,18 @@ std::string gpus_there(const Policy& policy, const PolicyInput& input, bool by_s
 [[noreturn]] void fail_with_excess(const Host& host, const Excess& excess) {
   const std::string fewer =
       excess.capacity > 0 ? cat("give --nproc-per-node ", excess.capacity, " or less, or ") : "";
-  throw Error(ErrorCode::invalid_argument,
-              cat("--nproc-per-node: expected at most ",
-                  plural(excess.capacity, "rank"),
-                  " on host ",
-                  host.name,
-                  " (",
-                  excess.there,
-                  "), got ",
-                  excess.asked,
-                  excess.why,
-                  "; ",
-                  fewer,
-                  "say what the others get: --surplus cpu, drop or share"));
+  throw invalid_argument("--nproc-per-node: expected at most ",
+                         plural(excess.capacity, "rank"),
+                         " on host ",
+                         host.name,
+                         " (",
+                         excess.there,
+                         "), got ",
+                         excess.asked,
+                         excess.why,
+                         "; ",
+                         fewer,
+                         "say what the others get: --surplus cpu, drop or share");
 }
 
 // Divides the ranks by the rule that the request gives for those that are too many.

@@ -33,21 +33,20 @@ struct ShortRank {
                  "memory";
   const std::vector<std::string> texts =
       format_compared_bytes({rank_memory_need(input.request, rank.local_rank), rank.left});
-  throw Error(ErrorCode::invalid_argument,
-              cat("--rank-memory: expected ",
-                  texts[0],
-                  " free for local rank ",
-                  rank.local_rank,
-                  " of host ",
-                  input.host.name,
-                  ", got ",
-                  is_known ? texts[1] : "not known",
-                  " on ",
-                  label_of(input.host, rank.device),
-                  ", which policy ",
-                  policy.name,
-                  " gives it; ",
-                  next_step));
+  throw invalid_argument("--rank-memory: expected ",
+                         texts[0],
+                         " free for local rank ",
+                         rank.local_rank,
+                         " of host ",
+                         input.host.name,
+                         ", got ",
+                         is_known ? texts[1] : "not known",
+                         " on ",
+                         label_of(input.host, rank.device),
+                         ", which policy ",
+                         policy.name,
+                         " gives it; ",
+                         next_step);
 }
 
 }  // namespace
@@ -68,15 +67,14 @@ void check_sharing(const Policy& policy, const PolicyInput& input, const Sharers
     return;
   const auto& [device, ranks] = *shared;
   const bool by_function = policy.name == std::string_view("list") && input.request.choose;
-  throw Error(ErrorCode::invalid_argument,
-              cat(by_function ? "Request::choose" : cat("--policy ", policy.name),
-                  ": expected a GPU of its own for each rank, got GPU ",
-                  input.host.gpus[device.first].index.value,
-                  " for local ranks ",
-                  join(ranks, " and "),
-                  " of host ",
-                  input.host.name,
-                  "; --surplus share allows it"));
+  throw invalid_argument(by_function ? "Request::choose" : cat("--policy ", policy.name),
+                         ": expected a GPU of its own for each rank, got GPU ",
+                         input.host.gpus[device.first].index.value,
+                         " for local ranks ",
+                         join(ranks, " and "),
+                         " of host ",
+                         input.host.name,
+                         "; --surplus share allows it");
 }
 
 void check_rank_memory(const Policy& policy, const PolicyInput& input, const Sharers& sharers) {

@@ -81,7 +81,7 @@ JobFailure job_failure_from(const std::string& text, const std::string& folder) 
       got = json_words(error.what());
     }
   }
-  throw Error(ErrorCode::invalid_argument, "expected a job's failure, got ", got);
+  throw invalid_argument("expected a job's failure, got ", got);
 }
 
 namespace {

@@ -19,12 +19,11 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_folder(const std::string& folder, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "expected the folder of a run, got '",
-              printable(folder),
-              "', ",
-              got,
-              "; runs are in runs/, as runs/latest");
+  throw invalid_argument("expected the folder of a run, got '",
+                         printable(folder),
+                         "', ",
+                         got,
+                         "; runs are in runs/, as runs/latest");
 }
 
 // Throws: invalid_argument for a path that is no folder.
@@ -60,12 +59,11 @@ std::string ranks_report(const std::string& folder) {
   std::vector<std::string> problems;
   const std::vector<ActivityView> ranks = read_ranks(folder, problems);
   if (ranks.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                "--ranks: expected activity files of ranks in '",
-                printable(folder),
-                "/activity', got ",
-                problems.empty() ? "none" : problems.front(),
-                "; programs of muster::run write them");
+    throw failed_precondition("--ranks: expected activity files of ranks in '",
+                              printable(folder),
+                              "/activity', got ",
+                              problems.empty() ? "none" : problems.front(),
+                              "; programs of muster::run write them");
   }
   std::string text;
   text += sum_of<std::string>(compare_activity(ranks),

@@ -104,12 +104,10 @@ std::string pack_top_rows(const std::vector<TopRank>& ranks) {
 std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
   try {
     if (nests_too_deep(bytes))
-      throw Error(ErrorCode::invalid_argument, "expected rows, got deep nesting");
+      throw invalid_argument("expected rows, got deep nesting");
     return mapped(Json::parse(bytes), rank_of);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                "expected rows of `muster top`, got: ",
-                json_words(error.what()));
+    throw invalid_argument("expected rows of `muster top`, got: ", json_words(error.what()));
   }
 }
 

@@ -74,10 +74,9 @@ bool Context::should_stop() {
 // Ranks that cannot write a trace still take part in comparing the clocks, which is a collective.
 void Context::trace() {
   if (run_dir().empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("trace: expected a run folder to write to, got none (rank ",
-                    rank(),
-                    "); start the program with `muster run`, or by itself"));
+    throw failed_precondition("trace: expected a run folder to write to, got none (rank ",
+                              rank(),
+                              "); start the program with `muster run`, or by itself");
   }
   // A rank whose activity file could not be made has none, and has said so.
   Activity* const activity = Activity::get();
@@ -97,8 +96,7 @@ void Context::seed_all(uint64_t seed) const {
 std::string Context::run_dir(const std::string& asked) const {
   const std::string& folder = asked.empty() ? run_dir() : asked;
   if (folder.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "--run-dir: expected a folder, got none, since this launcher gives none; pass one, or use "
         "`muster run`");
   }
@@ -111,8 +109,7 @@ std::string Context::run_dir(const std::string& asked) const {
 Mesh Context::mesh(std::vector<MeshAxis> axes) {
   const MeshShape& told = parts_.mesh;
   if (axes.empty() && told.axes.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "mesh: expected axes, got none; pass them, or start with muster run --mesh dp=2,tp=2 or "
         "RunOptions::mesh");
   }
@@ -120,14 +117,13 @@ Mesh Context::mesh(std::vector<MeshAxis> axes) {
     return {process_group(), told.axes};
   const MeshShape asked = checked_mesh(std::move(axes), world_size());
   if (!told.axes.empty() && longer_axes(asked) != longer_axes(told)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("mesh: expected ",
-                    to_string(told),
-                    " of --mesh or RunOptions::mesh, by which the GPUs are ordered, got ",
-                    to_string(asked),
-                    " (rank ",
-                    rank(),
-                    "); give the same there"));
+    throw invalid_argument("mesh: expected ",
+                           to_string(told),
+                           " of --mesh or RunOptions::mesh, by which the GPUs are ordered, got ",
+                           to_string(asked),
+                           " (rank ",
+                           rank(),
+                           "); give the same there");
   }
   return {process_group(), asked.axes};
 }
@@ -150,15 +146,14 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
   if (group.size() == world_size())
     return sampler(std::move(order), std::move(options));
   if (!parts_.batch_shares.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("sampler: expected no global batch (--global-batch, RunOptions::global_batch) where ",
-            group.size(),
-            " of ",
-            world_size(),
-            " ranks share the samples (rank ",
-            rank(),
-            "); leave it out, and give each rank its batch size"));
+    throw invalid_argument(
+        "sampler: expected no global batch (--global-batch, RunOptions::global_batch) where ",
+        group.size(),
+        " of ",
+        world_size(),
+        " ranks share the samples (rank ",
+        rank(),
+        "); leave it out, and give each rank its batch size");
   }
   options.num_replicas = group.size();
   options.rank = group.rank();
@@ -170,12 +165,12 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
 // A stream's ranks read parts of equal size, so shares of a global batch cannot be had.
 StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
   if (!parts_.batch_shares.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("loader: expected no global batch (--global-batch, RunOptions::global_batch) "
-                    "with a stream, "
-                    "whose ranks read batches of one size (rank ",
-                    rank(),
-                    "); leave it out, or give each rank its batch size by a StreamLoader"));
+    throw invalid_argument(
+        "loader: expected no global batch (--global-batch, RunOptions::global_batch) "
+        "with a stream, "
+        "whose ranks read batches of one size (rank ",
+        rank(),
+        "); leave it out, or give each rank its batch size by a StreamLoader");
   }
   options.device = device();
   options.rank = rank();

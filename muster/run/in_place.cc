@@ -72,12 +72,11 @@ bool may_be_of_lost_peer(const std::exception_ptr& error, bool interrupted) {
 void require_interruptible(const ProcessGroup& group) {
   if (capabilities_of(group.backend()).can_be_interrupted)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("--on-failure replace: expected ranks over shm, gloo or nccl, got ",
-                  group.backend(),
-                  " (rank ",
-                  group.job_rank(),
-                  "); it is not supported there yet: use --max-restarts alone"));
+  throw invalid_argument("--on-failure replace: expected ranks over shm, gloo or nccl, got ",
+                         group.backend(),
+                         " (rank ",
+                         group.job_rank(),
+                         "); it is not supported there yet: use --max-restarts alone");
 }
 
 // The store is that of this host's launcher, which outlives the ranks.
@@ -87,9 +86,9 @@ InPlace::InPlace(RankEnv env, const InitOptions& init)
       process_(process_name(env_.attempt, env_.rank)),
       newest_(env_.attempt) {
   if (env_.agent_store.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "MUSTER_ON_FAILURE=replace: expected a rank of muster run, got one of another "
-                "launcher; unset it");
+    throw invalid_argument(
+        "MUSTER_ON_FAILURE=replace: expected a rank of muster run, got one of another "
+        "launcher; unset it");
   }
   store_ = open_job_store(env_.agent_store, init_.init_timeout);
   const BlockedSignals blocked;  // the new thread inherits the mask and keeps it

@@ -76,7 +76,7 @@ void compare_devices(const Rendezvous& rendezvous,
   while (rendezvous.serves_store && !all_have_read() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (trouble.empty())
-    throw Error(ErrorCode::unavailable, cat("rank ", failed->rank, ": ", failed->device));
+    throw unavailable("rank ", failed->rank, ": ", failed->device);
 }
 
 }  // namespace

@@ -91,8 +91,7 @@ bool wants_backtrace(const RunOptions& options) {
   if (!told)
     return options.backtrace;
   if (*told != 0 && *told != 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("MUSTER_BACKTRACE: expected 0 or 1, got ", *told, "; correct it"));
+    throw invalid_argument("MUSTER_BACKTRACE: expected 0 or 1, got ", *told, "; correct it");
   }
   return *told == 1;
 }

@@ -45,12 +45,11 @@ std::optional<std::vector<int>> codes_before_ours() {
   for (const std::string& piece : split(text.substr(colon + 1), ',')) {
     const auto code = parse_int(piece);
     if (!code) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("run: expected in ",
-                      kRunCallsVariable,
-                      " exit codes of muster::run, got '",
-                      printable(text),
-                      "'; unset it"));
+      throw invalid_argument("run: expected in ",
+                             kRunCallsVariable,
+                             " exit codes of muster::run, got '",
+                             printable(text),
+                             "'; unset it");
     }
     codes.push_back(static_cast<int>(*code));
   }

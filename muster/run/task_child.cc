@@ -159,12 +159,11 @@ std::optional<TaskOrder> task_order_from_environment() {
       return std::nullopt;
     return order;
   } catch (const std::exception&) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("tasks: expected in ",
-                    kTaskVariable,
-                    " what a TaskSet gives its children, got '",
-                    printable(*text),
-                    "'; unset it"));
+    throw invalid_argument("tasks: expected in ",
+                           kTaskVariable,
+                           " what a TaskSet gives its children, got '",
+                           printable(*text),
+                           "'; unset it");
   }
 }
 
@@ -175,14 +174,13 @@ void use_task_device(c10::Device device, const std::string& uuid) {
   // LibTorch may tell the GPU's UUID for a MIG instance, so only those of whole GPUs are compared.
   if (!uuid.starts_with("GPU-") || found == uuid)
     return;
-  throw Error(ErrorCode::unavailable,
-              cat("tasks: expected LibTorch to find ",
-                  uuid,
-                  " as ",
-                  device.str(),
-                  ", got ",
-                  found,
-                  "; set CUDA_DEVICE_ORDER=PCI_BUS_ID before the program starts"));
+  throw unavailable("tasks: expected LibTorch to find ",
+                    uuid,
+                    " as ",
+                    device.str(),
+                    ", got ",
+                    found,
+                    "; set CUDA_DEVICE_ORDER=PCI_BUS_ID before the program starts");
 }
 
 // The type's name says little to a person where the error is one of muster's own.

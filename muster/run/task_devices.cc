@@ -60,13 +60,12 @@ Selection parse_device(const detail::TaskEntry& task) {
   try {
     return Selection(task.options.device);
   } catch (const SelectionError& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(who_is(task),
-                    "device '",
-                    printable(task.options.device),
-                    "': ",
-                    error.problem(),
-                    ", or cpu"));
+    throw invalid_argument(who_is(task),
+                           "device '",
+                           printable(task.options.device),
+                           "': ",
+                           error.problem(),
+                           ", or cpu");
   }
 }
 
@@ -103,14 +102,14 @@ TaskPlaces TaskDevices::on_cpu(const detail::TaskEntry& task, std::string instea
     places.devices.push_back(i);
   places.count = num_devices(task, places.devices.size());
   if (places.count > places.devices.size()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(who_is(task),
-                    "expected at most ",
-                    plural(places.devices.size(), "rank"),
-                    ", one a CPU slot, got ",
-                    places.count,
-                    places.instead.empty() ? "" : cat(" (on the CPU: ", places.instead, ")"),
-                    "; ask for fewer, or raise TaskSetOptions::cpu_slots or MUSTER_CPU_SLOTS"));
+    throw invalid_argument(
+        who_is(task),
+        "expected at most ",
+        plural(places.devices.size(), "rank"),
+        ", one a CPU slot, got ",
+        places.count,
+        places.instead.empty() ? "" : cat(" (on the CPU: ", places.instead, ")"),
+        "; ask for fewer, or raise TaskSetOptions::cpu_slots or MUSTER_CPU_SLOTS");
   }
   return places;
 }
@@ -156,12 +155,11 @@ TaskPlaces TaskDevices::without_gpu(const detail::TaskEntry& task, std::string p
   if (task.options.allow_cpu)
     return on_cpu(task, std::move(problem));
   const bool is_group = task.mode == TaskMode::group;
-  throw Error(ErrorCode::unavailable,
-              cat(who_is(task),
-                  problem,
-                  "; ",
-                  is_group ? "ask for fewer ranks, other devices" : "name another device",
-                  ", \"cpu\", or set allow_cpu"));
+  throw unavailable(who_is(task),
+                    problem,
+                    "; ",
+                    is_group ? "ask for fewer ranks, other devices" : "name another device",
+                    ", \"cpu\", or set allow_cpu");
 }
 
 // A thread cannot use a MIG instance that only a process of its own sees.
@@ -175,12 +173,11 @@ TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task,
   }
   places.count = num_devices(task, places.devices.size());
   if (places.devices.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(who_is(task),
-                    "expected a GPU that this process can see, got '",
-                    task.options.device,
-                    "', but CUDA shows a process only its first MIG instance; add it with "
-                    "TaskMode::process"));
+    throw invalid_argument(who_is(task),
+                           "expected a GPU that this process can see, got '",
+                           task.options.device,
+                           "', but CUDA shows a process only its first MIG instance; add it with "
+                           "TaskMode::process");
   }
   return places;
 }

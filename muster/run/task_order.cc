@@ -20,7 +20,7 @@ void check_order(const TaskOrder& order) {
       order.result_fd >= 0 && (is_rank || (order.stop_fd >= 0 && order.plan_fd >= 0));
   if (is_kind && has_fds && order.number < order.tasks.size() && order.parent > 0)
     return;
-  throw Error(ErrorCode::invalid_argument, "tasks: expected an order that a TaskSet has written");
+  throw invalid_argument("tasks: expected an order that a TaskSet has written");
 }
 
 }  // namespace

@@ -38,11 +38,10 @@ void fail_wrong_bytes(size_t expected, size_t got) {
 }
 
 void fail_not_run(const std::string& name) {
-  throw Error(ErrorCode::failed_precondition,
-              cat("task '",
-                  printable(name),
-                  "': expected a result, got none: it has not run; call run() first, "
-                  "and see outcomes()"));
+  throw failed_precondition("task '",
+                            printable(name),
+                            "': expected a result, got none: it has not run; call run() first, "
+                            "and see outcomes()");
 }
 
 }  // namespace detail
@@ -103,23 +102,21 @@ TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
 void TaskSet::add_entry(detail::TaskEntry entry) {
   const std::string who = cat("task '", printable(entry.name), "': ");
   if (entry.name.empty())
-    throw Error(ErrorCode::invalid_argument, "task: expected a name, got an empty one");
+    throw invalid_argument("task: expected a name, got an empty one");
   if (has_run_)
-    throw Error(ErrorCode::failed_precondition, cat(who, "expected a set that has not run yet"));
+    throw failed_precondition(who, "expected a set that has not run yet");
   if (contains(entries_, entry.name, &detail::TaskEntry::name)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(who, "expected a name of its own, got one that another task of the set has"));
+    throw invalid_argument(who,
+                           "expected a name of its own, got one that another task of the set has");
   }
   if (entry.mode != TaskMode::thread && argv_.empty()) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat(who,
-            "expected a set that knows the program's arguments, which a task in a process needs; "
-            "make it as TaskSet(argc, argv)"));
+    throw failed_precondition(
+        who,
+        "expected a set that knows the program's arguments, which a task in a process needs; "
+        "make it as TaskSet(argc, argv)");
   }
   if (entry.ranks && *entry.ranks < 1)
-    throw Error(ErrorCode::invalid_argument,
-                cat(who, "expected 1 rank or more, got ", *entry.ranks));
+    throw invalid_argument(who, "expected 1 rank or more, got ", *entry.ranks);
   outcomes_.push_back({.name = entry.name, .mode = entry.mode});
   entries_.push_back(std::move(entry));
 }
@@ -130,14 +127,12 @@ std::vector<std::string> TaskSet::names() const {
 
 void TaskSet::run() {
   if (has_run_)
-    throw Error(ErrorCode::failed_precondition,
-                "tasks: expected to run once; make another TaskSet");
+    throw failed_precondition("tasks: expected to run once; make another TaskSet");
   if (options_.per_device < 1 || options_.cpu_slots < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("tasks: expected per_device from 1 and cpu_slots from 0, got ",
-                    options_.per_device,
-                    " and ",
-                    options_.cpu_slots));
+    throw invalid_argument("tasks: expected per_device from 1 and cpu_slots from 0, got ",
+                           options_.per_device,
+                           " and ",
+                           options_.cpu_slots);
   }
   let_signals_end_first_process();
   const auto is_process = [](const detail::TaskEntry& entry) {
@@ -162,13 +157,13 @@ void TaskSet::run() {
 const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
   if (order.tasks == names())
     return entries_.at(order.number);
-  throw Error(ErrorCode::failed_precondition,
-              cat("expected the tasks ",
-                  join(order.tasks, ", "),
-                  ", got ",
-                  join(names(), ", "),
-                  "; a program that is started again must come to the same set first, with the "
-                  "same tasks"));
+  throw failed_precondition(
+      "expected the tasks ",
+      join(order.tasks, ", "),
+      ", got ",
+      join(names(), ", "),
+      "; a program that is started again must come to the same set first, with the "
+      "same tasks");
 }
 
 // Does the one task that this process is for, answers the parent, and ends the process. The parent

@@ -101,10 +101,8 @@ std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
               .bytes = size});
     return {data, [state = state_, offset, size](std::byte*) { state->give_back(offset, size); }};
   }
-  throw Error(ErrorCode::unavailable,
-              "shared memory: expected room for ",
-              format_bytes(bytes),
-              " in this rank's part, got none");
+  throw unavailable(
+      "shared memory: expected room for ", format_bytes(bytes), " in this rank's part, got none");
 }
 
 // A forked child's buffer stays its parent's. After its rank has given up, other ranks may still be

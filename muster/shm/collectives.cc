@@ -142,12 +142,11 @@ const char* to_string(Kind kind) {
 void check_reduction(const Request& request) {
   if (!reduces(request.kind) || reduce_for(request.type, request.op) != nullptr)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              to_string(request.kind),
-              ": expected an operation that ",
-              to_string(request.type),
-              " has, got ",
-              to_string(request.op));
+  throw invalid_argument(to_string(request.kind),
+                         ": expected an operation that ",
+                         to_string(request.type),
+                         " has, got ",
+                         to_string(request.op));
 }
 
 bool Collectives::is_small(const Request& request) const {
@@ -282,19 +281,18 @@ void Collectives::check_same_calls() const {
       throw left_alone(number, team_.name(rank), describe(theirs));
     if (theirs.kind == Kind::leave)
       throw left(number, describe(mine), team_.name(rank));
-    throw Error(ErrorCode::invalid_argument,
-                "collective #",
-                sequence_,
-                team_.group(),
-                ": expected the same call on every rank, got '",
-                describe(mine),
-                "' on rank ",
-                team_.name(team_.rank()),
-                " and '",
-                describe(theirs),
-                "' on rank ",
-                team_.name(rank),
-                "; make all ranks issue the same operations in the same order");
+    throw invalid_argument("collective #",
+                           sequence_,
+                           team_.group(),
+                           ": expected the same call on every rank, got '",
+                           describe(mine),
+                           "' on rank ",
+                           team_.name(team_.rank()),
+                           " and '",
+                           describe(theirs),
+                           "' on rank ",
+                           team_.name(rank),
+                           "; make all ranks issue the same operations in the same order");
   }
 }
 
@@ -310,18 +308,17 @@ void Collectives::check_same_sizes() const {
       const uint64_t wanted = sizes(to)[ranks + from];
       if (sent == wanted)
         continue;
-      throw Error(ErrorCode::invalid_argument,
-                  "all_to_all #",
-                  sequence_,
-                  ": expected rank ",
-                  team_.name(from),
-                  " to send as many bytes as rank ",
-                  team_.name(to),
-                  " expects from it, got ",
-                  sent,
-                  " and ",
-                  wanted,
-                  " bytes; make the splits match");
+      throw invalid_argument("all_to_all #",
+                             sequence_,
+                             ": expected rank ",
+                             team_.name(from),
+                             " to send as many bytes as rank ",
+                             team_.name(to),
+                             " expects from it, got ",
+                             sent,
+                             " and ",
+                             wanted,
+                             " bytes; make the splits match");
     }
   }
 }

@@ -31,10 +31,9 @@ bool is_readable(int fd) {
 }
 
 [[noreturn]] void fail_for_descriptors(const std::string& what) {
-  throw Error(ErrorCode::unavailable,
-              "shared memory: expected a free file descriptor ",
-              what,
-              ", got none; raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo");
+  throw unavailable("shared memory: expected a free file descriptor ",
+                    what,
+                    ", got none; raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo");
 }
 
 }  // namespace

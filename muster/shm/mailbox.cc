@@ -233,8 +233,7 @@ void Mailbox::run() {
 void Mailbox::fail_all() {
   std::unique_lock lock(mutex_);
   const auto over = std::make_exception_ptr(
-      Error(ErrorCode::failed_precondition,
-            "message: expected the group to live until it was moved, got its end"));
+      failed_precondition("message: expected the group to live until it was moved, got its end"));
   for (auto& queue : sends_) {
     for (auto& pending : queue)
       fail(pending, over);

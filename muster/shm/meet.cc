@@ -42,10 +42,9 @@ void check_name(const std::string& name) {
       name.size() == kNamePrefix.size() + 2 * kNameBytes && name.starts_with(kNamePrefix);
   if (fits && name.find_first_not_of(kHexDigits, kNamePrefix.size()) == std::string::npos)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "shared memory: expected the name of rank 0's socket in the store, got ",
-              name.size(),
-              " bytes of something else; another program writes into this job's store");
+  throw invalid_argument("shared memory: expected the name of rank 0's socket in the store, got ",
+                         name.size(),
+                         " bytes of something else; another program writes into this job's store");
 }
 
 // An abstract address needs no file that could be left behind. check_name() allows the name.
@@ -150,7 +149,7 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
 std::string name_of_socket(const Exchange& exchange) {
   std::string name = exchange.get(kKey);
   if (name.starts_with("error "))
-    throw Error(ErrorCode::unavailable, escaped(name.substr(6), kMostOfError), " (rank 0)");
+    throw unavailable(escaped(name.substr(6), kMostOfError), " (rank 0)");
   check_name(name);
   return name;
 }
@@ -165,9 +164,9 @@ Fd connect_to(const std::string& name, std::chrono::milliseconds timeout) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
     fail_for_silence();
   if (!is_of_this_user(socket.get()))
-    throw Error(ErrorCode::failed_precondition,
-                "shared memory: expected rank 0 to run as the same user, got another user; start "
-                "all ranks as one user");
+    throw failed_precondition(
+        "shared memory: expected rank 0 to run as the same user, got another user; start "
+        "all ranks as one user");
   return socket;
 }
 

@@ -47,12 +47,11 @@ std::byte* map_whole(int fd, size_t bytes) {
 }
 
 [[noreturn]] void fail_for_want(const std::string& wanted, const std::string& left) {
-  throw Error(ErrorCode::unavailable,
-              "shared memory: expected ",
-              wanted,
-              " to be free for the group's memory, got ",
-              left,
-              "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo");
+  throw unavailable("shared memory: expected ",
+                    wanted,
+                    " to be free for the group's memory, got ",
+                    left,
+                    "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo");
 }
 
 // The largest file that this process may make.
@@ -67,12 +66,11 @@ void check_file_limit(size_t bytes) {
   if (limit == RLIM_INFINITY || limit >= bytes)
     return;
   const std::vector<std::string> texts = format_compared_bytes({bytes, limit});
-  throw Error(ErrorCode::unavailable,
-              "shared memory: expected files of ",
-              texts[0],
-              " to be allowed (addresses, not memory), got a limit of ",
-              texts[1],
-              " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo");
+  throw unavailable("shared memory: expected files of ",
+                    texts[0],
+                    " to be allowed (addresses, not memory), got a limit of ",
+                    texts[1],
+                    " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo");
 }
 
 }  // namespace

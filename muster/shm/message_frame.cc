@@ -35,19 +35,18 @@ bool fits(const MessageFrame& wanted, const MessageFrame& sent) {
 }
 
 Error misfit(const MessageFrame& wanted, const MessageFrame& sent, int from, int rank) {
-  return {ErrorCode::invalid_argument,
-          cat("recv: expected ",
-              shown(wanted),
-              " from rank ",
-              from,
-              " with tag ",
-              wanted.tag,
-              ", got ",
-              shown(sent),
-              sent.tag == wanted.tag ? "" : cat(" with tag ", sent.tag),
-              " (rank ",
-              rank,
-              "); give both sides tensors of one type and size")};
+  return invalid_argument("recv: expected ",
+                          shown(wanted),
+                          " from rank ",
+                          from,
+                          " with tag ",
+                          wanted.tag,
+                          ", got ",
+                          shown(sent),
+                          sent.tag == wanted.tag ? "" : cat(" with tag ", sent.tag),
+                          " (rank ",
+                          rank,
+                          "); give both sides tensors of one type and size");
 }
 
 }  // namespace muster::shm

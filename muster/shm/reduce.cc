@@ -68,10 +68,10 @@ const char* choose_instructions() {
     if (kernel_of(instructions) != nullptr)
       return instructions;
   }
-  throw Error(ErrorCode::invalid_argument,
-              "environment: expected MUSTER_SIMD to be plain, avx2 or avx512, whichever this "
-              "processor has, got '" +
-                  asked + "'");
+  throw invalid_argument(
+      "environment: expected MUSTER_SIMD to be plain, avx2 or avx512, whichever this "
+      "processor has, got '" +
+      asked + "'");
 }
 
 }  // namespace

@@ -43,12 +43,11 @@ constexpr size_t kPartForATeam = 32;
 
 Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes) {
   if (size > kMaxRanks) {
-    throw Error(ErrorCode::invalid_argument,
-                "shared memory: expected at most ",
-                kMaxRanks,
-                " ranks on a host, got ",
-                size,
-                "; use MUSTER_BACKEND=gloo");
+    throw invalid_argument("shared memory: expected at most ",
+                           kMaxRanks,
+                           " ranks on a host, got ",
+                           size,
+                           "; use MUSTER_BACKEND=gloo");
   }
   const size_t ranks = size;
   const size_t stage = std::clamp(kAllStages / (4 * ranks), kLeastStage, kStage);
@@ -169,9 +168,8 @@ std::string to_string(const Step& step) {
 void Team::check_here(const Step& what) const {
   if (line(rank_).state.load() == RankState::here)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              here(what),
-              ": this rank has given up the group, after a failure or abort(); make a new one");
+  throw failed_precondition(
+      here(what), ": this rank has given up the group, after a failure or abort(); make a new one");
 }
 
 void Team::check_all_here(const Step& what) const {
@@ -287,7 +285,7 @@ void Team::check_going_on(const Step& what,
                           const std::vector<int>& late,
                           const Deadline& deadline) {
   if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
-    throw Error(ErrorCode::failed_precondition, here(what), ": this rank has given up the group");
+    throw failed_precondition(here(what), ": this rank has given up the group");
   }
   if (const std::string why = failure(late); !why.empty() && !all_there()) {
     give_up();

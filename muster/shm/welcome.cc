@@ -41,16 +41,15 @@ void check_parts(const Layout& layout) {
   const bool is_whole = layout.arena_bytes == layout.arena_bytes / kPage * kPage;
   if (layout.stage_bytes == stage_bytes && is_whole && layout.arena_bytes >= kLeastArena)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "shared memory: expected from rank 0 stages of ",
-              stage_bytes,
-              " bytes and arenas of ",
-              kLeastArena,
-              " or more in whole pages, got ",
-              layout.stage_bytes,
-              " and ",
-              layout.arena_bytes,
-              "; another program answers in its place");
+  throw invalid_argument("shared memory: expected from rank 0 stages of ",
+                         stage_bytes,
+                         " bytes and arenas of ",
+                         kLeastArena,
+                         " or more in whole pages, got ",
+                         layout.stage_bytes,
+                         " and ",
+                         layout.arena_bytes,
+                         "; another program answers in its place");
 }
 
 // Rank 0 says how the memory is laid out, and the kernel says how much of it there is. The parts
@@ -62,21 +61,19 @@ void check_memory(const Fd& memory, const Layout& layout) {
   const size_t most = size / layout.ranks();
   if (layout.stage_bytes <= most && layout.arena_bytes <= most && layout.total() <= size)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "shared memory: expected as much memory as rank 0 says, got ",
-              size,
-              " bytes; another program answers in its place");
+  throw invalid_argument("shared memory: expected as much memory as rank 0 says, got ",
+                         size,
+                         " bytes; another program answers in its place");
 }
 
 void check_welcome(const Welcome& welcome, int size) {
   if (welcome.magic == kMagic && welcome.size == size)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "shared memory: expected rank 0 to have the same muster and ",
-              size,
-              " ranks, got ",
-              welcome.size,
-              welcome.magic == kMagic ? "" : " and another version");
+  throw invalid_argument("shared memory: expected rank 0 to have the same muster and ",
+                         size,
+                         " ranks, got ",
+                         welcome.size,
+                         welcome.magic == kMagic ? "" : " and another version");
 }
 
 }  // namespace

@@ -24,12 +24,11 @@ Endpoint parse_unix(std::string_view text) {
   const bool fits = !endpoint.path.empty() && endpoint.path.size() <= limit;
   if (fits && endpoint.path.find('\0') == std::string::npos)
     return endpoint;
-  throw Error(ErrorCode::invalid_argument,
-              cat("store endpoint: expected a path of 1 to ",
-                  limit,
-                  " bytes after 'unix:', got '",
-                  printable(text),
-                  "'; use a shorter one"));
+  throw invalid_argument("store endpoint: expected a path of 1 to ",
+                         limit,
+                         " bytes after 'unix:', got '",
+                         printable(text),
+                         "'; use a shorter one");
 }
 
 // "host:port" or "[ipv6]:port"; nothing for another text.
@@ -62,10 +61,10 @@ Endpoint parse_endpoint(std::string_view text) {
     if (const auto endpoint = parse_host_and_port(text.substr(kTcp.size())))
       return *endpoint;
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("store endpoint: expected tcp://host:port, tcp://[ipv6]:port or unix:path, got '",
-                  printable(text),
-                  "'"));
+  throw invalid_argument(
+      "store endpoint: expected tcp://host:port, tcp://[ipv6]:port or unix:path, got '",
+      printable(text),
+      "'");
 }
 
 // A unix socket has no host and no port.

@@ -86,11 +86,10 @@ void check_size(const std::string& value) {
     return;
   const std::vector<std::string> texts =
       format_compared_bytes({EtcdStore::kMaxValueBytes, value.size()});
-  throw Error(ErrorCode::invalid_argument,
-              cat("etcd: expected a value of at most ",
-                  texts[0],
-                  ", which is what it takes in one request, got ",
-                  texts[1]));
+  throw invalid_argument("etcd: expected a value of at most ",
+                         texts[0],
+                         ", which is what it takes in one request, got ",
+                         texts[1]);
 }
 
 // The lease's id is the same for every process of the job, and nobody else's: a positive number of
@@ -132,10 +131,9 @@ auto read_answer(const std::string& text, const Read& read) {
   } catch (const Json::exception& error) {
     got += cat(" (", json_words(error.what()), ")");
   }
-  throw Error(ErrorCode::unavailable,
-              cat("etcd: expected its answer as JSON, got ",
-                  got,
-                  "; see whether it is etcd that listens there"));
+  throw unavailable("etcd: expected its answer as JSON, got ",
+                    got,
+                    "; see whether it is etcd that listens there");
 }
 
 int64_t count_of(Clock::time_point at) {
@@ -279,14 +277,13 @@ class EtcdStore::Refusals {
       return;
     }
     if (deadline_.passed()) {
-      throw Error(ErrorCode::unavailable,
-                  cat("etcd: expected ",
-                      store_.place(),
-                      " to carry out a transaction on '",
-                      printable(store_.full(key)),
-                      "', which nobody else has changed, got none within ",
-                      format_duration(store_.options_.patience),
-                      "; see whether it is etcd 3.4 or later that listens there"));
+      throw unavailable("etcd: expected ",
+                        store_.place(),
+                        " to carry out a transaction on '",
+                        printable(store_.full(key)),
+                        "', which nobody else has changed, got none within ",
+                        format_duration(store_.options_.patience),
+                        "; see whether it is etcd 3.4 or later that listens there");
     }
     pauses_.wait(deadline_);
   }

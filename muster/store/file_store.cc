@@ -43,7 +43,7 @@ std::optional<FileHeader> header_in(const std::optional<FileRecord>& record) {
 
 // All refusals name the file, and say what was expected of it.
 Error refusal(const std::string& path, const std::string& rest) {
-  return Error(ErrorCode::failed_precondition, cat("file store '", path, "': expected ", rest));
+  return failed_precondition("file store '", path, "': expected ", rest);
 }
 
 // Refuses a file that is no store's. A file that is cut within the magic is one, without records.
@@ -117,11 +117,10 @@ class FileStore::Operation : NoCopy {
 FileStore::FileStore(FileStoreOptions options) : options_(std::move(options)), owner_(::getpid()) {
   const bool is_rank = options_.rank >= 0 && options_.rank < options_.world_size;
   if (!is_rank)
-    throw Error(ErrorCode::invalid_argument,
-                cat("file store: expected 0 <= rank < world size, got rank ",
-                    options_.rank,
-                    " of ",
-                    options_.world_size));
+    throw invalid_argument("file store: expected 0 <= rank < world size, got rank ",
+                           options_.rank,
+                           " of ",
+                           options_.world_size);
   open_file();
   lock_operation(fd_.get(), options_.path, Deadline(bounded_timeout(options_.lock_timeout)));
   join();  // on failure closing the file releases every lock

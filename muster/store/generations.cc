@@ -46,12 +46,11 @@ Generation generation_from(const std::string& text, int number) {
       got = json_words(error.what());
     }
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("generation ",
-                  number,
-                  ": expected its announcement in this store, got ",
-                  printable(got),
-                  "; see whether another program uses the store"));
+  throw invalid_argument("generation ",
+                         number,
+                         ": expected its announcement in this store, got ",
+                         printable(got),
+                         "; see whether another program uses the store");
 }
 
 // The question is asked once, and waits for nobody.

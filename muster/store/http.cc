@@ -131,7 +131,7 @@ std::string Http::post(const std::string& path, const std::string& body) {
       break;
     server_ = (server_ + 1) % options_.urls.size();
   }
-  throw Error(ErrorCode::unavailable, answer.error);
+  throw unavailable(answer.error);
 }
 
 }  // namespace muster

@@ -17,12 +17,12 @@ namespace {
 using Json = nlohmann::json;
 
 [[noreturn]] void refuse(int rank, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("rendezvous: expected the identity of rank ",
-                  rank,
-                  " in this store, got ",
-                  got,
-                  "; see whether another program, or another version of muster, uses the store"));
+  throw invalid_argument(
+      "rendezvous: expected the identity of rank ",
+      rank,
+      " in this store, got ",
+      got,
+      "; see whether another program, or another version of muster, uses the store");
 }
 
 // A number that fits: nlohmann would cut one that does not.

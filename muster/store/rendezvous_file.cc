@@ -148,10 +148,9 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path,
   const std::string_view text(bytes.data, std::max<ssize_t>(0, size));
   const size_t line = text.find('\n');
   if (line == std::string_view::npos)
-    throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected a secret and an address in '",
-                    path,
-                    "', got one line; see whether another program wrote it"));
+    throw invalid_argument("rendezvous: expected a secret and an address in '",
+                           path,
+                           "', got one line; see whether another program wrote it");
   const std::string_view rest = text.substr(line + 1);
   return {.endpoint = std::string(rest.substr(0, rest.find('\n'))),
           .secret = Secret::from_hex(text.substr(0, line))};

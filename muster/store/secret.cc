@@ -89,19 +89,19 @@ Secret Secret::from_hex(std::string_view text) {
   }
   if (is_good)
     return Secret(page);
-  throw Error(ErrorCode::invalid_argument,
-              cat("secret: expected ",
-                  2 * kBytes,
-                  " hexadecimal digits, got ",
-                  digits.size(),
-                  " characters that are too few, too many or not all hexadecimal; make one with "
-                  "`muster secret`"));
+  throw invalid_argument(
+      "secret: expected ",
+      2 * kBytes,
+      " hexadecimal digits, got ",
+      digits.size(),
+      " characters that are too few, too many or not all hexadecimal; make one with "
+      "`muster secret`");
 }
 
 // Who knows the derived secret learns nothing of this one.
 Secret Secret::derive(std::string_view purpose) const {
   if (empty())
-    throw Error(ErrorCode::failed_precondition, "secret: expected one to derive from, got none");
+    throw failed_precondition("secret: expected one to derive from, got none");
   const auto page = std::make_shared<Page>();
   if (!hmac_sha256(bytes(), purpose, page->data()))
     throw Error(ErrorCode::internal, "secret: HMAC-SHA256 failed");
@@ -116,10 +116,9 @@ Secret Secret::from_fd(int fd) {
   if (errno != ESPIPE)
     fail_errno(cat("secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)"),
                errno);
-  throw Error(ErrorCode::invalid_argument,
-              cat("secret: expected a memfd or a regular file in descriptor ",
-                  fd,
-                  ", got a pipe or socket; use a private file"));
+  throw invalid_argument("secret: expected a memfd or a regular file in descriptor ",
+                         fd,
+                         ", got a pipe or socket; use a private file");
 }
 
 namespace {
@@ -146,12 +145,11 @@ Fd open_private_file(const std::string& path) {
     fail_errno(cat("secret: cannot open '", path, "'"), errno);
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
   if (!S_ISREG(info.st_mode)) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("secret: expected '",
-                    printable(path),
-                    "' to be a file, got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe",
-                    "; name the file of the secret"));
+    throw failed_precondition("secret: expected '",
+                              printable(path),
+                              "' to be a file, got ",
+                              S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe",
+                              "; name the file of the secret");
   }
   if (is_for_its_owner(info) || is_for_a_group_by_root(info))
     return fd;
@@ -159,15 +157,15 @@ Fd open_private_file(const std::string& path) {
       info.st_uid == ::geteuid()
           ? "chmod 600 it"
           : cat("make it a file of this user, ", ::geteuid(), ", as by a copy with mode 0600");
-  throw Error(ErrorCode::failed_precondition,
-              cat("secret: expected '",
-                  printable(path),
-                  "' to be this user's file that nobody else may read (mode 0600), got mode ",
-                  octal_mode(info.st_mode),
-                  " of user ",
-                  info.st_uid,
-                  "; ",
-                  next));
+  throw failed_precondition(
+      "secret: expected '",
+      printable(path),
+      "' to be this user's file that nobody else may read (mode 0600), got mode ",
+      octal_mode(info.st_mode),
+      " of user ",
+      info.st_uid,
+      "; ",
+      next);
 }
 
 Secret Secret::from_file(const std::string& path) {
@@ -196,7 +194,7 @@ std::string Secret::hex() const {
 
 Fd Secret::to_memfd() const {
   if (empty())
-    throw Error(ErrorCode::failed_precondition, "secret: expected one to pass on, got none");
+    throw failed_precondition("secret: expected one to pass on, got none");
   Fd fd(::memfd_create("muster-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid())
     fail_errno("secret: cannot make a memfd", errno);

@@ -83,12 +83,11 @@ void ServerConnection::check_proof(const Secret& secret, const std::string& job)
   const bool is_of_another_job = is_proven();
   output_ += is_of_another_job ? make_proof(Side::server, facts) : std::string(kRefusal);
   send_pending();
-  throw Error(ErrorCode::invalid_argument,
-              cat("store server: expected a client with this job's ",
-                  is_of_another_job ? "name" : "secret",
-                  ", got one with another (",
-                  host_,
-                  ")"));
+  throw invalid_argument("store server: expected a client with this job's ",
+                         is_of_another_job ? "name" : "secret",
+                         ", got one with another (",
+                         host_,
+                         ")");
 }
 
 std::optional<StoreRequest> ServerConnection::next_request() {

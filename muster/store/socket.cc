@@ -84,12 +84,11 @@ SocketAddress unix_address(const std::string& path) {
   sockaddr_un un{};
   un.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(un.sun_path))
-    throw Error(ErrorCode::invalid_argument,
-                cat("store endpoint: expected a path of 1 to ",
-                    sizeof(un.sun_path) - 1,
-                    " bytes, got '",
-                    printable(path),
-                    "'"));
+    throw invalid_argument("store endpoint: expected a path of 1 to ",
+                           sizeof(un.sun_path) - 1,
+                           " bytes, got '",
+                           printable(path),
+                           "'");
   std::memcpy(un.sun_path, path.c_str(), path.size() + 1);
   return address_from(un);
 }
@@ -304,7 +303,7 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline) {
                                     advice);
     if (error == EADDRINUSE)
       throw AddressInUse(ErrorCode::unavailable, message);
-    throw Error(ErrorCode::unavailable, message);
+    throw unavailable(message);
   }
   if (is_tcp)
     endpoint.port = port_of(local_address(fd.get()));

@@ -34,22 +34,16 @@ int64_t Table::sum(const std::string& key, int64_t amount) const {
   const std::string* value = find(key);
   const auto number = value == nullptr ? 0 : parse_int(*value);
   if (!number) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("store add: expected a decimal number in ",
-                    quote(key),
-                    ", got ",
-                    quote(*value),
-                    "; use a key of its own"));
+    throw invalid_argument("store add: expected a decimal number in ",
+                           quote(key),
+                           ", got ",
+                           quote(*value),
+                           "; use a key of its own");
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(*number, amount, &sum)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("store add: expected a sum of 64 bits in ",
-                    quote(key),
-                    ", got ",
-                    *number,
-                    " + ",
-                    amount));
+    throw invalid_argument(
+        "store add: expected a sum of 64 bits in ", quote(key), ", got ", *number, " + ", amount);
   }
   return sum;
 }
@@ -89,26 +83,24 @@ std::string Table::describe_missing(const std::vector<std::string>& keys) const 
 
 void check_limits(std::string_view operation, const std::string& key, const std::string& value) {
   if (key.size() > kMaxKeyBytes) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("store ",
-                    operation,
-                    ": expected a key of at most ",
-                    format_bytes(kMaxKeyBytes),
-                    ", got ",
-                    key.size(),
-                    " bytes"));
+    throw invalid_argument("store ",
+                           operation,
+                           ": expected a key of at most ",
+                           format_bytes(kMaxKeyBytes),
+                           ", got ",
+                           key.size(),
+                           " bytes");
   }
   if (value.size() > kMaxValueBytes) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("store ",
-                    operation,
-                    ": expected a value of at most ",
-                    format_bytes(kMaxValueBytes),
-                    ", got ",
-                    value.size(),
-                    " bytes (key ",
-                    quote(key),
-                    "); split it over several keys"));
+    throw invalid_argument("store ",
+                           operation,
+                           ": expected a value of at most ",
+                           format_bytes(kMaxValueBytes),
+                           ", got ",
+                           value.size(),
+                           " bytes (key ",
+                           quote(key),
+                           "); split it over several keys");
   }
 }
 
@@ -121,14 +113,13 @@ void check_limits(std::string_view operation, const std::vector<std::string>& ke
   }
   if (total > kMaxValueBytes) {
     const std::vector<std::string> texts = format_compared_bytes({kMaxValueBytes, total});
-    throw Error(ErrorCode::invalid_argument,
-                cat("store ",
-                    operation,
-                    ": expected keys of at most ",
-                    texts[0],
-                    " together, got ",
-                    texts[1],
-                    "; ask in parts"));
+    throw invalid_argument("store ",
+                           operation,
+                           ": expected keys of at most ",
+                           texts[0],
+                           " together, got ",
+                           texts[1],
+                           "; ask in parts");
   }
 }
 

@@ -113,13 +113,12 @@ class TcpServer::Loop {
 // To serve without a secret must be said.
 void TcpServer::Loop::check_options() const {
   if (options_.secret.empty() && !options_.no_auth)
-    throw Error(ErrorCode::failed_precondition,
-                cat("store server: expected a secret for ",
-                    to_string(options_.endpoint),
-                    ", got none; make one with `muster secret`, or say --no-auth"));
+    throw failed_precondition("store server: expected a secret for ",
+                              to_string(options_.endpoint),
+                              ", got none; make one with `muster secret`, or say --no-auth");
   if (!options_.secret.empty() && options_.no_auth)
-    throw Error(ErrorCode::invalid_argument,
-                "store server: expected a secret or --no-auth, got both; leave one of them out");
+    throw invalid_argument(
+        "store server: expected a secret or --no-auth, got both; leave one of them out");
 }
 
 TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {

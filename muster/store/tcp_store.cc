@@ -98,22 +98,21 @@ void TcpStore::Connection::open(const TcpStoreOptions& options,
   if (refused.empty())
     return;
   if (refused == kRefused && refusal_of(kAnyJob).empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("store: expected the server at ",
-                    where_,
-                    " to be that of job '",
-                    printable(options.job),
-                    "' (--rdzv-id), got another job's, which has the same secret; give every host "
-                    "of a job the same --rdzv-id, and each job an endpoint of its own"));
+    throw failed_precondition(
+        "store: expected the server at ",
+        where_,
+        " to be that of job '",
+        printable(options.job),
+        "' (--rdzv-id), got another job's, which has the same secret; give every host "
+        "of a job the same --rdzv-id, and each job an endpoint of its own");
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("store: expected the job's secret to be that of the server at ",
-                  where_,
-                  ", got: ",
-                  refused,
-                  options.secret.empty() ? " (none)" : "",
-                  "; give the job's secret with --secret-file, MUSTER_SECRET_FILE or "
-                  "MUSTER_SECRET_FD"));
+  throw invalid_argument("store: expected the job's secret to be that of the server at ",
+                         where_,
+                         ", got: ",
+                         refused,
+                         options.secret.empty() ? " (none)" : "",
+                         "; give the job's secret with --secret-file, MUSTER_SECRET_FILE or "
+                         "MUSTER_SECRET_FD");
 }
 
 // The first message says whether a muster server is there, and whether it has room.

@@ -325,7 +325,7 @@ std::vector<std::string> exec_entries(const std::map<std::string, std::string>& 
 
 Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty())
-    throw Error(ErrorCode::invalid_argument, "spawn: expected a program, got none");
+    throw invalid_argument("spawn: expected a program, got none");
   const std::string path = program_of(options);
   const std::vector<std::string> variables = exec_entries(options.environment);
   const std::vector<char*> argv = exec_pointers(options.argv);

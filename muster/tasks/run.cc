@@ -186,12 +186,11 @@ int exit_code_of(const RunOutcome& outcome) {
 void check_journal_is_there(const TasksRun& run) {
   if (!run.before.head.run_id.empty() || !fs::exists(run.run_dir + "/logs"))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("journal: expected the records of the run whose logs are in ",
-                  run.run_dir,
-                  ", got none; restore ",
-                  journal_path(run.run_dir),
-                  ", or begin anew with another --run-dir"));
+  throw failed_precondition("journal: expected the records of the run whose logs are in ",
+                            run.run_dir,
+                            ", got none; restore ",
+                            journal_path(run.run_dir),
+                            ", or begin anew with another --run-dir");
 }
 
 // Takes the journal on where it was left, with a first record of what follows. A run that goes on

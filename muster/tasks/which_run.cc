@@ -103,9 +103,8 @@ TasksRun run_in_folder(const TasksOptions& options) {
                    : blank_state(run.file.tasks.size());
   const std::string& hash = run.before.head.tasks_hash;
   if (!hash.empty() && hash != hash_of(text))
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
+    throw failed_precondition(
+        "--resume: expected ", path, " as the run had written it, got another; restore it");
   forget_other_places(options.settings, run.file.settings);
   for (const auto& [name, value] : to_texts(options.settings))
     run.file.settings[name] = value;

@@ -87,13 +87,11 @@ std::string pack_activity(const std::string& run_dir, int attempt, int rank) {
 void unpack_activity(const std::string& packed, const std::string& run_dir, int attempt, int rank) {
   const std::string name = "activity of another host";
   if (packed.size() != kPacked)
-    throw Error(
-        ErrorCode::invalid_argument, name, ": expected ", kPacked, " bytes, got ", packed.size());
+    throw invalid_argument(name, ": expected ", kPacked, " bytes, got ", packed.size());
   const std::string bytes = unpack_file(packed);
   const int of_rank = parse_activity(bytes, name).rank;
   if (of_rank != rank)
-    throw Error(
-        ErrorCode::invalid_argument, name, ": expected that of rank ", rank, ", got ", of_rank);
+    throw invalid_argument(name, ": expected that of rank ", rank, ", got ", of_rank);
   std::error_code error;
   if (std::filesystem::exists(activity_path(run_dir, attempt, rank), error))
     return;

@@ -55,10 +55,8 @@ Fd open_activity_file(const std::string& path) {
   Fd file = open_mapped_file("activity", path, 0);
   // A file system without locks has none to tell two writers apart.
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error(ErrorCode::failed_precondition,
-                "activity: expected '",
-                path,
-                "' for this process alone, got another that writes to it");
+    throw failed_precondition(
+        "activity: expected '", path, "' for this process alone, got another that writes to it");
   if (const int failed = ::posix_fallocate(file.get(), 0, sizeof(ActivityLayout)); failed != 0)
     fail_errno(cat("activity: cannot make '", path, "' ", sizeof(ActivityLayout), " bytes long"),
                failed);

@@ -74,10 +74,8 @@ void unpack_events(const std::string& packed,
                    const std::string& run_dir,
                    const std::string& place) {
   if (!is_place(place))
-    throw Error(ErrorCode::invalid_argument,
-                "events of another host: expected ATTEMPT/RANK, got '",
-                printable(place),
-                "'");
+    throw invalid_argument(
+        "events of another host: expected ATTEMPT/RANK, got '", printable(place), "'");
   const std::string path = cat(run_dir, "/trace/", place);
   std::error_code error;
   if (fs::exists(path, error))

@@ -54,14 +54,13 @@ Record record_at(const std::string& bytes, size_t offset, size_t index = 0) {
 [[noreturn]] void refuse_file(const std::string& name,
                               const std::string& expected,
                               const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "activity file '",
-              name,
-              "': expected ",
-              expected,
-              ", got ",
-              got,
-              "; name one of RUN_DIR/activity that this version of muster has written");
+  throw invalid_argument("activity file '",
+                         name,
+                         "': expected ",
+                         expected,
+                         ", got ",
+                         got,
+                         "; name one of RUN_DIR/activity that this version of muster has written");
 }
 
 // Throws unless the bytes have an activity file's size, version and sensible ranks.

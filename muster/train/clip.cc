@@ -22,13 +22,7 @@ namespace {
 void expect_for_clipping(bool holds, const char* call, const char* rule, double value) {
   if (holds)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              call,
-              ": expected ",
-              rule,
-              ", got ",
-              value,
-              "; 1.0 is a common choice");
+  throw invalid_argument(call, ": expected ", rule, ", got ", value, "; 1.0 is a common choice");
 }
 
 // Returns the norm over all gradients, on the device of the first: the norm of the tensors' norms.
@@ -49,7 +43,7 @@ void refuse_any(const char* call,
                 bool (*is_so)(const at::Tensor&),
                 const char* rule) {
   if (std::ranges::any_of(parameters, is_so))
-    throw Error(ErrorCode::failed_precondition, call, ": expected ", rule);
+    throw failed_precondition(call, ": expected ", rule);
 }
 
 // The norm of sharded gradients would be that of this rank's parts, and another on each rank. The

@@ -26,16 +26,12 @@ namespace {
 // Throws: invalid_argument.
 void check_ema_options(double decay, const EmaOptions& options) {
   if (!(decay >= 0 && decay <= 1)) {
-    throw Error(ErrorCode::invalid_argument,
-                "ema: expected a decay between 0 and 1, got ",
-                decay,
-                "; 0.999 is a common choice");
+    throw invalid_argument(
+        "ema: expected a decay between 0 and 1, got ", decay, "; 0.999 is a common choice");
   }
   if (options.every < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "ema: expected every to be at least 1, got ",
-                options.every,
-                "; 1 averages every step");
+    throw invalid_argument(
+        "ema: expected every to be at least 1, got ", options.every, "; 1 averages every step");
   }
 }
 
@@ -47,14 +43,14 @@ void check_ema_options(double decay, const EmaOptions& options) {
   const auto kind_of = [](at::ScalarType type, const at::Tensor& tensor) {
     return cat(c10::toString(type), " [", sizes_text(tensor), "]");
   };
-  throw Error(ErrorCode::failed_precondition,
-              "ema: expected '",
-              name,
-              "' as it was averaged, ",
-              kind_of(averaged_type, average),
-              ", got ",
-              kind_of(weight.scalar_type(), weight),
-              "; make the Ema after the model has its type, or load its state into a new one");
+  throw failed_precondition(
+      "ema: expected '",
+      name,
+      "' as it was averaged, ",
+      kind_of(averaged_type, average),
+      ", got ",
+      kind_of(weight.scalar_type(), weight),
+      "; make the Ema after the model has its type, or load its state into a new one");
 }
 
 // A step of 1 - decay is less than half a bit of such types, and would be lost.
@@ -212,10 +208,10 @@ void Ema::update() {
 void Ema::refuse_while_swapped(const char* call) const {
   if (!swapped_)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "ema: expected no ",
-              call,
-              " while the model has the averages, got one; end the scope of swap() first");
+  throw failed_precondition(
+      "ema: expected no ",
+      call,
+      " while the model has the averages, got one; end the scope of swap() first");
 }
 
 // A module that was replaced has weights that are not averaged: the model would be half of
@@ -313,14 +309,13 @@ void Ema::load_state(const SavedState& state) {
     const at::Tensor& saved = state.tensor("ema", name);
     if (saved.sizes() == average.sizes())
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "ema: expected '",
-                name,
-                "' of shape [",
-                sizes_text(average),
-                "], got [",
-                sizes_text(saved),
-                "]; load the state of the same model");
+    throw invalid_argument("ema: expected '",
+                           name,
+                           "' of shape [",
+                           sizes_text(average),
+                           "], got [",
+                           sizes_text(saved),
+                           "]; load the state of the same model");
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, average] : averages_)

@@ -10,12 +10,11 @@ namespace muster {
 
 void SampleMeans::add(const at::Tensor& values, int64_t samples) {
   if (values.dim() > 0 && values.numel() != samples) {
-    throw Error(ErrorCode::invalid_argument,
-                "evaluate: expected a score with one value for each of ",
-                samples,
-                " samples, or their mean, got shape [",
-                sizes_text(values),
-                "]; take the mean over the other dimensions");
+    throw invalid_argument("evaluate: expected a score with one value for each of ",
+                           samples,
+                           " samples, or their mean, got shape [",
+                           sizes_text(values),
+                           "]; take the mean over the other dimensions");
   }
   if (values.dim() == 0)
     return mean_.add(values, as_number(samples));

@@ -23,14 +23,13 @@ void refuse_samples(const char* owner, int64_t dataset_size, const std::string& 
   const char* const wanted = repeats
                                  ? "repeats none: sampling with pad = false"
                                  : "leaves out none: no drop_last, in the loader or its sampler";
-  throw Error(ErrorCode::invalid_argument,
-              owner,
-              ": expected each of ",
-              dataset_size,
-              " samples once, got ",
-              got,
-              " on all ranks together; give a loader that ",
-              wanted);
+  throw invalid_argument(owner,
+                         ": expected each of ",
+                         dataset_size,
+                         " samples once, got ",
+                         got,
+                         " on all ranks together; give a loader that ",
+                         wanted);
 }
 
 void SampleCount::check(ProcessGroup& group, int64_t dataset_size, int64_t bad) const {
@@ -46,8 +45,7 @@ void check_stream(ProcessGroup& group,
                   const StreamLoaderOptions& options,
                   const StreamPosition& position) {
   const auto refuse = [](const std::string& expected, const std::string& got, const char* next) {
-    throw Error(
-        ErrorCode::invalid_argument, "evaluate: expected ", expected, ", got ", got, "; ", next);
+    throw invalid_argument("evaluate: expected ", expected, ", got ", got, "; ", next);
   };
   Peers(group).together([&] {
     const bool is_divided = options.rank == group.rank() && options.ranks == group.size();
@@ -73,10 +71,10 @@ bool any_rank(ProcessGroup& group, bool here) {
 void check_has_batch(ProcessGroup& group, bool here) {
   if (!any_rank(group, !here))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "evaluate: expected an example on every rank, since the ranks have the model "
-              "together, got a rank without any; take whole_parameters() and pass the module "
-              "itself, or give each rank an example");
+  throw failed_precondition(
+      "evaluate: expected an example on every rank, since the ranks have the model "
+      "together, got a rank without any; take whole_parameters() and pass the module "
+      "itself, or give each rank an example");
 }
 
 }  // namespace muster::evaluation

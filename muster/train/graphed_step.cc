@@ -72,12 +72,7 @@ void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
 }
 
 [[noreturn]] void refuse(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "graphed step: expected ",
-              expected,
-              ", got ",
-              got,
-              "; or use TrainStep");
+  throw invalid_argument("graphed step: expected ", expected, ", got ", got, "; or use TrainStep");
 }
 
 // Averages are not part of the graph: their decay may follow the step.
@@ -181,19 +176,19 @@ at::Tensor GraphedStep::run(double weight,
 
 void GraphedStep::check_inputs(bool last, const Tensors& inputs) {
   if (broken_) {
-    throw Error(ErrorCode::failed_precondition,
-                "graphed step: expected a step that could be captured, got one of which the "
-                "capture has failed",
-                place(),
-                "; mend what its error named, or use TrainStep");
+    throw failed_precondition(
+        "graphed step: expected a step that could be captured, got one of which the "
+        "capture has failed",
+        place(),
+        "; mend what its error named, or use TrainStep");
   }
   if (!last)
     refuse("one batch a step", cat("several (gradient accumulation)", place()));
   if (RanksShadow::here()) {
-    throw Error(ErrorCode::failed_precondition,
-                "graphed step: expected to be outside of join(), got a step inside of it",
-                place(),
-                "; give all ranks the same number of inputs");
+    throw failed_precondition(
+        "graphed step: expected to be outside of join(), got a step inside of it",
+        place(),
+        "; give all ranks the same number of inputs");
   }
   for (const at::Tensor& input : inputs) {
     if (side_ && input.device() != device_)
@@ -208,13 +203,13 @@ void GraphedStep::check_inputs(bool last, const Tensors& inputs) {
   }
   if (is_alike(inputs, first_) && (has_same_rows(inputs, first_) || has_fewer_rows(inputs, first_)))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "graphed step: expected batches like the first, ",
-              shapes_and_types(first_),
-              ", or with fewer rows, got ",
-              shapes_and_types(inputs),
-              place(),
-              "; give all batches one shape and type (padding, drop_last), or use TrainStep");
+  throw invalid_argument(
+      "graphed step: expected batches like the first, ",
+      shapes_and_types(first_),
+      ", or with fewer rows, got ",
+      shapes_and_types(inputs),
+      place(),
+      "; give all batches one shape and type (padding, drop_last), or use TrainStep");
 }
 
 // A rank alone asks nobody.
@@ -311,12 +306,12 @@ void GraphedStep::capture(const Tensors& inputs, const LossOfInputs& loss_of) {
 }
 
 void GraphedStep::fail_capture(const std::string& what) const {
-  throw Error(ErrorCode::failed_precondition,
-              "graphed step: expected a step that a CUDA graph can have, without waits for the GPU "
-              "(item(), copies to the host, shapes that depend on values), got: ",
-              split(what, '\n').at(0),
-              place(),
-              "; move it out of the step, or use TrainStep");
+  throw failed_precondition(
+      "graphed step: expected a step that a CUDA graph can have, without waits for the GPU "
+      "(item(), copies to the host, shapes that depend on values), got: ",
+      split(what, '\n').at(0),
+      place(),
+      "; move it out of the step, or use TrainStep");
 }
 
 // Captures what TrainStep does on the GPU. The parts on the host are replay()'s.
@@ -328,8 +323,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
     return {.loss = loss, .shown = loss};
   });
   if (!std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
-    throw Error(
-        ErrorCode::failed_precondition,
+    throw failed_precondition(
         "gradients or options that one kernel does not take (sparse, complex, SGD's dampening)");
   }
   step_->is_late_ = step_->decides_late();

@@ -25,7 +25,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_addition(const std::string& owner, const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, owner, ": expected ", what);
+  throw invalid_argument(owner, ": expected ", what);
 }
 
 // Throws: invalid_argument unless the tensor has one element.

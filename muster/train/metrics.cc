@@ -41,7 +41,7 @@ constexpr const char* kTimeShares = "time/";
 
 // All mistakes of callers are told in the same way.
 [[noreturn]] void refuse_metric(const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, "metrics: ", what);
+  throw invalid_argument("metrics: ", what);
 }
 
 // The path, in a folder that is there.

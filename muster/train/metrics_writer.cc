@@ -151,12 +151,11 @@ void MetricsWriter::write_line(const std::vector<std::pair<std::string, double>>
 void check_loss(double loss, int64_t step) {
   if (std::isfinite(loss))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "loss: expected a finite number, got ",
-              name_of_no_number(loss),
-              " in step ",
-              step,
-              "; lower the learning rate, or look at the data");
+  throw failed_precondition("loss: expected a finite number, got ",
+                            name_of_no_number(loss),
+                            " in step ",
+                            step,
+                            "; lower the learning rate, or look at the data");
 }
 
 // Other programs read this line, so what is not finite is a text there.

@@ -33,16 +33,15 @@ void OrderedRows::check_like_before(const Tensors& outputs) {
     const std::string before = row_text(like_[i], of_one_shape_);
     const std::string now = row_text(outputs[i], of_one_shape_);
     if (before != now) {
-      throw Error(ErrorCode::invalid_argument,
-                  "predict: expected rows of one type",
-                  of_one_shape_ ? " and shape" : "",
-                  " in all batches, got ",
-                  before,
-                  " and ",
-                  now,
-                  of_one_shape_
-                      ? "; take them piece by piece, with a function, or pad them to one length"
-                      : "; convert them to one type");
+      throw invalid_argument(
+          "predict: expected rows of one type",
+          of_one_shape_ ? " and shape" : "",
+          " in all batches, got ",
+          before,
+          " and ",
+          now,
+          of_one_shape_ ? "; take them piece by piece, with a function, or pad them to one length"
+                        : "; convert them to one type");
     }
   }
 }

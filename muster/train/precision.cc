@@ -28,10 +28,8 @@ c10::ScalarType type_named(const std::string& name) {
     return c10::kBFloat16;
   if (name == "fp16")
     return c10::kHalf;
-  throw Error(ErrorCode::invalid_argument,
-              "precision: expected fp32, bf16 or fp16, got '",
-              name,
-              "'; pass one of these");
+  throw invalid_argument(
+      "precision: expected fp32, bf16 or fp16, got '", name, "'; pass one of these");
 }
 
 // Throws: invalid_argument for a scale that could not work.
@@ -39,14 +37,8 @@ void check_scale_options(const PrecisionOptions& options) {
   const auto expect = [](bool holds, const char* rule, const char* name, auto value) {
     if (holds)
       return;
-    throw Error(ErrorCode::invalid_argument,
-                "precision: expected ",
-                rule,
-                ", got ",
-                name,
-                " ",
-                value,
-                "; leave it at its default");
+    throw invalid_argument(
+        "precision: expected ", rule, ", got ", name, " ", value, "; leave it at its default");
   };
   expect(options.init_scale > 0 && std::isfinite(options.init_scale),
          "a finite scale above 0",
@@ -66,11 +58,11 @@ constexpr double kLeastScale = 1;
 
 // The training cannot get better by itself from here.
 [[noreturn]] void refuse_nonfinite_at_floor(double scale) {
-  throw Error(ErrorCode::failed_precondition,
-              "precision: expected finite gradients with a loss scale of ",
-              scale,
-              ", which is the smallest, got NaN or an infinity; look at the data and the learning "
-              "rate, or use bf16 or fp32");
+  throw failed_precondition(
+      "precision: expected finite gradients with a loss scale of ",
+      scale,
+      ", which is the smallest, got NaN or an infinity; look at the data and the learning "
+      "rate, or use bf16 or fp32");
 }
 
 // Tries what most models are made of, forward and backward, so that a device that cannot do it says
@@ -90,8 +82,7 @@ void try_kernels(c10::Device device, const std::string& name) {
     }
     torch::autograd::backward({sum}, {});
   } catch (const c10::Error& error) {
-    throw Error(
-        ErrorCode::unavailable,
+    throw unavailable(
         "precision: expected a device whose matrix products and convolutions LibTorch computes in ",
         name,
         ", got ",
@@ -163,9 +154,9 @@ void Precision::require_scaled(const Tensors& parameters) const {
   });
   if (!has_fresh)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "precision: expected gradients of a scaled loss, got a backward without "
-              "precision.scale since the last update; call precision.scale(loss).backward()");
+  throw failed_precondition(
+      "precision: expected gradients of a scaled loss, got a backward without "
+      "precision.scale since the last update; call precision.scale(loss).backward()");
 }
 
 namespace {
@@ -188,17 +179,16 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
     return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
   if (!ranks && std::ranges::any_of(fresh, is_seen_by_this_rank_alone)) {
-    throw Error(ErrorCode::failed_precondition,
-                "precision: expected the group of the ranks that share the model out, got none, so "
-                "that ranks would disagree about infinities in their parts; set "
-                "PrecisionOptions::group, or pass it to unscale");
+    throw failed_precondition(
+        "precision: expected the group of the ranks that share the model out, got none, so "
+        "that ranks would disagree about infinities in their parts; set "
+        "PrecisionOptions::group, or pass it to unscale");
   }
   const auto gradients = gradient_values(fresh);
   const bool has_half = std::ranges::any_of(
       gradients, [](const at::Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
   if (has_half) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "precision: expected parameters and gradients of fp32, got a gradient of fp16; keep the "
         "model in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
   }
@@ -230,10 +220,10 @@ bool Precision::step(torch::optim::Optimizer& optimizer) {
   const auto parameters = parameters_of(optimizer);
   require_each_once("precision", parameters, shape_as_name);
   if (scales() && !stepped_.insert(&optimizer).second) {
-    throw Error(ErrorCode::failed_precondition,
-                "precision: expected one step of an optimizer until update, got a second one, "
-                "whose gradients would stay scaled; call precision.update() once after all "
-                "optimizers have stepped");
+    throw failed_precondition(
+        "precision: expected one step of an optimizer until update, got a second one, "
+        "whose gradients would stay scaled; call precision.update() once after all "
+        "optimizers have stepped");
   }
   require_scaled(parameters);
   unscale(parameters);
@@ -257,9 +247,9 @@ void Precision::update_scale() {
   if (!scales())
     return;
   if (unscaled_.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                "precision: expected unscale or step before update, got update alone; call "
-                "precision.step(optimizer) first");
+    throw failed_precondition(
+        "precision: expected unscale or step before update, got update alone; call "
+        "precision.step(optimizer) first");
   }
   at::Tensor found = at::zeros({}, scale_.options());
   for (const Unscaled& lot : unscaled_)

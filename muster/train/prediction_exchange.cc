@@ -45,13 +45,12 @@ void check_rows(const IndexedRows& mine) {
   for (const at::Tensor& output : mine.outputs) {
     if (output.defined() && output.dim() > 0 && output.size(0) == rows)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "predict: expected outputs with a row for each of ",
-                rows,
-                " samples, got ",
-                output.defined() ? cat("shape [", sizes_text(output), "]")
-                                 : std::string("an undefined tensor"),
-                "; return the outputs of all samples of the batch");
+    throw invalid_argument("predict: expected outputs with a row for each of ",
+                           rows,
+                           " samples, got ",
+                           output.defined() ? cat("shape [", sizes_text(output), "]")
+                                            : std::string("an undefined tensor"),
+                           "; return the outputs of all samples of the batch");
   }
 }
 
@@ -156,12 +155,11 @@ void PredictionExchange::take_in(const std::vector<Said>& all, const std::vector
         rows_.add(std::move(rows));
       for (const int64_t index : all[rank].skipped) {
         if (!options_.in_pieces)
-          throw Error(ErrorCode::invalid_argument,
-                      "predict: expected a row for every sample, got none of sample ",
-                      index,
-                      ", which cannot be read (rank ",
-                      rank,
-                      "); take the pieces by a function, which tells their indices");
+          throw invalid_argument("predict: expected a row for every sample, got none of sample ",
+                                 index,
+                                 ", which cannot be read (rank ",
+                                 rank,
+                                 "); take the pieces by a function, which tells their indices");
         rows_.skip(index);
       }
     }

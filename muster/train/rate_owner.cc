@@ -38,14 +38,14 @@ std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, s
   std::vector<double> rates = rates_of_groups(optimizer);
   const std::shared_ptr<const RateOwner> owner = all.owners[&optimizer].lock();
   if (owner && owner->rates == rates) {
-    throw Error(ErrorCode::failed_precondition,
-                lower_case(kind),
-                ": expected an optimizer whose rates nobody else sets, got one that has a ",
-                owner->kind,
-                " (learning rate now ",
-                rates.empty() ? 0 : rates[0],
-                "); destroy that one first and set the optimizer's rates, or join the rates by "
-                "rate::sequential or rate::chained");
+    throw failed_precondition(
+        lower_case(kind),
+        ": expected an optimizer whose rates nobody else sets, got one that has a ",
+        owner->kind,
+        " (learning rate now ",
+        rates.empty() ? 0 : rates[0],
+        "); destroy that one first and set the optimizer's rates, or join the rates by "
+        "rate::sequential or rate::chained");
   }
   auto made = std::make_shared<RateOwner>(std::move(kind), std::move(rates));
   std::erase_if(all.owners, [](const auto& entry) { return entry.second.expired(); });

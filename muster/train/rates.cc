@@ -28,14 +28,8 @@ double real(int64_t steps) {
 void expect_of_rate(bool holds, const char* rate, const char* rule, double value) {
   if (holds)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "rate::",
-              rate,
-              ": expected ",
-              rule,
-              ", got ",
-              value,
-              "; look at the option of that name");
+  throw invalid_argument(
+      "rate::", rate, ": expected ", rule, ", got ", value, "; look at the option of that name");
 }
 
 // Both go from `start`, where `part` is 0, to `end`, where it is 1.
@@ -223,19 +217,18 @@ Rate lambda(std::function<double(int64_t)> factor, std::string text) {
 // Each part counts its steps from where it begins.
 Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
   if (parts.empty() || milestones.size() + 1 != parts.size()) {
-    throw Error(ErrorCode::invalid_argument,
-                "rate::sequential: expected a milestone between every two of its parts, got ",
-                plural(parts.size(), "part"),
-                " and ",
-                plural(milestones.size(), "milestone"),
-                "; say at which step each part but the first begins");
+    throw invalid_argument(
+        "rate::sequential: expected a milestone between every two of its parts, got ",
+        plural(parts.size(), "part"),
+        " and ",
+        plural(milestones.size(), "milestone"),
+        "; say at which step each part but the first begins");
   }
   const bool begin_before_0 = !milestones.empty() && milestones[0] < 0;
   if (begin_before_0 || !std::ranges::is_sorted(milestones)) {
-    throw Error(ErrorCode::invalid_argument,
-                "rate::sequential: expected rising milestones, got ",
-                join(milestones, ", "),
-                "; sort them with their parts");
+    throw invalid_argument("rate::sequential: expected rising milestones, got ",
+                           join(milestones, ", "),
+                           "; sort them with their parts");
   }
   std::string text = texts_of(parts, ", then ");
   return {

@@ -43,16 +43,16 @@ Rebalance::Rebalance(ProcessGroup group,
     : group_(std::move(group)), options_(options), search_(shares, options.at_least) {
   const bool all_have_some = std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
   if (!all_have_some || std::ssize(shares) != group_.size() || options_.every < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "batch shares: expected ",
-                group_.size(),
-                " shares of at least 1, one a rank, compared every 1 or more steps, got [",
-                join(shares, ", "),
-                "] every ",
-                options_.every,
-                " (rank ",
-                group_.job_rank(),
-                "); pass what the loaders begin with");
+    throw invalid_argument(
+        "batch shares: expected ",
+        group_.size(),
+        " shares of at least 1, one a rank, compared every 1 or more steps, got [",
+        join(shares, ", "),
+        "] every ",
+        options_.every,
+        " (rank ",
+        group_.job_rank(),
+        "); pass what the loaders begin with");
   }
 }
 

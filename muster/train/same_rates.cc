@@ -29,8 +29,7 @@ void expect_same_rates(ProcessGroup& group,
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0])
       continue;
-    throw Error(
-        ErrorCode::failed_precondition,
+    throw failed_precondition(
         "train step: expected the same learning rates on all ranks, got ",
         all[0],
         " on rank 0 and ",

@@ -23,13 +23,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 void check_groups(const char* what, const SavedState& state, size_t others, size_t groups) {
   const size_t saved = state.numbers.size() - others;
   if (saved != groups) {
-    throw Error(ErrorCode::invalid_argument,
-                what,
-                ": expected a saved state of ",
-                plural(groups, "parameter group"),
-                ", got ",
-                saved,
-                "; make the optimizer with the groups that it had");
+    throw invalid_argument(what,
+                           ": expected a saved state of ",
+                           plural(groups, "parameter group"),
+                           ", got ",
+                           saved,
+                           "; make the optimizer with the groups that it had");
   }
 }
 
@@ -54,12 +53,11 @@ void Schedule::step() {
 void Schedule::apply() {
   auto& groups = optimizer_.param_groups();
   if (groups.size() != initial_.size()) {
-    throw Error(ErrorCode::failed_precondition,
-                "schedule: expected an optimizer of ",
-                plural(initial_.size(), "parameter group"),
-                ", got ",
-                groups.size(),
-                "; add groups before the schedule is made");
+    throw failed_precondition("schedule: expected an optimizer of ",
+                              plural(initial_.size(), "parameter group"),
+                              ", got ",
+                              groups.size(),
+                              "; add groups before the schedule is made");
   }
   for (size_t i = 0; i < groups.size(); ++i)
     groups[i].options().set_lr(rate_(initial_[i], step_));
@@ -72,12 +70,11 @@ double Schedule::lr(size_t group) const {
 
 void Schedule::set_initial_lrs(const std::vector<double>& rates) {
   if (rates.size() != initial_.size()) {
-    throw Error(ErrorCode::invalid_argument,
-                "schedule: expected a rate for each of ",
-                plural(initial_.size(), "parameter group"),
-                ", got ",
-                rates.size(),
-                "; give one a group");
+    throw invalid_argument("schedule: expected a rate for each of ",
+                           plural(initial_.size(), "parameter group"),
+                           ", got ",
+                           rates.size(),
+                           "; give one a group");
   }
   initial_ = rates;
   apply();
@@ -110,10 +107,9 @@ Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& optio
       options_(options),
       best_(options.larger_is_better ? -kInfinity : kInfinity) {
   if (options.factor >= 1 || !(options.factor >= 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "plateau: expected a factor of 0 or more and below 1, got ",
-                options.factor,
-                "; 0.1 is the default");
+    throw invalid_argument("plateau: expected a factor of 0 or more and below 1, got ",
+                           options.factor,
+                           "; 0.1 is the default");
   }
   owner_ = own_rates(optimizer, "Plateau");
 }

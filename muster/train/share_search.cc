@@ -76,12 +76,12 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   const bool are_times = std::ranges::all_of(
       seconds_a_sample, [](double seconds) { return std::isfinite(seconds) && seconds > 0; });
   if (!are_times || ranks == 0 || sum < ranks) {
-    throw Error(ErrorCode::invalid_argument,
-                "batch shares: expected a sample or more for each rank, and times above 0, got ",
-                plural(sum, "sample"),
-                " and [",
-                join(seconds_a_sample, ", "),
-                "]");
+    throw invalid_argument(
+        "batch shares: expected a sample or more for each rank, and times above 0, got ",
+        plural(sum, "sample"),
+        " and [",
+        join(seconds_a_sample, ", "),
+        "]");
   }
   double speed_of_all =
       sum_of<double>(seconds_a_sample, [&](const double seconds) { return 1 / seconds; });

@@ -83,10 +83,10 @@ void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& 
     for (const auto& item : model.module().named_parameters()) {
       if (!seen.contains(item.value().unsafeGetTensorImpl()))
         continue;
-      throw Error(ErrorCode::invalid_argument,
-                  "train step: expected frozen models without parameters of its optimizers, got '",
-                  item.key(),
-                  "' in both; freeze the model that another step trains");
+      throw invalid_argument(
+          "train step: expected frozen models without parameters of its optimizers, got '",
+          item.key(),
+          "' in both; freeze the model that another step trains");
     }
   }
 }
@@ -132,12 +132,12 @@ std::string kind_of_loss(const at::Tensor& loss) {
 void check_loss_is_scalar(const at::Tensor& loss, const std::string& place) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "train step: expected the closure to return the mean loss of the "
-              "batch, got ",
-              kind_of_loss(loss),
-              place,
-              "; return a scalar that was computed from the model");
+  throw invalid_argument(
+      "train step: expected the closure to return the mean loss of the "
+      "batch, got ",
+      kind_of_loss(loss),
+      place,
+      "; return a scalar that was computed from the model");
 }
 
 // Returns the optimizers as those that can leave out a step on the device; none if one cannot. A
@@ -159,8 +159,7 @@ void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr)
       continue;
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "train step: expected an optimizer that steps by the gradients that are there, got LBFGS, "
         "which "
         "calls the loss itself; call optimizer.step(closure) in a loop of your own, and return "
@@ -178,18 +177,17 @@ TrainStep::TrainStep(StepModels models,
       options_(options),
       group_(options.group ? options.group : group_of(models_)) {
   if (optimizers_.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected at least one optimizer, got none; pass the model's");
+    throw invalid_argument(
+        "train step: expected at least one optimizer, got none; pass the model's");
   }
   check_steps_alone(optimizers_);
   check_schedules(options_.schedule, optimizers_);
   device_steps_ = device_steps_of(optimizers_);
   check_way_back(options_);
   if (options.clip && options.clip_norm) {
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected clip or clip_norm, got both, and clip_norm ",
-                *options.clip_norm,
-                "; leave out clip_norm: clip has its own");
+    throw invalid_argument("train step: expected clip or clip_norm, got both, and clip_norm ",
+                           *options.clip_norm,
+                           "; leave out clip_norm: clip has its own");
   }
   take_parameters();
 }
@@ -246,11 +244,11 @@ std::optional<ProcessGroup> TrainStep::group_of_counts() const {
 void TrainStep::check_one_kind(bool is_sum) const {
   const bool began_otherwise = !left_.empty() && counts_.empty() == is_sum;
   if (began_otherwise) {
-    throw Error(ErrorCode::failed_precondition,
-                "train step: expected losses of one kind in all micro-batches of a step, got a "
-                "mean and a SummedLoss",
-                place(),
-                "; return one of them always");
+    throw failed_precondition(
+        "train step: expected losses of one kind in all micro-batches of a step, got a "
+        "mean and a SummedLoss",
+        place(),
+        "; return one of them always");
   }
 }
 
@@ -258,11 +256,11 @@ void TrainStep::check_no_sum_in_join() const {
   const auto group = group_of_counts();
   if (!group || group->size() == 1 || !RanksShadow::here())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "train step: expected to be outside of join() with a SummedLoss, as ranks "
-              "without inputs add no counts, got a step inside of it",
-              place(),
-              "; set .stop_together of join(), or give all ranks the same number of inputs");
+  throw failed_precondition(
+      "train step: expected to be outside of join() with a SummedLoss, as ranks "
+      "without inputs add no counts, got a step inside of it",
+      place(),
+      "; set .stop_together of join(), or give all ranks the same number of inputs");
 }
 
 // A batch that fails ends the step: the gradients of the others are dropped with it.
@@ -302,19 +300,18 @@ void TrainStep::begin() {
 // Another step that goes through this model would leave its gradients here.
 void TrainStep::check_untouched() const {
   if (marks() != left_) {
-    throw Error(
-        ErrorCode::failed_precondition,
+    throw failed_precondition(
         "train step: expected the gradients that its last micro-batch left, got others",
         place(),
         "; where another step's loss goes through this model, name it in that step's .frozen");
   }
   if (scales() && options_.precision->updates() != scale_updates_) {
-    throw Error(ErrorCode::failed_precondition,
-                "train step: expected one loss scale for all micro-batches of a step, got an "
-                "update between "
-                "two",
-                place(),
-                "; give each TrainStep a Precision of its own");
+    throw failed_precondition(
+        "train step: expected one loss scale for all micro-batches of a step, got an "
+        "update between "
+        "two",
+        place(),
+        "; give each TrainStep a Precision of its own");
   }
 }
 
@@ -337,11 +334,11 @@ void TrainStep::check_kept() const {
       std::ranges::any_of(left_, [](const Mark& mark) { return mark.version != kNoGradient; });
   if (!had_gradients || marks() == left_ || !std::ranges::all_of(parameters_, is_cleared))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "train step: expected the gradients of the step's earlier micro-batches after "
-              "its function has run, got none",
-              place(),
-              "; leave zero_grad to the step");
+  throw failed_precondition(
+      "train step: expected the gradients of the step's earlier micro-batches after "
+      "its function has run, got none",
+      place(),
+      "; leave zero_grad to the step");
 }
 
 // Only the last micro-batch of a step has its gradients averaged over the ranks.
@@ -381,13 +378,13 @@ void TrainStep::check_all_reduced() const {
     ++number;
     if (!keeps_gradients_of_this_rank(model))
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                "train step: expected the last micro-batch to go through every model that an "
-                "earlier one went through, got none through model ",
-                number,
-                ", whose gradients would stay those of this rank",
-                place(),
-                "; use it in the last micro-batch too, or give it a TrainStep of its own");
+    throw failed_precondition(
+        "train step: expected the last micro-batch to go through every model that an "
+        "earlier one went through, got none through model ",
+        number,
+        ", whose gradients would stay those of this rank",
+        place(),
+        "; use it in the last micro-batch too, or give it a TrainStep of its own");
   }
 }
 
@@ -498,12 +495,12 @@ void TrainStep::check_outside_of_join() const {
   const bool asks_others = waits() && group_ && group_->size() > 1;
   if (!asks_others || !RanksShadow::here())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "train step: expected to be outside of join(), as ranks without inputs take part "
-              "in no agreement on gradients that are not finite, got a step inside of it",
-              place(),
-              "; set .stop_together of join(), give all ranks the same number of inputs",
-              scales() ? "" : ", or set .on_nonfinite = muster::OnNonfinite::ignore");
+  throw failed_precondition(
+      "train step: expected to be outside of join(), as ranks without inputs take part "
+      "in no agreement on gradients that are not finite, got a step inside of it",
+      place(),
+      "; set .stop_together of join(), give all ranks the same number of inputs",
+      scales() ? "" : ", or set .on_nonfinite = muster::OnNonfinite::ignore");
 }
 
 // Gradients that stay would be added to those of the next step.

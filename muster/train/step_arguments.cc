@@ -75,12 +75,12 @@ void check_trains_models(const StepModels& models,
     const auto parameters = parameters_of(*optimizer);
     const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
     if (!may_be_empty && std::ranges::none_of(parameters, is_of_models)) {
-      throw Error(ErrorCode::invalid_argument,
-                  "train step: expected optimizers of the models' parameters, got ",
-                  plural(parameters.size(), "parameter"),
-                  " in optimizer ",
-                  place,
-                  ", of which the models have none; make it of the model that this step trains");
+      throw invalid_argument(
+          "train step: expected optimizers of the models' parameters, got ",
+          plural(parameters.size(), "parameter"),
+          " in optimizer ",
+          place,
+          ", of which the models have none; make it of the model that this step trains");
     }
     ++place;
   }
@@ -104,13 +104,13 @@ void check_reduced(const StepModels& models, const Tensors& parameters, int rank
       continue;
     if (optim::has_divided_gradient(parameter) || LiveReducer::any_has(parameter))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected gradients that are averaged over the ",
-                ranks,
-                " ranks, got ",
-                name_in(models, parameter),
-                ", which no wrapped model has; wrap its model in DistributedDataParallel and pass "
-                "that, or set .unreduced if another part averages, or each rank is to train alone");
+    throw invalid_argument(
+        "train step: expected gradients that are averaged over the ",
+        ranks,
+        " ranks, got ",
+        name_in(models, parameter),
+        ", which no wrapped model has; wrap its model in DistributedDataParallel and pass "
+        "that, or set .unreduced if another part averages, or each rank is to train alone");
   }
 }
 
@@ -120,14 +120,14 @@ void check_divided(const Tensors& parameters, const TrainStepOptions& options) {
   if (std::ranges::none_of(parameters, optim::has_divided_gradient))
     return;
   if (options.clip_norm) {
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected no clip_norm, got sharded gradients, of which each rank has "
-                "a part; set .clip to what calls the sharded object's clip_grad_norm");
+    throw invalid_argument(
+        "train step: expected no clip_norm, got sharded gradients, of which each rank has "
+        "a part; set .clip to what calls the sharded object's clip_grad_norm");
   }
   if (!options.group) {
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected a group, got sharded gradients, of which each rank has a "
-                "part; pass .group, that of the parts");
+    throw invalid_argument(
+        "train step: expected a group, got sharded gradients, of which each rank has a "
+        "part; pass .group, that of the parts");
   }
 }
 
@@ -136,17 +136,17 @@ void check_layer_parts(const Tensors& parameters, const TrainStepOptions& option
   if (std::ranges::none_of(parameters, optim::is_layer_part))
     return;
   if (options.clip_norm) {
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected no clip_norm, got parameters of divided layers, whose ranks "
-                "would clip by different norms; set .clip to a call of parallel_grad_norm and "
-                "clip_grads_with_norm");
+    throw invalid_argument(
+        "train step: expected no clip_norm, got parameters of divided layers, whose ranks "
+        "would clip by different norms; set .clip to a call of parallel_grad_norm and "
+        "clip_grads_with_norm");
   }
   const bool scales = options.precision != nullptr && options.precision->scales();
   if (scales && !options.group) {
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected a group with fp16 and divided layers, got none, so that "
-                "ranks would disagree on which steps to skip; pass .group, that of all ranks with "
-                "parts of the layers, such as mesh.all()");
+    throw invalid_argument(
+        "train step: expected a group with fp16 and divided layers, got none, so that "
+        "ranks would disagree on which steps to skip; pass .group, that of all ranks with "
+        "parts of the layers, such as mesh.all()");
   }
 }
 
@@ -155,10 +155,10 @@ void check_way_back(const TrainStepOptions& options) {
   const bool has_function = options.go_back != nullptr;
   if (goes_back == has_function)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
-              has_function ? "it with another .on_nonfinite" : "none",
-              "; give [&] { checkpoints.go_back(10); }");
+  throw invalid_argument(
+      "train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
+      has_function ? "it with another .on_nonfinite" : "none",
+      "; give [&] { checkpoints.go_back(10); }");
 }
 
 // Such a schedule would change another step's rates as often as this one steps.
@@ -171,9 +171,9 @@ void check_schedules(const Several<Schedule>& schedules,
         });
     if (is_of_these)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "train step: expected schedules of its own optimizers, got one of another; give "
-                "each TrainStep the schedules of what it steps");
+    throw invalid_argument(
+        "train step: expected schedules of its own optimizers, got one of another; give "
+        "each TrainStep the schedules of what it steps");
   }
 }
 

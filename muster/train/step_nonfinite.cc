@@ -186,13 +186,12 @@ void TrainStep::stop_at_nonfinite(const std::string& when) const {
       scales()
           ? "a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
           : "lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back";
-  throw Error(ErrorCode::failed_precondition,
-              "train step: expected finite gradients, got NaN or an infinity ",
-              when,
-              where,
-              place(),
-              "; ",
-              next);
+  throw failed_precondition("train step: expected finite gradients, got NaN or an infinity ",
+                            when,
+                            where,
+                            place(),
+                            "; ",
+                            next);
 }
 
 }  // namespace muster

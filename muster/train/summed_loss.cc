@@ -17,13 +17,13 @@ namespace {
 void check_is_one_element(const char* what, const at::Tensor& tensor, const std::string& place) {
   if (tensor.defined() && tensor.numel() == 1)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "train step: expected a SummedLoss with a ",
-              what,
-              " of one element, got ",
-              tensor.defined() ? cat("one of shape [", sizes_text(tensor), "]") : "none",
-              place,
-              "; return the sum of the batch's losses and their number, as .sum() gives it");
+  throw invalid_argument(
+      "train step: expected a SummedLoss with a ",
+      what,
+      " of one element, got ",
+      tensor.defined() ? cat("one of shape [", sizes_text(tensor), "]") : "none",
+      place,
+      "; return the sum of the batch's losses and their number, as .sum() gives it");
 }
 
 at::Tensor sum_over_ranks(const at::Tensor& count, std::optional<ProcessGroup>& group) {

@@ -170,14 +170,13 @@ void check_space(const std::string& directory, uint64_t bytes) {
   if (free >= bytes)
     return;
   const std::vector<std::string> texts = format_compared_bytes({bytes, free});
-  throw Error(ErrorCode::unavailable,
-              "checkpoint: expected ",
-              texts[0],
-              " free in '",
-              directory,
-              "', got ",
-              texts[1],
-              "; free some, or keep fewer checkpoints");
+  throw unavailable("checkpoint: expected ",
+                    texts[0],
+                    " free in '",
+                    directory,
+                    "', got ",
+                    texts[1],
+                    "; free some, or keep fewer checkpoints");
 }
 
 // Another job may remove the new folder as a leftover before it is locked, so several tries are

@@ -67,12 +67,11 @@ SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors,
   for (const ExportedTensor& tensor : tensors) {
     if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "export: expected a unique name for each tensor, got '",
-                shown_text(tensor.to),
-                "' for '",
-                shown_text(tensor.from),
-                "'; choose another --prefix or --strip");
+    throw invalid_argument("export: expected a unique name for each tensor, got '",
+                           shown_text(tensor.to),
+                           "' for '",
+                           shown_text(tensor.from),
+                           "'; choose another --prefix or --strip");
   }
   return header;
 }
@@ -83,16 +82,12 @@ void check_target(const std::string& path, bool replace) {
   if (::lstat(path.c_str(), &info) != 0)
     return;
   if (!S_ISREG(info.st_mode)) {
-    throw Error(ErrorCode::invalid_argument,
-                "export: expected a file, got '",
-                path,
-                "', which is something else; name another");
+    throw invalid_argument(
+        "export: expected a file, got '", path, "', which is something else; name another");
   }
   if (!replace) {
-    throw Error(ErrorCode::invalid_argument,
-                "export: expected a new file, got '",
-                path,
-                "', which exists; --force replaces it");
+    throw invalid_argument(
+        "export: expected a new file, got '", path, "', which exists; --force replaces it");
   }
 }
 
@@ -149,22 +144,20 @@ size_t export_tensors(const TensorSource& from,
                       const ExportOptions& options,
                       const std::function<void(size_t)>& on_bytes) {
   if (const auto holes = from.incomplete(); !holes.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "export: expected all of '",
-                shown_text(holes[0]),
-                "', got some of it; a rank's file is missing");
+    throw invalid_argument("export: expected all of '",
+                           shown_text(holes[0]),
+                           "', got some of it; a rank's file is missing");
   }
   const std::vector<ExportedTensor> tensors = laid_out(from, options);
   const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
   const uint64_t head_bytes = json.size();
   const uint64_t data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
   if (head_bytes > kMaxHeadBytes) {
-    throw Error(ErrorCode::invalid_argument,
-                "export: expected a header of at most ",
-                kMaxHeadBytes,
-                " bytes, got ",
-                head_bytes,
-                "; choose shorter names");
+    throw invalid_argument("export: expected a header of at most ",
+                           kMaxHeadBytes,
+                           " bytes, got ",
+                           head_bytes,
+                           "; choose shorter names");
   }
   check_target(path, options.replace);
   const std::string folder = folder_of(path);

@@ -78,14 +78,13 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory,
     folder.is_abandoned = false;  // it is asked for
     return {std::move(folder)};
   }
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected one of ",
-              names.empty() ? "none" : join(names, ", "),
-              " in '",
-              directory,
-              "', got '",
-              only,
-              "'; see `muster checkpoint ls`");
+  throw invalid_argument("checkpoint: expected one of ",
+                         names.empty() ? "none" : join(names, ", "),
+                         " in '",
+                         directory,
+                         "', got '",
+                         only,
+                         "'; see `muster checkpoint ls`");
 }
 
 bool is_accepted(const std::string& path, const IsOwn& accept) {

@@ -66,10 +66,9 @@ void add_manifest(ListedCheckpoint& row, const Manifest& manifest) {
 // A person may name the run's folder or the one inside it.
 std::string checkpoints_folder(const std::string& folder) {
   if (!is_folder(folder)) {
-    throw Error(ErrorCode::invalid_argument,
-                "expected a folder, got '",
-                printable(folder),
-                "'; name a run's folder or its checkpoints/");
+    throw invalid_argument("expected a folder, got '",
+                           printable(folder),
+                           "'; name a run's folder or its checkpoints/");
   }
   const std::string inner = cat(folder, "/checkpoints");
   return list_checkpoints(folder).empty() && is_folder(inner) ? inner : folder;

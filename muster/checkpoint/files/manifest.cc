@@ -40,14 +40,13 @@ constexpr size_t kMaxRanges = 1 << 20;
 [[noreturn]] void refuse_manifest(const std::string& name,
                                   const std::string& expected,
                                   const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected ",
-              expected,
-              " in '",
-              name,
-              "', got ",
-              shown_text(got),
-              "; it is damaged, load another");
+  throw invalid_argument("checkpoint: expected ",
+                         expected,
+                         " in '",
+                         name,
+                         "', got ",
+                         shown_text(got),
+                         "; it is damaged, load another");
 }
 
 // The checksum of a document that does not have its own yet.
@@ -224,8 +223,7 @@ std::string format_manifest(const Manifest& manifest) {
     document[kChecksum] = checksum_of(document);
     return document.dump(2) + "\n";
   } catch (const json::exception&) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "checkpoint: expected names and user texts in UTF-8, got other bytes; encode them first");
   }
 }
@@ -264,14 +262,13 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
 void check_step(const Manifest& manifest, int64_t step, const std::string& path) {
   if (manifest.position.step == step)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected step ",
-              step,
-              " in '",
-              path,
-              "', got a manifest of step ",
-              manifest.position.step,
-              "; its folder was renamed, or has files of another checkpoint");
+  throw invalid_argument("checkpoint: expected step ",
+                         step,
+                         " in '",
+                         path,
+                         "', got a manifest of step ",
+                         manifest.position.step,
+                         "; its folder was renamed, or has files of another checkpoint");
 }
 
 // The size is looked at before the file is read into memory.

@@ -43,14 +43,13 @@ class Unpickler {
   static const std::pair<unsigned char, Step> kInstructions[47];
 
   [[noreturn]] void refuse(const std::string& got) const {
-    throw Error(ErrorCode::invalid_argument,
-                "torch file: expected a pickle as torch.save writes it in '",
-                file_,
-                "', got ",
-                got,
-                " at byte ",
-                at_,
-                "; it is damaged or of another kind");
+    throw invalid_argument("torch file: expected a pickle as torch.save writes it in '",
+                           file_,
+                           "', got ",
+                           got,
+                           " at byte ",
+                           at_,
+                           "; it is damaged or of another kind");
   }
 
   std::string_view take(uint64_t count) {

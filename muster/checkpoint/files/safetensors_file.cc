@@ -86,13 +86,12 @@ void SafetensorsFile::refuse_other_kind(uint64_t file_bytes) const {
   for (const OtherKind& other : kOtherKinds) {
     if (!begin.starts_with(other.begins_with))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "safetensors: expected a safetensors file at '",
-                path_,
-                "', got ",
-                other.what,
-                "; ",
-                other.next);
+    throw invalid_argument("safetensors: expected a safetensors file at '",
+                           path_,
+                           "', got ",
+                           other.what,
+                           "; ",
+                           other.next);
   }
 }
 
@@ -122,13 +121,8 @@ void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
 }
 
 void SafetensorsFile::refuse(const std::string& got, const std::string& next) const {
-  throw Error(ErrorCode::invalid_argument,
-              "safetensors: expected a valid file in '",
-              path_,
-              "', got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument(
+      "safetensors: expected a valid file in '", path_, "', got ", got, "; ", next);
 }
 
 }  // namespace muster

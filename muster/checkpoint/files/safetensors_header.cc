@@ -251,12 +251,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view json,
     reader.problem = tiling_problem(reader.header, data_bytes);
   }
   if (!reader.problem.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "safetensors: expected a valid file in '",
-                name,
-                "', got ",
-                shown_text(reader.problem),
-                "; it is damaged or of another kind");
+    throw invalid_argument("safetensors: expected a valid file in '",
+                           name,
+                           "', got ",
+                           shown_text(reader.problem),
+                           "; it is damaged or of another kind");
   }
   return std::move(reader.header);
 }
@@ -269,10 +268,9 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   std::vector<std::pair<uint64_t, std::string>> by_place;
   for (const auto& [name, entry] : header.tensors) {
     if (name == kMetadataKey) {
-      throw Error(ErrorCode::invalid_argument,
-                  "safetensors: expected another tensor name than '",
-                  kMetadataKey,
-                  "', which the format keeps for itself; rename it");
+      throw invalid_argument("safetensors: expected another tensor name than '",
+                             kMetadataKey,
+                             "', which the format keeps for itself; rename it");
     }
     by_place.emplace_back(entry.begin, name);
   }
@@ -287,8 +285,7 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
     text.append((8 - text.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
     return text;
   } catch (const nlohmann::json::exception&) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "safetensors: expected names and metadata in UTF-8, got other bytes; rename the tensor");
   }
 }

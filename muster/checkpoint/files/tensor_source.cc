@@ -59,14 +59,13 @@ PieceRecord record_in(const json& value, bool& wrong) {
 [[noreturn]] void refuse_pieces(const std::string& file,
                                 const std::string& name,
                                 const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected pieces of whole tensors in '",
-              file,
-              "', got ",
-              got,
-              " for '",
-              shown_text(name),
-              "'; it is damaged, load another");
+  throw invalid_argument("checkpoint: expected pieces of whole tensors in '",
+                         file,
+                         "', got ",
+                         got,
+                         " for '",
+                         shown_text(name),
+                         "'; it is damaged, load another");
 }
 
 // Checks that a file has as much of a tensor as its record says, and that the record makes sense.
@@ -193,10 +192,9 @@ std::vector<std::string> TensorSource::incomplete() const {
 void TensorSource::read(const std::string& name, const Elements& elements, void* to) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected a tensor '",
-                shown_text(name),
-                "', got none of that name; load what was saved");
+    throw invalid_argument("checkpoint: expected a tensor '",
+                           shown_text(name),
+                           "', got none of that name; load what was saved");
   }
   const uint64_t size = safetensors_element_size(found->second.kind.dtype);
   char* const out = static_cast<char*>(to);
@@ -210,14 +208,13 @@ void TensorSource::read(const std::string& name, const Elements& elements, void*
   }
   if (missing == 0)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected ",
-              to_string(elements),
-              " of '",
-              shown_text(name),
-              "', got all but ",
-              missing,
-              " of these elements; a file of the checkpoint is missing");
+  throw invalid_argument("checkpoint: expected ",
+                         to_string(elements),
+                         " of '",
+                         shown_text(name),
+                         "', got all but ",
+                         missing,
+                         " of these elements; a file of the checkpoint is missing");
 }
 
 }  // namespace muster

@@ -62,14 +62,13 @@ void verify_head(const std::string& path, const Tensors& promised) {
   for (const std::string& tensor : promised) {
     if (header.tensors.contains(tensor))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected '",
-                shown_text(tensor),
-                "' in '",
-                path,
-                "', as ",
-                kWeightIndexFile,
-                " says, got no such tensor; fetch the files again");
+    throw invalid_argument("checkpoint: expected '",
+                           shown_text(tensor),
+                           "' in '",
+                           path,
+                           "', as ",
+                           kWeightIndexFile,
+                           " says, got no such tensor; fetch the files again");
   }
 }
 

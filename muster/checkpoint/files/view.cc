@@ -64,14 +64,13 @@ void keep_part(TensorSource& source, const std::string& part, const std::string&
   source.keep_under(cat(kPartTensors, part, "/"));
   if (!source.tensors().empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected a part with tensors in '",
-              printable(file),
-              "' (",
-              shown_text(parts),
-              "), got '",
-              shown_text(part),
-              "'; name one of them");
+  throw invalid_argument("checkpoint: expected a part with tensors in '",
+                         printable(file),
+                         "' (",
+                         shown_text(parts),
+                         "), got '",
+                         shown_text(part),
+                         "'; name one of them");
 }
 
 // Returns "net" for "tensors/net/description", as muster::Checkpoints saves several optimizers.
@@ -156,12 +155,12 @@ TensorSource TensorSet::open() const {
   for (const std::string& tensor : promised) {
     if (source.contains(tensor))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected '",
-                shown_text(tensor),
-                "', which ",
-                kWeightIndexFile,
-                " names, in its files, got no such tensor; see `muster checkpoint verify`");
+    throw invalid_argument(
+        "checkpoint: expected '",
+        shown_text(tensor),
+        "', which ",
+        kWeightIndexFile,
+        " names, in its files, got no such tensor; see `muster checkpoint verify`");
   }
   if (!part.empty())
     keep_part(source, part, files.at(0).path);
@@ -194,14 +193,13 @@ TensorSet chosen_set(const CheckpointView& view, const std::string& name) {
       return std::move(set);
     names.push_back(set.name);
   }
-  throw Error(ErrorCode::invalid_argument,
-              "expected a file of '",
-              view.path,
-              "' (",
-              join_first(names, ", ", 8),
-              "), got '",
-              shown_text(name),
-              "'; correct it");
+  throw invalid_argument("expected a file of '",
+                         view.path,
+                         "' (",
+                         join_first(names, ", ", 8),
+                         "), got '",
+                         shown_text(name),
+                         "'; correct it");
 }
 
 TensorSet model_set(const CheckpointView& view) {
@@ -210,11 +208,10 @@ TensorSet model_set(const CheckpointView& view) {
 
 TensorSet part_set(const CheckpointView& view, const std::string& part) {
   if (view.manifest.find(kPartsFile) == nullptr) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected a checkpoint's folder, which has parts, got '",
-                shown_text(view.path),
-                view.has_manifest ? "', which has none" : "'",
-                "; do without the part's name, or name the checkpoint");
+    throw invalid_argument("checkpoint: expected a checkpoint's folder, which has parts, got '",
+                           shown_text(view.path),
+                           view.has_manifest ? "', which has none" : "'",
+                           "; do without the part's name, or name the checkpoint");
   }
   TensorSet set = chosen_set(view, kPartsFile);
   set.part = part;

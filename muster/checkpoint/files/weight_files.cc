@@ -29,12 +29,11 @@ constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
 
 // The files can still be loaded one by one.
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected 'weight_map' with names of files beside it in '",
-              printable(path),
-              "', got ",
-              shown_text(got),
-              "; load the safetensors files one by one");
+  throw invalid_argument("checkpoint: expected 'weight_map' with names of files beside it in '",
+                         printable(path),
+                         "', got ",
+                         shown_text(got),
+                         "; load the safetensors files one by one");
 }
 
 // Returns the files of an index, each once.
@@ -56,15 +55,14 @@ std::vector<std::string> indexed_files(const std::string& folder) {
     got = cat(kPickleFile,
               ", which torch.save has written; convert it: "
               "safetensors.torch.save_file(torch.load(path), …) in Python");
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoint: expected a checkpoint, ",
-              kWeightIndexFile,
-              " or ",
-              kModelFile,
-              " in '",
-              printable(path),
-              "', got ",
-              got);
+  throw invalid_argument("checkpoint: expected a checkpoint, ",
+                         kWeightIndexFile,
+                         " or ",
+                         kModelFile,
+                         " in '",
+                         printable(path),
+                         "', got ",
+                         got);
 }
 
 }  // namespace

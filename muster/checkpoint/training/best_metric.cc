@@ -38,15 +38,15 @@ BestMetric::BestMetric(BestOptions options) : options_(std::move(options)) {
   const std::string& name = options_.metric;
   const bool is_name = !name.empty() && printable(name) == name && !name.ends_with('/');
   if (!is_name || options_.patience < 0 || !(options_.min_delta >= 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoints: expected a best with a printable name, patience and min_delta of 0 "
-                "or more, got '",
-                printable(name),
-                "', ",
-                options_.patience,
-                " and ",
-                options_.min_delta,
-                "; a larger metric is better with larger_is_better");
+    throw invalid_argument(
+        "checkpoints: expected a best with a printable name, patience and min_delta of 0 "
+        "or more, got '",
+        printable(name),
+        "', ",
+        options_.patience,
+        " and ",
+        options_.min_delta,
+        "; a larger metric is better with larger_is_better");
   }
 }
 

@@ -318,21 +318,19 @@ void Checkpoints::take_new_rates() {
 // again.
 int64_t Checkpoints::go_back(int64_t steps) {
   if (steps < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("checkpoints: expected to go back by 1 step or more, got ",
-                    steps,
-                    "; 10 is a beginning"));
+    throw invalid_argument(
+        "checkpoints: expected to go back by 1 step or more, got ", steps, "; 10 is a beginning");
   }
   finish();
   const int64_t latest = last_step_ - steps;
   const auto loaded = load_earlier(latest);
   if (!loaded) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("checkpoints: expected one of step ",
-                    latest,
-                    " or before to go back to, got none in '",
-                    training_->options().folder,
-                    "'; save more often (.every), keep more (.keep_last), or go back less"));
+    throw failed_precondition(
+        "checkpoints: expected one of step ",
+        latest,
+        " or before to go back to, got none in '",
+        training_->options().folder,
+        "'; save more often (.every), keep more (.keep_last), or go back less");
   }
   // A checkpoint of the run before lacks what this run has begun anew.
   const bool is_of_earlier_run = loaded->serial <= begun_anew_at_;

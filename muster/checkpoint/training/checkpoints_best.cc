@@ -18,9 +18,9 @@ namespace muster {
 BestMetric& Checkpoints::metric() {
   if (best_)
     return *best_;
-  throw Error(ErrorCode::failed_precondition,
-              "checkpoints: expected .best in the options, which says whether a larger value is "
-              "better, got none; set it, as .best = {{.metric = \"loss\"}}");
+  throw failed_precondition(
+      "checkpoints: expected .best in the options, which says whether a larger value is "
+      "better, got none; set it, as .best = {{.metric = \"loss\"}}");
 }
 
 bool Checkpoints::take_value(int64_t step, double value) {

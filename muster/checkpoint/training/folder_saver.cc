@@ -83,8 +83,8 @@ void FolderSaver::note_begun(const std::string& training) {
   const std::lock_guard lock(saves().mutex);
   if (says_that_it_saves_ &&
       saves().begun.try_emplace(place_of(folder_, training), number_).first->second != number_)
-    throw Error(ErrorCode::failed_precondition,
-                expected_own_folder(folder_, "has begun to train, and is to save, too"));
+    throw failed_precondition(
+        expected_own_folder(folder_, "has begun to train, and is to save, too"));
 }
 
 void FolderSaver::check(const std::string& training) {
@@ -96,7 +96,7 @@ void FolderSaver::check(const std::string& training) {
     const std::string has_saved =
         cat("has saved step ", last.step, ", which this one did not restore");
     if (says_that_it_saves_ && last.says_that_it_saves)
-      throw Error(ErrorCode::failed_precondition, expected_own_folder(folder_, has_saved));
+      throw failed_precondition(expected_own_folder(folder_, has_saved));
     if (!std::exchange(has_warned_, true))
       log(LogLevel::warn,
           expected_own_folder(folder_,

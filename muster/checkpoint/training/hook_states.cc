@@ -27,11 +27,11 @@ void check_same_tensors(ProcessGroup& group, const HookState& mine) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == all[0])
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                "checkpoints: expected a hook that remembers the same tensors on every rank, got "
-                "others on rank 0 and rank ",
-                rank,
-                "; load the same kind of state on all of them, or save after the next step");
+    throw failed_precondition(
+        "checkpoints: expected a hook that remembers the same tensors on every rank, got "
+        "others on rank 0 and rank ",
+        rank,
+        "; load the same kind of state on all of them, or save after the next step");
   }
 }
 

@@ -24,12 +24,12 @@ void require_each_once(const std::string& owner,
   for (const at::Tensor& parameter : parameters) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                owner,
-                ": expected each parameter once in an optimizer, got ",
-                name_of(parameter),
-                " twice, as LibTorch's net->parameters() has a weight that two layers share; make "
-                "the optimizer of model.parameters() or muster::distinct_parameters(*net)");
+    throw invalid_argument(
+        owner,
+        ": expected each parameter once in an optimizer, got ",
+        name_of(parameter),
+        " twice, as LibTorch's net->parameters() has a weight that two layers share; make "
+        "the optimizer of model.parameters() or muster::distinct_parameters(*net)");
   }
 }
 

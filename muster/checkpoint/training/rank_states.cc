@@ -81,14 +81,13 @@ SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
 SavedState own_state(const ProcessGroup& group, const std::string& owner, const SavedState& all) {
   const int64_t ranks = all.whole_number(owner, kRanks);
   if (ranks != group.size()) {
-    throw Error(ErrorCode::failed_precondition,
-                "checkpoints: expected ",
-                plural(ranks, "rank"),
-                ", of which each saved a state of '",
-                owner,
-                "', got ",
-                group.size(),
-                "; start as many ranks, or add a part that is the same on all");
+    throw failed_precondition("checkpoints: expected ",
+                              plural(ranks, "rank"),
+                              ", of which each saved a state of '",
+                              owner,
+                              "', got ",
+                              group.size(),
+                              "; start as many ranks, or add a part that is the same on all");
   }
   const std::string prefix = cat(group.rank(), "/");
   SavedState mine;

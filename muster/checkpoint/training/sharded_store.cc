@@ -38,14 +38,13 @@ const at::Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece
   if (is_there && found->second.numel() == piece.tensor.numel() &&
       found->second.scalar_type() == piece.tensor.scalar_type())
     return found->second;
-  throw Error(ErrorCode::invalid_argument,
-              "checkpoints: expected ",
-              plural(piece.tensor.numel(), "element"),
-              " of '",
-              piece.name,
-              "' in memory, as this rank has, got ",
-              is_there ? cat(found->second.numel(), " of another part") : "none",
-              "; divide the model as before");
+  throw invalid_argument("checkpoints: expected ",
+                         plural(piece.tensor.numel(), "element"),
+                         " of '",
+                         piece.name,
+                         "' in memory, as this rank has, got ",
+                         is_there ? cat(found->second.numel(), " of another part") : "none",
+                         "; divide the model as before");
 }
 
 // An optimizer's tensors with the shapes that they have undivided, which are those of the

@@ -43,11 +43,11 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
     if (workers == 0)
       workers = position.left.size();
     if (position.left.size() != workers) {
-      throw Error(ErrorCode::failed_precondition,
-                  "checkpoints: expected stream loaders with the same number of workers on every "
-                  "rank, got others on rank 0 and rank ",
-                  position.rank,
-                  "; their parts would overlap: give every rank the same number");
+      throw failed_precondition(
+          "checkpoints: expected stream loaders with the same number of workers on every "
+          "rank, got others on rank 0 and rank ",
+          position.rank,
+          "; their parts would overlap: give every rank the same number");
     }
     all.push_back(std::ssize(of_rank));
     all.insert(all.end(), of_rank.begin(), of_rank.end());
@@ -62,12 +62,11 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
   const at::Tensor all = state.tensor(owner, kPositions).contiguous();
   // The tensor may be of a damaged file, or of another part of that name.
   const auto refuse = [&](const std::string& got) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoints: expected the positions of all ranks in the stream of '",
-                owner,
-                "', got ",
-                got,
-                "; take the loader out, or begin anew");
+    throw invalid_argument("checkpoints: expected the positions of all ranks in the stream of '",
+                           owner,
+                           "', got ",
+                           got,
+                           "; take the loader out, or begin anew");
   };
   if (all.dim() != 1 || all.scalar_type() != at::kLong)
     refuse(tensor_text(all));

@@ -94,8 +94,7 @@ const std::shared_ptr<torch::nn::Module>& TrainedModels::joined() {
   if (joined_)
     return joined_;
   if (models_.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                "checkpoints: expected a model, got none; add(\"model\", net) first");
+    throw failed_precondition("checkpoints: expected a model, got none; add(\"model\", net) first");
   }
   if (models_.size() == 1) {
     joined_ = models_.front().second;
@@ -113,10 +112,10 @@ namespace {
 void refuse_swapped(const at::Tensor& parameter) {
   if (!is_swapped(parameter))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "checkpoints: expected the weights of the training, got averages that Ema::swap() "
-              "has put in their place; save and restore outside of the swap's scope, or write the "
-              "averages with save_weights");
+  throw failed_precondition(
+      "checkpoints: expected the weights of the training, got averages that Ema::swap() "
+      "has put in their place; save and restore outside of the swap's scope, or write the "
+      "averages with save_weights");
 }
 
 constexpr const char* kPiecesAre = "the pieces are";
@@ -150,14 +149,13 @@ TrainingState TrainedModels::whole_state() {
 ShardedState TrainedModels::sharded_state() const {
   const size_t models = models_.size() + sharded_models_.size();
   if (models != 1 || optimizers_.size() > 1) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("checkpoints: expected one model and at most one optimizer where they are divided over "
-            "ranks, got ",
-            models,
-            " and ",
-            optimizers_.size(),
-            "; save the others separately"));
+    throw failed_precondition(
+        "checkpoints: expected one model and at most one optimizer where they are divided over "
+        "ranks, got ",
+        models,
+        " and ",
+        optimizers_.size(),
+        "; save the others separately");
   }
   const bool is_whole = sharded_models_.empty();
   ShardedState state{.model = is_whole ? whole_pieces(*models_.front().second)

@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_training(const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, "checkpoints: expected ", what);
+  throw invalid_argument("checkpoints: expected ", what);
 }
 
 bool names_it(const std::vector<std::string>& names, const std::string& name) {
@@ -83,14 +83,13 @@ void Training::check_parts_are_whole() const {
     for (const TensorPiece& piece : part->pieces()) {
       if (element_count(piece.elements) == element_count(piece.shape))
         continue;
-      throw Error(ErrorCode::failed_precondition,
-                  "checkpoints: expected '",
-                  part->name(),
-                  "' to be whole, as the model is, got ",
-                  to_string(piece.elements),
-                  " of '",
-                  piece.name,
-                  "'; add the model and its optimizer by their pieces too");
+      throw failed_precondition("checkpoints: expected '",
+                                part->name(),
+                                "' to be whole, as the model is, got ",
+                                to_string(piece.elements),
+                                " of '",
+                                piece.name,
+                                "'; add the model and its optimizer by their pieces too");
     }
   }
 }

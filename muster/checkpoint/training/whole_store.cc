@@ -142,10 +142,8 @@ void WholeStore::check_kept(const TrainingState& mine,
   if (mine.optimizer == nullptr)
     return;
   if (!image.optimizer) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoints: expected an optimizer in ",
-                name,
-                ", got none; add what was added before");
+    throw invalid_argument(
+        "checkpoints: expected an optimizer in ", name, ", got none; add what was added before");
   }
   check_optimizer(mine.model,
                   *mine.optimizer,

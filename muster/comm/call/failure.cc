@@ -85,9 +85,9 @@ void rethrow_translated(const std::string& what) {
   } catch (const c10d::TimeoutError& error) {
     throw Error(ErrorCode::timeout, what, ": ", first_line(error));
   } catch (const c10::DistStoreError& error) {
-    throw Error(ErrorCode::unavailable, what, ": ", first_line(error));
+    throw unavailable(what, ": ", first_line(error));
   } catch (const c10::DistNetworkError& error) {
-    throw Error(ErrorCode::unavailable, what, ": ", first_line(error));
+    throw unavailable(what, ": ", first_line(error));
   } catch (const std::exception& error) {
     throw classify(what, json_words(first_line(error)));
   }

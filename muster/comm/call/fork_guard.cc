@@ -74,8 +74,7 @@ bool ForkMark::in_child() const {
 void ForkMark::check(const char* operation) const {
   if (!in_child())
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
+  throw failed_precondition(
       operation,
       ": expected the process that made the group, got a child that it has forked (process ",
       ::getpid(),

@@ -32,8 +32,7 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
     for (const std::string& name : split(*names, ','))
       options.devices.push_back(GlooGroup::createDeviceForInterface(name));
   } catch (const std::exception& error) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "gloo: expected a usable network interface, got ",
         names ? cat("GLOO_SOCKET_IFNAME=", *names) : cat("the route to '", master_addr, "'"),
         " (",

@@ -128,12 +128,11 @@ c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& o
   const shm::Op known = shm_op(op);
   const bool complex_product = c10::isComplexType(type) && known == shm::Op::product;
   if (complex_product || shm::reduce_for(shm_type(tensors[0]), known) == nullptr) {
-    throw Error(ErrorCode::invalid_argument,
-                operation_,
-                ": expected an operation that ",
-                c10::toString(type),
-                " has, got ",
-                shm::to_string(known));
+    throw invalid_argument(operation_,
+                           ": expected an operation that ",
+                           c10::toString(type),
+                           " has, got ",
+                           shm::to_string(known));
   }
   return type == at::kBool ? op_of_bytes(known) : op;
 }

@@ -180,11 +180,11 @@ struct GlooMessages::Shared {
   void expect_whole() const {
     if (!given_up)
       return;
-    throw Error(ErrorCode::failed_precondition,
-                "recv: expected a group in which no message was given up, got one in which an "
-                "earlier message was not as its receiver expected (rank ",
-                names[rank],
-                "); make a new one");
+    throw failed_precondition(
+        "recv: expected a group in which no message was given up, got one in which an "
+        "earlier message was not as its receiver expected (rank ",
+        names[rank],
+        "); make a new one");
   }
   void leave_behind(WorkPtr work) {
     const std::lock_guard lock(mutex);

@@ -472,8 +472,7 @@ class HierarchicalBackend : public OverGloo {
   void wait_for_network(c10d::Work& work, const Deadline& deadline) {
     while (!wait_for(work, std::min(kNetworkLook, left(deadline)))) {
       if (given_up_)
-        throw Error(ErrorCode::failed_precondition,
-                    "this rank has given up the group, after a failure or abort()");
+        throw failed_precondition("this rank has given up the group, after a failure or abort()");
       if (deadline.passed())
         throw Error(ErrorCode::timeout,
                     "the ranks of other hosts have not come in time; see what they do");

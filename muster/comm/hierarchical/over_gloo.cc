@@ -116,20 +116,16 @@ WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
 // Returns the bytes of each part. Throws where there is not one a rank, or one of another type.
 std::vector<int64_t> bytes_of_parts(const Tensors& parts, int ranks, at::ScalarType type) {
   if (std::ssize(parts) != ranks) {
-    throw Error(ErrorCode::invalid_argument,
-                "all_to_all: expected ",
-                ranks,
-                " tensors in and out, got ",
-                parts.size());
+    throw invalid_argument(
+        "all_to_all: expected ", ranks, " tensors in and out, got ", parts.size());
   }
   std::vector<int64_t> found;
   for (const at::Tensor& part : parts) {
     if (part.scalar_type() != type || part.layout() != at::kStrided) {
-      throw Error(ErrorCode::invalid_argument,
-                  "all_to_all: expected dense tensors of one type, got ",
-                  c10::toString(type),
-                  " and ",
-                  c10::toString(part.scalar_type()));
+      throw invalid_argument("all_to_all: expected dense tensors of one type, got ",
+                             c10::toString(type),
+                             " and ",
+                             c10::toString(part.scalar_type()));
     }
     found.push_back(part.numel() * part.element_size());
   }
@@ -154,23 +150,18 @@ void expect_parts(const char* name,
                   const Tensors& outputs,
                   int ranks) {
   if (inputs.size() != 1 || outputs.size() != 1 || std::ssize(inputs[0]) != ranks) {
-    throw Error(ErrorCode::invalid_argument,
-                name,
-                ": expected one list of ",
-                ranks,
-                " tensors, got ",
-                inputs.empty() ? 0 : inputs[0].size());
+    throw invalid_argument(name,
+                           ": expected one list of ",
+                           ranks,
+                           " tensors, got ",
+                           inputs.empty() ? 0 : inputs[0].size());
   }
   for (const at::Tensor& input : inputs[0]) {
     expect_one_type(name, input, outputs[0]);
     if (input.numel() == outputs[0].numel())
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                name,
-                ": expected tensors of ",
-                outputs[0].numel(),
-                " elements, got ",
-                input.numel());
+    throw invalid_argument(
+        name, ": expected tensors of ", outputs[0].numel(), " elements, got ", input.numel());
   }
 }
 
@@ -178,7 +169,7 @@ void expect_parts(const char* name,
 shm::MessageFrame frame_of_one(const char* name, const Tensors& tensors, int tag) {
   const auto expect = [name](bool right, const std::string& expected, const std::string& got) {
     if (!right)
-      throw Error(ErrorCode::invalid_argument, name, ": expected ", expected, ", got ", got);
+      throw invalid_argument(name, ": expected ", expected, ", got ", got);
   };
   expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
   expect(tag >= 0, "a tag of at least 0", cat(tag));
@@ -339,17 +330,16 @@ WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output,
                                        at::Tensor& input,
                                        const c10d::ReduceScatterOptions& options) {
   if (input.scalar_type() != output.scalar_type() || input.numel() != output.numel() * getSize()) {
-    throw Error(ErrorCode::invalid_argument,
-                "reduce_scatter: expected an input of ",
-                getSize(),
-                " × ",
-                output.numel(),
-                " ",
-                c10::toString(output.scalar_type()),
-                ", got ",
-                input.numel(),
-                " ",
-                c10::toString(input.scalar_type()));
+    throw invalid_argument("reduce_scatter: expected an input of ",
+                           getSize(),
+                           " × ",
+                           output.numel(),
+                           " ",
+                           c10::toString(output.scalar_type()),
+                           ", got ",
+                           input.numel(),
+                           " ",
+                           c10::toString(input.scalar_type()));
   }
   return call("reduce_scatter", {input}, [&](GlooCall& call) {
     return reduce_and_cut(call, {input}, output, options);

@@ -66,9 +66,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     fork_.check("allocate_tensor");  // the memory is the parent's too
     if (options.device().type() != at::kCPU) {
-      throw Error(ErrorCode::invalid_argument,
-                  "allocate_tensor: expected the CPU, got ",
-                  options.device().str());
+      throw invalid_argument("allocate_tensor: expected the CPU, got ", options.device().str());
     }
     const at::ScalarType asked = options.dtype().toScalarType();
     const at::ScalarType real = c10::toRealValueType(asked);
@@ -485,7 +483,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     Gate::Pass pass = gate_.enter();
     if (pass)
       return pass;
-    throw Error(ErrorCode::failed_precondition, call.name, ": the process group was shut down");
+    throw failed_precondition(call.name, ": the process group was shut down");
   }
 
   const std::string name_;

@@ -70,8 +70,8 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
   };
   if (const std::optional<shm::Op> found = lookup(kOps, op, std::nullopt))
     return *found;
-  throw Error(ErrorCode::invalid_argument,
-              "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
+  throw invalid_argument(
+      "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
 }
 
 shm::Part memory_of(const at::Tensor& tensor) {
@@ -86,7 +86,7 @@ shm::Part message_of(shm::Part part, const at::Tensor& tensor) {
 
 void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
   if (!right)
-    throw Error(ErrorCode::invalid_argument, name, ": expected ", expected, ", got ", got);
+    throw invalid_argument(name, ": expected ", expected, ", got ", got);
 }
 
 // The tensor is held, whether it is the caller's or a copy.

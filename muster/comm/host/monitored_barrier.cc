@@ -131,14 +131,13 @@ void report(Carrier& carrier, int rank, int tag, milliseconds timeout) {
 void monitored_barrier(
     Carrier& carrier, int rank, int size, int tag, milliseconds timeout, bool name_all) {
   if (timeout <= milliseconds(0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "[Rank ",
-                rank,
-                "]: Rank ",
-                rank,
-                " timed out in monitoredBarrier after ",
-                timeout.count(),
-                " ms; give a longer timeout");
+    throw invalid_argument("[Rank ",
+                           rank,
+                           "]: Rank ",
+                           rank,
+                           " timed out in monitoredBarrier after ",
+                           timeout.count(),
+                           " ms; give a longer timeout");
   }
   if (rank == 0) {
     hear_all(carrier, size, tag, timeout, name_all);

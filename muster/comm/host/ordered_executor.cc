@@ -17,7 +17,7 @@ void OrderedExecutor::submit(Turn turn) {
   if (broken_)
     std::rethrow_exception(broken_);
   if (stop_)
-    throw Error(ErrorCode::failed_precondition, "the process group was shut down");
+    throw failed_precondition("the process group was shut down");
   queue_.push_back(std::move(turn));
   if (running_ && runner_ == std::this_thread::get_id())
     return drain(lock);

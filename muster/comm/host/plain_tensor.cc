@@ -29,19 +29,18 @@ void expect_dense(const char* operation, const at::Tensor& tensor) {
   if (tensor.defined() && tensor.layout() == at::kStrided)
     return;
   const std::string got = tensor.defined() ? c10::str(tensor.layout()) : "an undefined one";
-  throw Error(ErrorCode::invalid_argument, operation, ": expected a dense tensor, got ", got);
+  throw invalid_argument(operation, ": expected a dense tensor, got ", got);
 }
 
 // Backends move bytes: they would not see that two types of one length are mixed.
 void expect_one_type(const char* operation, const at::Tensor& one, const at::Tensor& other) {
   if (one.scalar_type() == other.scalar_type())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              operation,
-              ": expected tensors of one type, got ",
-              c10::toString(one.scalar_type()),
-              " and ",
-              c10::toString(other.scalar_type()));
+  throw invalid_argument(operation,
+                         ": expected tensors of one type, got ",
+                         c10::toString(one.scalar_type()),
+                         " and ",
+                         c10::toString(other.scalar_type()));
 }
 
 bool is_known_everywhere(at::ScalarType type) {

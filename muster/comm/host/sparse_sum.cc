@@ -41,10 +41,10 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
     facts[0][dim + 1] = mine.size(dim);
   const at::Tensor counts = gathered(facts, 1, ranks, all_gather);
   if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
-    throw Error(ErrorCode::invalid_argument,
-                "all_reduce: expected the same shape on every rank, got other shapes than [",
-                sizes_text(mine),
-                "]");
+    throw invalid_argument(
+        "all_reduce: expected the same shape on every rank, got other shapes than [",
+        sizes_text(mine),
+        "]");
   }
   const int64_t most = counts.select(1, 0).max().item<int64_t>();
   if (most == 0)

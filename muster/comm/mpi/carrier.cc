@@ -76,12 +76,11 @@ class MpiCarrier : public Carrier {
     check_tag("recv", tag);
     const bool any = from == shm::kAnySource;
     if (any && data.bytes > kPieceBytes) {
-      throw Error(ErrorCode::invalid_argument,
-                  "recv: expected at most ",
-                  kPieceBytes,
-                  " bytes from any rank, got ",
-                  data.bytes,
-                  "; name the rank, or send less at once");
+      throw invalid_argument("recv: expected at most ",
+                             kPieceBytes,
+                             " bytes from any rank, got ",
+                             data.bytes,
+                             "; name the rank, or send less at once");
     }
     post(
         cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"),
@@ -96,9 +95,8 @@ class MpiCarrier : public Carrier {
   // The engine ends what the group has under way, in its own thread.
   void give_up() override {
     engine_.give_up(group_,
-                    std::make_exception_ptr(
-                        Error(ErrorCode::failed_precondition,
-                              cat("mpi: this rank (", where(), ") has given the group up"))));
+                    std::make_exception_ptr(failed_precondition(
+                        "mpi: this rank (", where(), ") has given the group up")));
   }
 
   // The communicators are freed where nothing is under way any more. MPI_Comm_free is collective:
@@ -126,12 +124,11 @@ class MpiCarrier : public Carrier {
   void check_tag(const char* operation, int tag) const {
     if (tag >= 0 && tag <= engine_.world().highest_tag)
       return;
-    throw Error(ErrorCode::invalid_argument,
-                operation,
-                ": expected a tag from 0 to ",
-                engine_.world().highest_tag,
-                " (the highest of this MPI), got ",
-                tag);
+    throw invalid_argument(operation,
+                           ": expected a tag from 0 to ",
+                           engine_.world().highest_tag,
+                           " (the highest of this MPI), got ",
+                           tag);
   }
 
   // Gives a call to the engine, under a name for its errors.
@@ -195,20 +192,19 @@ void check_places(const MpiRendezvous& rendezvous,
     const std::string expected = rendezvous.of_all_ranks
                                      ? cat("process ", rank, " of ", rendezvous.size)
                                      : "a process of its own";
-    throw Error(ErrorCode::invalid_argument,
-                "mpi: expected rank ",
-                rank,
-                " of ",
-                rendezvous.size,
-                " to be ",
-                expected,
-                " in MPI_COMM_WORLD, got process ",
-                place.rank,
-                " of ",
-                place.size,
-                " (",
-                library,
-                "); start all ranks by one mpirun of that MPI, and let it number them");
+    throw invalid_argument("mpi: expected rank ",
+                           rank,
+                           " of ",
+                           rendezvous.size,
+                           " to be ",
+                           expected,
+                           " in MPI_COMM_WORLD, got process ",
+                           place.rank,
+                           " of ",
+                           place.size,
+                           " (",
+                           library,
+                           "); start all ranks by one mpirun of that MPI, and let it number them");
   }
 }
 

@@ -82,9 +82,9 @@ void Engine::get_ready() {
   check(MPI_Initialized(&is_there), "MPI_Initialized");
   check(MPI_Finalized(&is_over), "MPI_Finalized");
   if (is_over != 0) {
-    throw Error(ErrorCode::failed_precondition,
-                "mpi: expected an MPI that can be used, got one that was finalised; make groups "
-                "before that");
+    throw failed_precondition(
+        "mpi: expected an MPI that can be used, got one that was finalised; make groups "
+        "before that");
   }
   if (!reductions_)
     initialise(is_there != 0);
@@ -96,8 +96,7 @@ void Engine::initialise(bool by_the_program) {
   if (by_the_program) {
     check(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
-      throw Error(
-          ErrorCode::failed_precondition,
+      throw failed_precondition(
           "mpi: expected the program's own MPI_Init_thread to give MPI_THREAD_MULTIPLE, got level ",
           level,
           "; ask for it, or leave MPI to muster");

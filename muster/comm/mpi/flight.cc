@@ -54,10 +54,9 @@ void Flight::check_request(size_t i, int code) {
   if (code == MPI_SUCCESS)
     return;
   if (class_of(code) == MPI_ERR_TRUNCATE) {
-    throw Error(ErrorCode::invalid_argument,
-                "expected a message of ",
-                expected_[i],
-                " bytes, got a longer one; send and receive tensors of one size");
+    throw invalid_argument("expected a message of ",
+                           expected_[i],
+                           " bytes, got a longer one; send and receive tensors of one size");
   }
   check(code, "an operation of MPI");
 }
@@ -68,14 +67,13 @@ void Flight::check_message(size_t i, const MPI_Status& status) {
   source_ = status.MPI_SOURCE;
   if (static_cast<size_t>(bytes) == expected_[i])
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "expected a message of ",
-              expected_[i],
-              " bytes, got ",
-              bytes,
-              " from rank ",
-              source_,
-              "; send and receive tensors of one size");
+  throw invalid_argument("expected a message of ",
+                         expected_[i],
+                         " bytes, got ",
+                         bytes,
+                         " from rank ",
+                         source_,
+                         "; send and receive tensors of one size");
 }
 
 // MPI sets a request to MPI_REQUEST_NULL when it is over.

@@ -30,8 +30,7 @@ std::vector<std::string> libraries_for_launcher() {
     return {"muster_mpi_ompi", "muster_mpi_mpich", "muster_mpi"};
   if (get_env("PMI_RANK") || get_env("PMI_ID"))
     return {"muster_mpi_mpich", "muster_mpi"};
-  throw Error(
-      ErrorCode::failed_precondition,
+  throw failed_precondition(
       "mpi: expected a process that an MPI launcher has started (OMPI_COMM_WORLD_SIZE, PMIX_RANK "
       "or PMI_RANK), got none; start it as `mpirun -n 4 PROGRAM`, or take another backend");
 }
@@ -47,13 +46,13 @@ std::string find_library() {
     if (::access(path.c_str(), F_OK) == 0)
       return path;
   }
-  throw Error(ErrorCode::unavailable,
-              "mpi: expected the library ",
-              join(names, " or "),
-              " in ",
-              folder,
-              ", got none; install the MPI of this launcher with its headers (libopenmpi-dev or "
-              "libmpich-dev) and build muster with -DMUSTER_MPI=ON");
+  throw unavailable(
+      "mpi: expected the library ",
+      join(names, " or "),
+      " in ",
+      folder,
+      ", got none; install the MPI of this launcher with its headers (libopenmpi-dev or "
+      "libmpich-dev) and build muster with -DMUSTER_MPI=ON");
 }
 
 const MpiPlugin& load_mpi_plugin() {
@@ -62,14 +61,13 @@ const MpiPlugin& load_mpi_plugin() {
   // initialise MPI once.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (library == nullptr) {
-    throw Error(ErrorCode::unavailable,
-                "mpi: expected a usable library, got: ",
-                ::dlerror(),
-                "; check that this host has the MPI that muster was built with");
+    throw unavailable("mpi: expected a usable library, got: ",
+                      ::dlerror(),
+                      "; check that this host has the MPI that muster was built with");
   }
   const auto function = reinterpret_cast<MpiPluginFunction>(::dlsym(library, kMpiPluginSymbol));
   if (function == nullptr)
-    throw Error(ErrorCode::unavailable, "mpi: '", path, "' is no muster_mpi library");
+    throw unavailable("mpi: '", path, "' is no muster_mpi library");
   return *function();
 }
 

@@ -77,9 +77,9 @@ class HeldGraph final : public GpuGraph {
   void replay() override {
     const std::lock_guard lock(mutex_);
     if (is_dropped_)
-      throw Error(ErrorCode::failed_precondition,
-                  "CUDA graph: expected communicators that live, got one in it that was aborted or "
-                  "shut down; make a new group, and capture anew");
+      throw failed_precondition(
+          "CUDA graph: expected communicators that live, got one in it that was aborted or "
+          "shut down; make a new group, and capture anew");
     graph_->replay();
   }
   void drop() {
@@ -143,14 +143,14 @@ const CudaPlugin& load_plugin() {
   // again is a no-op.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    throw Error(ErrorCode::unavailable,
-                "cuda: expected the library muster_cuda, got: ",
-                ::dlerror(),
-                "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)");
+    throw unavailable(
+        "cuda: expected the library muster_cuda, got: ",
+        ::dlerror(),
+        "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)");
   }
   const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
   if (table == nullptr)
-    throw Error(ErrorCode::unavailable, "cuda: '", path, "' is no muster_cuda library");
+    throw unavailable("cuda: '", path, "' is no muster_cuda library");
   return *table();
 }
 
@@ -193,14 +193,13 @@ std::string use_cuda_device(c10::Device device) {
   const CudaPlugin& plugin = load_plugin();
   const int count = plugin.device_count();
   if (device.index() < 0 || device.index() >= count) {
-    throw Error(ErrorCode::unavailable,
-                "cuda: expected a visible GPU, got ",
-                device.str(),
-                " of ",
-                count,
-                " (CUDA_VISIBLE_DEVICES=",
-                get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
-                "); see `muster devices`, or run on CPU with --nproc-per-node cpu");
+    throw unavailable("cuda: expected a visible GPU, got ",
+                      device.str(),
+                      " of ",
+                      count,
+                      " (CUDA_VISIBLE_DEVICES=",
+                      get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
+                      "); see `muster devices`, or run on CPU with --nproc-per-node cpu");
   }
   plugin.set_device(device.index());
   return plugin.device_uuid(device.index());

@@ -36,26 +36,24 @@ std::string name_of(const RankIdentity& member) {
 void register_self(c10d::Store& store, const RankIdentity& self) {
   const std::string first = store.compareSet("world_size", "", cat(self.world_size));
   if (first != cat(self.world_size)) {
-    throw Error(ErrorCode::invalid_argument,
-                "rendezvous: expected one world size, got ",
-                self.world_size,
-                " on rank ",
-                self.rank,
-                " and ",
-                first,
-                " on the rank that came first; start all ranks with the same number");
+    throw invalid_argument("rendezvous: expected one world size, got ",
+                           self.world_size,
+                           " on rank ",
+                           self.rank,
+                           " and ",
+                           first,
+                           " on the rank that came first; start all ranks with the same number");
   }
   const std::string mine = to_text(self);
   const std::string owner = store.compareSet(member_key(self.rank), "", mine);
   if (owner != mine) {
-    throw Error(ErrorCode::invalid_argument,
-                "rendezvous: expected one process with rank ",
-                self.rank,
-                ", got pid ",
-                self.pid,
-                " beside ",
-                name_of(rank_identity_from(owner, self.rank)),
-                "; give every process its own rank");
+    throw invalid_argument("rendezvous: expected one process with rank ",
+                           self.rank,
+                           ", got pid ",
+                           self.pid,
+                           " beside ",
+                           name_of(rank_identity_from(owner, self.rank)),
+                           "; give every process its own rank");
   }
 }
 
@@ -113,16 +111,15 @@ void check_versions(const std::vector<RankIdentity>& members) {
   for (const RankIdentity& member : members) {
     if (minor_of(member.libtorch) == minor_of(members[0].libtorch))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "rendezvous: expected one LibTorch version, got ",
-                members[0].libtorch,
-                " on ",
-                name_of(members[0]),
-                " and ",
-                member.libtorch,
-                " on ",
-                name_of(member),
-                "; build all ranks with the same");
+    throw invalid_argument("rendezvous: expected one LibTorch version, got ",
+                           members[0].libtorch,
+                           " on ",
+                           name_of(members[0]),
+                           " and ",
+                           member.libtorch,
+                           " on ",
+                           name_of(member),
+                           "; build all ranks with the same");
   }
 }
 
@@ -187,10 +184,9 @@ void check_nccl(const std::vector<RankIdentity>& members,
   const bool any_asks = asked == "nccl" || contains(members, "nccl", &RankIdentity::backend);
   if (!any_asks || obstacle.empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "nccl: expected a GPU of its own for every rank, got: ",
-              obstacle,
-              "; change the placement, or use --backend gloo");
+  throw invalid_argument("nccl: expected a GPU of its own for every rank, got: ",
+                         obstacle,
+                         "; change the placement, or use --backend gloo");
 }
 
 // Each rank has asked for a backend, from its own arguments and environment.
@@ -198,15 +194,14 @@ void check_same_backend(const std::vector<RankIdentity>& members) {
   for (const RankIdentity& member : members) {
     if (member.backend == members[0].backend)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "backend: expected the same on every rank, got '",
-                members[0].backend,
-                "' on ",
-                name_of(members[0]),
-                " and '",
-                member.backend,
-                "' on ",
-                name_of(member));
+    throw invalid_argument("backend: expected the same on every rank, got '",
+                           members[0].backend,
+                           "' on ",
+                           name_of(members[0]),
+                           " and '",
+                           member.backend,
+                           "' on ",
+                           name_of(member));
   }
 }
 
@@ -215,16 +210,15 @@ void check_one_host(const std::vector<RankIdentity>& members) {
   for (const RankIdentity& member : members) {
     if (member.host == members[0].host)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "shm: expected all ranks on one host, got ",
-                name_of(members[0]),
-                " on ",
-                members[0].host,
-                " and ",
-                name_of(member),
-                " on ",
-                member.host,
-                "; use gloo or auto");
+    throw invalid_argument("shm: expected all ranks on one host, got ",
+                           name_of(members[0]),
+                           " on ",
+                           members[0].host,
+                           " and ",
+                           name_of(member),
+                           " on ",
+                           member.host,
+                           "; use gloo or auto");
   }
 }
 

@@ -30,15 +30,14 @@ namespace {
 // The two numbers come together, from one place at least.
 void check_rank_options(const InitOptions& options, const std::optional<RankEnv>& env) {
   if (options.rank.has_value() != options.world_size.has_value()) {
-    throw Error(ErrorCode::invalid_argument,
-                "init_process_group: expected rank and world_size together, got only ",
-                options.rank ? "rank" : "world_size");
+    throw invalid_argument("init_process_group: expected rank and world_size together, got only ",
+                           options.rank ? "rank" : "world_size");
   }
   if (!options.rank && !env) {
-    throw Error(ErrorCode::invalid_argument,
-                "init_process_group: expected rank and world size from arguments or from the "
-                "environment (RANK and WORLD_SIZE), got neither; start the program with `muster "
-                "run` or torchrun, or use muster::run");
+    throw invalid_argument(
+        "init_process_group: expected rank and world size from arguments or from the "
+        "environment (RANK and WORLD_SIZE), got neither; start the program with `muster "
+        "run` or torchrun, or use muster::run");
   }
 }
 
@@ -47,11 +46,10 @@ void check_rank_range(const Rendezvous& rendezvous) {
   const int rank = rendezvous.rank;
   if (rank >= 0 && rank < rendezvous.world_size)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "init_process_group: expected 0 <= rank < world_size, got rank ",
-              rank,
-              " of ",
-              rendezvous.world_size);
+  throw invalid_argument("init_process_group: expected 0 <= rank < world_size, got rank ",
+                         rank,
+                         " of ",
+                         rendezvous.world_size);
 }
 
 // Arguments and environment may both say the rank, and must say the same then.
@@ -64,18 +62,18 @@ void settle_rank(const InitOptions& options,
   const bool agree =
       !env || (env->rank == rendezvous.rank && env->world_size == rendezvous.world_size);
   if (!agree) {
-    throw Error(ErrorCode::invalid_argument,
-                "init_process_group: expected arguments and environment to agree, got rank ",
-                rendezvous.rank,
-                " of ",
-                rendezvous.world_size,
-                " as arguments and rank ",
-                env->rank,
-                " of ",
-                env->world_size,
-                " from ",
-                env->source,
-                "; give one of them");
+    throw invalid_argument(
+        "init_process_group: expected arguments and environment to agree, got rank ",
+        rendezvous.rank,
+        " of ",
+        rendezvous.world_size,
+        " as arguments and rank ",
+        env->rank,
+        " of ",
+        env->world_size,
+        " from ",
+        env->source,
+        "; give one of them");
   }
   check_rank_range(rendezvous);
 }
@@ -127,12 +125,11 @@ c10::intrusive_ptr<c10d::Store> open_master(const InitOptions& options,
   const std::string& host = rendezvous.master_addr;
   const int port = env ? env->master_port : get_env_count("MASTER_PORT").value_or(0);
   if (host.empty() || port < 1 || port > 65535) {
-    throw Error(ErrorCode::invalid_argument,
-                "env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='",
-                host,
-                "' and MASTER_PORT=",
-                port,
-                "; set them to the host of rank 0 and a free port there");
+    throw invalid_argument("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='",
+                           host,
+                           "' and MASTER_PORT=",
+                           port,
+                           "; set them to the host of rank 0 and a free port there");
   }
   rendezvous.serves_store = rendezvous.rank == 0 && !(env && env->use_agent_store);
   return open_tcp(host, port, rendezvous.serves_store, options.init_timeout);
@@ -173,10 +170,8 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
                                                               .world_size = rendezvous.world_size});
     return adapt_store(std::move(store), options.init_timeout);
   }
-  throw Error(ErrorCode::invalid_argument,
-              "init_method: expected env://, tcp://host:port or file:///path, got '",
-              method,
-              "'");
+  throw invalid_argument(
+      "init_method: expected env://, tcp://host:port or file:///path, got '", method, "'");
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ class ShmCarrier : public Carrier {
   shm::Mailbox& mailbox() {
     const std::lock_guard lock(mailbox_mutex_);
     if (left_)
-      throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");
+      throw failed_precondition("send or recv: the process group was shut down");
     if (!mailbox_)
       mailbox_ = std::make_unique<shm::Mailbox>(*team_);
     return *mailbox_;

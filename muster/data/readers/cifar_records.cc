@@ -14,14 +14,13 @@ namespace {
 [[noreturn]] void refuse_cifar(const std::string& name,
                                const std::string& expected,
                                const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "cifar: expected ",
-              expected,
-              " in '",
-              name,
-              "', got ",
-              got,
-              "; fetch the file again, or correct the folder");
+  throw invalid_argument("cifar: expected ",
+                         expected,
+                         " in '",
+                         name,
+                         "', got ",
+                         got,
+                         "; fetch the file again, or correct the folder");
 }
 
 }  // namespace

@@ -24,11 +24,11 @@ constexpr double kMostWhole = 9007199254740992;  // 2^53, which 2^53 + 1 is read
 // by class would be learnt from them.
 void check_no_index(const CsvText& text, const std::string& path) {
   if (text.has_header() && text.columns() > 1 && text.name_of(0).empty())
-    throw Error(ErrorCode::invalid_argument,
-                "csv: expected a name for column 0 in '",
-                path,
-                "', got none, as pandas names its index; list the columns to read as .features, or "
-                "write the table without it (index=False)");
+    throw invalid_argument(
+        "csv: expected a name for column 0 in '",
+        path,
+        "', got none, as pandas names its index; list the columns to read as .features, or "
+        "write the table without it (index=False)");
 }
 
 // The features are the columns asked for, or else all but the label.
@@ -83,14 +83,13 @@ at::Tensor classes_of(const std::vector<double>& values, int64_t width, const st
   for (int64_t at = width - 1; at < std::ssize(values); at += width) {
     const bool is_whole = std::trunc(values[at]) == values[at];
     if (!is_whole || std::abs(values[at]) >= kMostWhole)
-      throw Error(ErrorCode::invalid_argument,
-                  "csv: expected whole numbers as classes, below 2^53, in '",
-                  path,
-                  "', got ",
-                  values[at],
-                  " in row ",
-                  at / width,
-                  "; choose another label, or set classes to false");
+      throw invalid_argument("csv: expected whole numbers as classes, below 2^53, in '",
+                             path,
+                             "', got ",
+                             values[at],
+                             " in row ",
+                             at / width,
+                             "; choose another label, or set classes to false");
     *to++ = static_cast<int64_t>(values[at]);
   }
   return tensor;
@@ -99,10 +98,9 @@ at::Tensor classes_of(const std::vector<double>& values, int64_t width, const st
 void check_rows(const std::vector<double>& values, const std::string& path) {
   if (!values.empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "csv: expected at least one row of numbers in '",
-              path,
-              "', got none; see whether it is complete");
+  throw invalid_argument("csv: expected at least one row of numbers in '",
+                         path,
+                         "', got none; see whether it is complete");
 }
 
 }  // namespace

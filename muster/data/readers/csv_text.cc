@@ -51,10 +51,9 @@ CsvText::ClassNumbers numbers_of(const std::vector<std::string>& classes) {
   CsvText::ClassNumbers numbers;
   for (const std::string& name : classes)
     if (!numbers.emplace(name, numbers.size()).second)
-      throw Error(ErrorCode::invalid_argument,
-                  "csv: expected each of .class_names once, got '",
-                  escaped(name),
-                  "' twice; a label is its text's place in the list");
+      throw invalid_argument("csv: expected each of .class_names once, got '",
+                             escaped(name),
+                             "' twice; a label is its text's place in the list");
   return numbers;
 }
 
@@ -195,15 +194,7 @@ std::string CsvText::hint_at_separator() const {
 void CsvText::refuse_column(const std::string& expected,
                             const std::string& got,
                             const char* next) const {
-  throw Error(ErrorCode::invalid_argument,
-              "csv: expected ",
-              expected,
-              " in '",
-              name_,
-              "', got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument("csv: expected ", expected, " in '", name_, "', got ", got, "; ", next);
 }
 
 // Takes the field whose quote is at `from`, which becomes the place behind the closing one. A
@@ -334,17 +325,16 @@ std::vector<std::string> CsvText::texts(int64_t column) const {
 }
 
 void CsvText::refuse(int64_t line, const std::string& expected, const std::string& got) const {
-  throw Error(ErrorCode::invalid_argument,
-              "csv: expected ",
-              expected,
-              " in '",
-              name_,
-              "' line ",
-              line,
-              ", got ",
-              got,
-              hint_at_separator(),
-              "; correct the file or the options");
+  throw invalid_argument("csv: expected ",
+                         expected,
+                         " in '",
+                         name_,
+                         "' line ",
+                         line,
+                         ", got ",
+                         got,
+                         hint_at_separator(),
+                         "; correct the file or the options");
 }
 
 }  // namespace muster

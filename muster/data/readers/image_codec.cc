@@ -14,12 +14,11 @@
 namespace muster {
 
 void refuse_image(const std::string& name, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "image: expected a whole JPEG or PNG in '",
-              name,
-              "', got ",
-              got,
-              "; replace the file, or leave it out");
+  throw invalid_argument("image: expected a whole JPEG or PNG in '",
+                         name,
+                         "', got ",
+                         got,
+                         "; replace the file, or leave it out");
 }
 
 // A small file can claim a huge picture, so decoders call this before they take memory.
@@ -49,22 +48,21 @@ void check_part(const ImagePart& part, const ImageSize& whole, const std::string
   if (is_within(part.top, part.height, whole.height) &&
       is_within(part.left, part.width, whole.width))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "image: expected a part that lies within '",
-              name,
-              "' (",
-              whole.width,
-              "x",
-              whole.height,
-              "), got ",
-              part.width,
-              "x",
-              part.height,
-              " from column ",
-              part.left,
-              " and row ",
-              part.top,
-              "; look at what chooses it");
+  throw invalid_argument("image: expected a part that lies within '",
+                         name,
+                         "' (",
+                         whole.width,
+                         "x",
+                         whole.height,
+                         "), got ",
+                         part.width,
+                         "x",
+                         part.height,
+                         " from column ",
+                         part.left,
+                         " and row ",
+                         part.top,
+                         "; look at what chooses it");
 }
 
 void decode_whole(const ImageSize& size,

@@ -78,14 +78,13 @@ std::vector<std::string> folders_in(const std::string& path) {
 [[noreturn]] void refuse_folder(const std::string& path,
                                 const std::string& expected,
                                 const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "image folder: expected ",
-              expected,
-              " in '",
-              path,
-              "', got ",
-              got,
-              "; give the folder whose sub-folders are the classes");
+  throw invalid_argument("image folder: expected ",
+                         expected,
+                         " in '",
+                         path,
+                         "', got ",
+                         got,
+                         "; give the folder whose sub-folders are the classes");
 }
 
 // .ipynb_checkpoints, .Trash-1000: as a class it would move the numbers of all others.
@@ -112,12 +111,8 @@ std::string bytes_of_picture(const std::string& path) {
   std::string bytes = read_file(path, kMostImageBytes);
   if (bytes.size() <= kMostImageBytes)
     return bytes;
-  throw Error(ErrorCode::invalid_argument,
-              "image: expected at most ",
-              kMostImageBytes,
-              " bytes in '",
-              path,
-              "', got more");
+  throw invalid_argument(
+      "image: expected at most ", kMostImageBytes, " bytes in '", path, "', got more");
 }
 
 }  // namespace
@@ -172,12 +167,11 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
 // Workers call this at once: each call opens the file anew, and the folder itself does not change.
 ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= size())
-    throw Error(ErrorCode::invalid_argument,
-                "image folder: expected a picture from 0 to ",
-                size() - 1,
-                ", got ",
-                index,
-                "; ask for one that exists");
+    throw invalid_argument("image folder: expected a picture from 0 to ",
+                           size() - 1,
+                           ", got ",
+                           index,
+                           "; ask for one that exists");
   const File& file = files_[index];
   const std::string bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),

@@ -83,12 +83,11 @@ at::Tensor as_classes(const at::Tensor& labels, const std::string& path) {
   const bool may_wrap = labels.scalar_type() == at::kUInt64 && labels.numel() > 0;
   if (!may_wrap || classes.min().item<int64_t>() >= 0)
     return classes;
-  throw Error(ErrorCode::invalid_argument,
-              "npy: expected labels below 2^63 in '",
-              path,
-              "', got ",
-              std::bit_cast<uint64_t>(classes.min().item<int64_t>()),
-              "; save them as int64, with a label to ignore as -100");
+  throw invalid_argument("npy: expected labels below 2^63 in '",
+                         path,
+                         "', got ",
+                         std::bit_cast<uint64_t>(classes.min().item<int64_t>()),
+                         "; save them as int64, with a label to ignore as -100");
 }
 
 }  // namespace

@@ -43,15 +43,7 @@ static_assert(std::endian::native == std::endian::little, "'<' is this machine's
                              const std::string& expected,
                              const std::string& got,
                              const char* next = "save it again with numpy.save") {
-  throw Error(ErrorCode::invalid_argument,
-              "npy: expected ",
-              expected,
-              " in '",
-              name,
-              "', got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument("npy: expected ", expected, " in '", name, "', got ", got, "; ", next);
 }
 
 // The header's text is a dictionary as Python writes it, of three values in any order:

@@ -97,10 +97,10 @@ class PngDecoder : NoCopy {
 }
 
 [[noreturn]] void refuse_wide(const std::string& name) {
-  throw Error(ErrorCode::invalid_argument,
-              "image: expected 8 bits a channel in '",
-              name,
-              "', got a PNG of 16; set narrow_16_bits to keep the upper 8, or convert it");
+  throw invalid_argument(
+      "image: expected 8 bits a channel in '",
+      name,
+      "', got a PNG of 16; set narrow_16_bits to keep the upper 8, or convert it");
 }
 
 // Throws before any pixel is decoded, for what the header says.

@@ -159,13 +159,12 @@ void TarReader::check_end() const {
 }
 
 void TarReader::fail(const std::string& got) const {
-  throw Error(ErrorCode::invalid_argument,
-              "tar: expected a whole tar archive in '",
-              name_,
-              "', got ",
-              got,
-              entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"),
-              "; fetch or write it again");
+  throw invalid_argument("tar: expected a whole tar archive in '",
+                         name_,
+                         "', got ",
+                         got,
+                         entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"),
+                         "; fetch or write it again");
 }
 
 }  // namespace muster

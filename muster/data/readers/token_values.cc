@@ -32,29 +32,27 @@ int64_t count_tokens(std::string_view bytes, TokenType type, const std::string& 
   const int64_t each = bytes_of_token(type);
   if (std::ssize(bytes) % each == 0)
     return std::ssize(bytes) / each;
-  throw Error(ErrorCode::invalid_argument,
-              "tokens: expected a whole number of tokens of ",
-              each,
-              " bytes in '",
-              name,
-              "', got ",
-              bytes.size(),
-              " bytes; see whether it is complete, and of this type");
+  throw invalid_argument("tokens: expected a whole number of tokens of ",
+                         each,
+                         " bytes in '",
+                         name,
+                         "', got ",
+                         bytes.size(),
+                         " bytes; see whether it is complete, and of this type");
 }
 
 void check_token_part(int64_t all, int64_t begin, int64_t count, const std::string& name) {
   if (begin >= 0 && count >= 0 && count <= all && begin <= all - count)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "tokens: expected a part of ",
-              all,
-              " tokens in '",
-              name,
-              "', got ",
-              count,
-              " from ",
-              begin,
-              "; ask for tokens that exist");
+  throw invalid_argument("tokens: expected a part of ",
+                         all,
+                         " tokens in '",
+                         name,
+                         "', got ",
+                         count,
+                         " from ",
+                         begin,
+                         "; ask for tokens that exist");
 }
 
 // The result is the largest token, or 0 where there are none.

@@ -23,15 +23,7 @@ constexpr int64_t kFewestDifferent = 16;  // nor do a few that come again and ag
                                 const std::string& expected,
                                 const std::string& got,
                                 const char* next) {
-  throw Error(ErrorCode::invalid_argument,
-              "tokens: expected ",
-              expected,
-              " in '",
-              path,
-              "', got ",
-              got,
-              "; ",
-              next);
+  throw invalid_argument("tokens: expected ", expected, " in '", path, "', got ", got, "; ", next);
 }
 
 // What people take for a file of tokens, and whose head would be read as some.

@@ -53,10 +53,10 @@ std::optional<WebName> web_name(const std::string& name) {
 void check_no_link(const TarReader& tar, const std::string& name) {
   if (!tar.is_link())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "web shards: expected files, got the link '",
-              escaped(name),
-              "'; write the shard with what it links to: tar --dereference --hard-dereference");
+  throw invalid_argument(
+      "web shards: expected files, got the link '",
+      escaped(name),
+      "'; write the shard with what it links to: tar --dereference --hard-dereference");
 }
 
 std::optional<WebName> next_web_name(TarReader& tar) {
@@ -75,12 +75,11 @@ void check_once(const WebSample& sample) {
   for (const WebSample::File& file : sample.files) {
     if (endings.insert(file.ending).second)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "web shards: expected each file of the sample ",
-                sample.place(),
-                " once, got '.",
-                escaped(file.ending),
-                "' twice; give samples names of their own up to the first dot");
+    throw invalid_argument("web shards: expected each file of the sample ",
+                           sample.place(),
+                           " once, got '.",
+                           escaped(file.ending),
+                           "' twice; give samples names of their own up to the first dot");
   }
 }
 
@@ -89,10 +88,10 @@ Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) 
 }
 
 [[noreturn]] void refuse_braces(const std::string& pattern) {
-  throw Error(ErrorCode::invalid_argument,
-              "web shards: expected a folder, a file, or a pattern with one {000..127}, got '",
-              pattern,
-              "'; correct it, or give the names of all shards");
+  throw invalid_argument(
+      "web shards: expected a folder, a file, or a pattern with one {000..127}, got '",
+      pattern,
+      "'; correct it, or give the names of all shards");
 }
 
 // Numbers keep the width of the first: {000..127} gives 000, 001, ….
@@ -169,13 +168,12 @@ const std::string& WebSample::file(std::string_view ending) const {
       return file.bytes;
     endings.push_back(escaped(file.ending));
   }
-  throw Error(ErrorCode::invalid_argument,
-              "web shards: expected a file '.",
-              ending,
-              "' of the sample ",
-              place(),
-              ", got .",
-              join(endings, ", ."));
+  throw invalid_argument("web shards: expected a file '.",
+                         ending,
+                         "' of the sample ",
+                         place(),
+                         ", got .",
+                         join(endings, ", ."));
 }
 
 std::string WebSample::place() const {
@@ -221,12 +219,11 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards,
   TarReader::need_library();  // its lack is no damaged sample, which may be left out
   const int64_t count = std::ssize(state_->shards);
   if (count < part.parts)
-    throw Error(ErrorCode::invalid_argument,
-                "web shards: expected at least a shard for each of ",
-                part.parts,
-                " parts (ranks × workers), got ",
-                count,
-                "; use fewer workers, or make smaller shards");
+    throw invalid_argument("web shards: expected at least a shard for each of ",
+                           part.parts,
+                           " parts (ranks × workers), got ",
+                           count,
+                           "; use fewer workers, or make smaller shards");
   std::vector<int64_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   // Every part draws one order of all shards and takes its own out of it, so no shard is read

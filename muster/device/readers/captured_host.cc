@@ -53,8 +53,7 @@ uint64_t hash(std::string_view text, uint64_t start) {
 void check_count(const std::string& what, const char* things, size_t count, size_t most) {
   if (count <= most)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(what, ": expected at most ", most, " ", things, " on a host, got ", count));
+  throw invalid_argument(what, ": expected at most ", most, " ", things, " on a host, got ", count);
 }
 
 }  // namespace
@@ -143,13 +142,12 @@ void complete_host(Host& host, const std::string& what) {
   check_count(what, "cores", host.cores.size(), kMaxHostCores);
   invent_uuids(host);
   if (const auto repeated = first_repeated(host.gpus)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(what,
-                    ": expected each GPU ",
-                    repeated->what,
-                    " once, got ",
-                    clean_text(repeated->value),
-                    " twice"));
+    throw invalid_argument(what,
+                           ": expected each GPU ",
+                           repeated->what,
+                           " once, got ",
+                           clean_text(repeated->value),
+                           " twice");
   }
   if (host.gpus.empty() && host.gpu_note.empty())
     host.gpu_note = "the inventory lists none";

@@ -68,18 +68,17 @@ class FleetReader {
   [[noreturn]] void fail(toml::source_position at,
                          const std::string& expected,
                          std::string_view got) const {
-    throw Error(ErrorCode::invalid_argument,
-                cat("inventory ",
-                    source_,
-                    ": expected ",
-                    expected,
-                    ", got ",
-                    clean_text(got),
-                    " (line ",
-                    at.line,
-                    ", column ",
-                    at.column,
-                    ")"));
+    throw invalid_argument("inventory ",
+                           source_,
+                           ": expected ",
+                           expected,
+                           ", got ",
+                           clean_text(got),
+                           " (line ",
+                           at.line,
+                           ", column ",
+                           at.column,
+                           ")");
   }
 
   // The value as a T. Throws where it is another kind of value.

@@ -113,18 +113,17 @@ class TopoReader {
 
  private:
   [[noreturn]] void fail(size_t column, const std::string& expected, std::string_view got) const {
-    throw Error(ErrorCode::invalid_argument,
-                cat("inventory ",
-                    source_,
-                    ": expected ",
-                    expected,
-                    ", got ",
-                    clean_text(got),
-                    " (line ",
-                    std::min(line_, lines_.size() - 1) + 1,
-                    ", column ",
-                    column + 1,
-                    ")"));
+    throw invalid_argument("inventory ",
+                           source_,
+                           ": expected ",
+                           expected,
+                           ", got ",
+                           clean_text(got),
+                           " (line ",
+                           std::min(line_, lines_.size() - 1) + 1,
+                           ", column ",
+                           column + 1,
+                           ")");
   }
 
   // Cuts the text into lines. Errors need a line to name, so there is one from the start.

@@ -87,15 +87,14 @@ void XmlFile::check_depth() const {
 // pugixml gives -1 where it does not know the place; then the first line is named.
 void XmlFile::fail_at(ptrdiff_t offset, const std::string& expected, std::string_view got) const {
   const auto end = text_.begin() + std::clamp<ptrdiff_t>(offset, 0, std::ssize(text_));
-  throw Error(ErrorCode::invalid_argument,
-              cat(what_,
-                  ": expected ",
-                  expected,
-                  ", got ",
-                  clean_text(got),
-                  " (line ",
-                  std::count(text_.begin(), end, '\n') + 1,
-                  ")"));
+  throw invalid_argument(what_,
+                         ": expected ",
+                         expected,
+                         ", got ",
+                         clean_text(got),
+                         " (line ",
+                         std::count(text_.begin(), end, '\n') + 1,
+                         ")");
 }
 
 void XmlFile::fail(pugi::xml_node at, const std::string& expected, std::string_view got) const {

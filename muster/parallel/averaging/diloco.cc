@@ -57,14 +57,13 @@ MeanMoves mean_moves(ProcessGroup& group, const Tensors& common, const Tensors& 
 at::Tensor own_copy(const SavedState& state, const std::string& name, const at::Tensor& like) {
   const at::Tensor& saved = state.tensor("DiLoCo", name);
   if (saved.sizes() != like.sizes()) {
-    throw Error(ErrorCode::invalid_argument,
-                "DiLoCo: expected a saved state with the tensor '",
-                name,
-                "' of shape [",
-                sizes_text(like),
-                "], got shape [",
-                sizes_text(saved),
-                "]; load the state of the same model");
+    throw invalid_argument("DiLoCo: expected a saved state with the tensor '",
+                           name,
+                           "' of shape [",
+                           sizes_text(like),
+                           "], got shape [",
+                           sizes_text(saved),
+                           "]; load the state of the same model");
   }
   return saved.to(like.options()).clone();
 }

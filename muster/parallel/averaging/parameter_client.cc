@@ -41,12 +41,11 @@ void ParameterClient::with_each_server(const char* call,
                                        const std::function<void(size_t server)>& talk) {
   // No servers are left after finish(), which closes the pairs.
   if (servers_.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                "ParameterClient: expected no ",
-                call,
-                " after finish(), got one (rank ",
-                rank_,
-                "); remove it");
+    throw failed_precondition("ParameterClient: expected no ",
+                              call,
+                              " after finish(), got one (rank ",
+                              rank_,
+                              "); remove it");
   }
   for (size_t server = 0; server < servers_.size(); ++server) {
     try {
@@ -80,12 +79,12 @@ void ParameterClient::pull() {
 void ParameterClient::push() {
   require_parameters();
   if (!pulled_) {
-    throw Error(ErrorCode::failed_precondition,
-                "ParameterClient: expected a pull between two pushes, got none (rank ",
-                rank_,
-                ", push ",
-                steps_,
-                "); pull before every forward");
+    throw failed_precondition(
+        "ParameterClient: expected a pull between two pushes, got none (rank ",
+        rank_,
+        ", push ",
+        steps_,
+        "); pull before every forward");
   }
   with_each_server("push", [&](size_t server) {
     Tensors gradients;

@@ -137,18 +137,17 @@ void BatchAgreement::check_alike(const std::vector<Row>& rows,
   const int64_t yes = std::ranges::count(rows, true, answer);
   if (yes == 0 || yes == group_.size())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline: expected ",
-              expected.rule,
-              yes,
-              " of ",
-              group_.size(),
-              " in step ",
-              step,
-              " (rank ",
-              group_.job_rank(),
-              "); ",
-              expected.next_step);
+  throw invalid_argument("pipeline: expected ",
+                         expected.rule,
+                         yes,
+                         " of ",
+                         group_.size(),
+                         " in step ",
+                         step,
+                         " (rank ",
+                         group_.job_rank(),
+                         "); ",
+                         expected.next_step);
 }
 
 void BatchAgreement::check_as_many(const std::vector<Row>& rows) const {
@@ -156,16 +155,15 @@ void BatchAgreement::check_as_many(const std::vector<Row>& rows) const {
   const int64_t targets = rows[last()].targets;
   if (inputs == targets)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline: expected as many rows of input and target, got ",
-              inputs,
-              " (rank ",
-              group_.job_rank(0),
-              ") and ",
-              targets,
-              " (rank ",
-              group_.job_rank(last()),
-              "); let both ranks read the same batch");
+  throw invalid_argument("pipeline: expected as many rows of input and target, got ",
+                         inputs,
+                         " (rank ",
+                         group_.job_rank(0),
+                         ") and ",
+                         targets,
+                         " (rank ",
+                         group_.job_rank(last()),
+                         "); let both ranks read the same batch");
 }
 
 // The first stage's rank reads the input, and the last stage's the target: of another batch, where

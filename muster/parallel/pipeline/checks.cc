@@ -86,7 +86,7 @@ void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
   if (all.empty())
     return;
   constexpr size_t kMostProblems = 4;
-  throw Error(ErrorCode::invalid_argument, "pipeline: ", join_first(all, "; ", kMostProblems));
+  throw invalid_argument("pipeline: ", join_first(all, "; ", kMostProblems));
 }
 
 // Asks no other rank: the caller hands its text to refuse_on_all_stages().
@@ -142,14 +142,13 @@ void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
   for (int rank = 1; rank < std::ssize(all); ++rank) {
     if (all[rank] == all[0])
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline: expected one schedule on all ranks, got ",
-                first_difference(all[0], all[rank]),
-                " (ranks ",
-                group.job_rank(0),
-                " and ",
-                group.job_rank(rank),
-                "); give all ranks the same options");
+    throw invalid_argument("pipeline: expected one schedule on all ranks, got ",
+                           first_difference(all[0], all[rank]),
+                           " (ranks ",
+                           group.job_rank(0),
+                           " and ",
+                           group.job_rank(rank),
+                           "); give all ranks the same options");
   }
 }
 

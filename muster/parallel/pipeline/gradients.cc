@@ -67,14 +67,13 @@ namespace {
 void require_dense(const at::Tensor& parameter, const char* where, const ProcessGroup& group) {
   if (parameter.grad().layout() == at::kStrided)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline: expected dense gradients ",
-              where,
-              ", got a sparse one of ",
-              to_text(form_of(parameter)),
-              " (rank ",
-              group.job_rank(),
-              "); make the embedding without .sparse(true)");
+  throw invalid_argument("pipeline: expected dense gradients ",
+                         where,
+                         ", got a sparse one of ",
+                         to_text(form_of(parameter)),
+                         " (rank ",
+                         group.job_rank(),
+                         "); make the embedding without .sparse(true)");
 }
 
 // The gradient as one row, or zeros where there is none.
@@ -149,16 +148,15 @@ std::vector<int> agreed_holders(const at::Tensor& parameter, ProcessGroup& group
   for (const int rank : holders) {
     if (forms[rank] == first)
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline: expected tied weights of one shape and type, got ",
-                first,
-                " on rank ",
-                group.job_rank(holders[0]),
-                " and ",
-                forms[rank],
-                " on rank ",
-                group.job_rank(rank),
-                "; tie copies of one weight");
+    throw invalid_argument("pipeline: expected tied weights of one shape and type, got ",
+                           first,
+                           " on rank ",
+                           group.job_rank(holders[0]),
+                           " and ",
+                           forms[rank],
+                           " on rank ",
+                           group.job_rank(rank),
+                           "; tie copies of one weight");
   }
   return holders;
 }

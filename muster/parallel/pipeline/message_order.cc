@@ -194,15 +194,15 @@ void check_queues(const PipelineSchedule& schedule, const std::string& of_what) 
       in_first.empty() ? QueuedStep(schedule, /*is_first=*/false).run() : in_first;
   if (waiting.empty())
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline schedule ",
-              schedule.name,
-              ": expected an order in which ",
-              of_what,
-              " end over NCCL, where the sends and receives of a rank to and from earlier, or "
-              "later, ranks wait for one another, got ranks that wait for ever: ",
-              waiting,
-              "; do micro-batches in the same order at all stages, or train on CPUs");
+  throw invalid_argument(
+      "pipeline schedule ",
+      schedule.name,
+      ": expected an order in which ",
+      of_what,
+      " end over NCCL, where the sends and receives of a rank to and from earlier, or "
+      "later, ranks wait for one another, got ranks that wait for ever: ",
+      waiting,
+      "; do micro-batches in the same order at all stages, or train on CPUs");
 }
 
 }  // namespace

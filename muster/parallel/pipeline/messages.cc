@@ -120,20 +120,19 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   if (first)
     known = form;
   if (form != *known) {
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline: expected ",
-                message.is_gradient ? "a gradient" : "an activation",
-                " of ",
-                to_text(*known),
-                " into stage ",
-                message.is_gradient ? message.stage - 1 : message.stage,
-                ", as in the first micro-batch, got ",
-                to_text(form),
-                " of micro-batch ",
-                message.micro_batch,
-                " (rank ",
-                group().job_rank(),
-                "); give every micro-batch the same shape, by padding for instance");
+    throw invalid_argument("pipeline: expected ",
+                           message.is_gradient ? "a gradient" : "an activation",
+                           " of ",
+                           to_text(*known),
+                           " into stage ",
+                           message.is_gradient ? message.stage - 1 : message.stage,
+                           ", as in the first micro-batch, got ",
+                           to_text(form),
+                           " of micro-batch ",
+                           message.micro_batch,
+                           " (rank ",
+                           group().job_rank(),
+                           "); give every micro-batch the same shape, by padding for instance");
   }
   const int to = receiver(message);
   if (to == group().rank()) {
@@ -159,14 +158,13 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
 void PipelineMessages::send_form(const PipelineMessage& message, const TensorForm& form) {
   const auto dimensions = std::ssize(form.sizes);
   if (dimensions > kMostDimensions) {
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline: expected activations of at most ",
-                kMostDimensions,
-                " dimensions, got ",
-                to_text(form),
-                " (rank ",
-                group().job_rank(),
-                "); flatten some");
+    throw invalid_argument("pipeline: expected activations of at most ",
+                           kMostDimensions,
+                           " dimensions, got ",
+                           to_text(form),
+                           " (rank ",
+                           group().job_rank(),
+                           "); flatten some");
   }
   at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
   auto* const words = header.data_ptr<int64_t>();

@@ -72,15 +72,15 @@ void require_ranks_of_parts(const Tensors& divided,
     const std::vector<int> ranks = optim::ranks_of_layer_parts(parameter);
     if (ranks.empty() || ranks == given)
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                "clip_grad_norm: expected the group over which the stages' layers are divided, "
-                "that of ranks ",
-                join(ranks, ", "),
-                ", got ",
-                divided_over ? cat("that of ranks ", join(given, ", ")) : "none",
-                " (rank ",
-                group.job_rank(),
-                "); pass it as the second argument, such as mesh.group(\"tp\")");
+    throw failed_precondition(
+        "clip_grad_norm: expected the group over which the stages' layers are divided, "
+        "that of ranks ",
+        join(ranks, ", "),
+        ", got ",
+        divided_over ? cat("that of ranks ", join(given, ", ")) : "none",
+        " (rank ",
+        group.job_rank(),
+        "); pass it as the second argument, such as mesh.group(\"tp\")");
   }
 }
 
@@ -154,8 +154,7 @@ std::map<std::string, StageParameter> owners_of_names(
       const auto [found, is_new] = owners.try_emplace(name, std::move(parameter));
       if (is_new || is_copy)
         continue;
-      throw Error(
-          ErrorCode::invalid_argument,
+      throw invalid_argument(
           "gather_parameters: expected a different name for each parameter of a pipeline, got '",
           name,
           "' on ranks ",
@@ -246,12 +245,11 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
                        ProcessGroup& group,
                        const std::optional<ProcessGroup>& divided_over) {
   if (!(max_norm >= 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "clip_grad_norm: expected a max_norm of 0 or more, got ",
-                max_norm,
-                " (rank ",
-                group.rank(),
-                "); 1.0 is a common choice");
+    throw invalid_argument("clip_grad_norm: expected a max_norm of 0 or more, got ",
+                           max_norm,
+                           " (rank ",
+                           group.rank(),
+                           "); 1.0 is a common choice");
   }
   const at::NoGradGuard no_grad;
   Tensors all;
@@ -284,8 +282,7 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
                               const std::deque<TiedWeight>& tied,
                               const ProcessGroup& group) {
   if (const auto names = colliding_names(stages, tied); !names.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "pipeline: expected a different name for each parameter of a pipeline, got '",
         *names.begin(),
         "' in two stages of this rank; register the stages' modules under the whole model's names");

@@ -196,25 +196,23 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
         options.loss(output, part_of(whole_target, micro_batch, schedule.micro_batches));
     if (loss.defined() && loss.numel() == 1)
       return loss;
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline: expected a loss of one number, got ",
-                loss.defined() ? to_text(form_of(loss)) : "none",
-                " of micro-batch ",
-                micro_batch,
-                " (rank ",
-                group.job_rank(),
-                "); return the mean over the micro-batch");
+    throw invalid_argument("pipeline: expected a loss of one number, got ",
+                           loss.defined() ? to_text(form_of(loss)) : "none",
+                           " of micro-batch ",
+                           micro_batch,
+                           " (rank ",
+                           group.job_rank(),
+                           "); return the mean over the micro-batch");
   }
   if (output.defined() && output.is_floating_point())
     return output;
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline: expected an activation of floating point, got ",
-              output.defined() ? to_text(form_of(output)) : "none",
-              " from stage ",
-              stage,
-              " (rank ",
-              group.job_rank(),
-              "); cut the model elsewhere");
+  throw invalid_argument("pipeline: expected an activation of floating point, got ",
+                         output.defined() ? to_text(form_of(output)) : "none",
+                         " from stage ",
+                         stage,
+                         " (rank ",
+                         group.job_rank(),
+                         "); cut the model elsewhere");
 }
 
 // A rank that sums the gradients of a tied weight would wait for one that has frozen its copy, and
@@ -224,18 +222,17 @@ void Pipeline::State::check_tied_alike(int64_t apart, const char* rule, const ch
   if (apart == 0)
     return;
   const int which = std::countr_zero(std::bit_cast<uint64_t>(apart));
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline: expected a tied weight that is ",
-              rule,
-              ", got '",
-              join(tied[which].names(), "', '"),
-              "' ",
-              got,
-              " on some in step ",
-              steps,
-              " (rank ",
-              group.job_rank(),
-              "); do it to every copy");
+  throw invalid_argument("pipeline: expected a tied weight that is ",
+                         rule,
+                         ", got '",
+                         join(tied[which].names(), "', '"),
+                         "' ",
+                         got,
+                         " on some in step ",
+                         steps,
+                         " (rank ",
+                         group.job_rank(),
+                         "); do it to every copy");
 }
 
 // The tie is of names in the stages, so it stays when all ranks put other tensors there.
@@ -456,12 +453,12 @@ at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
                                            bool trains,
                                            const PipelineStepOptions& given) {
   if (failed_step) {
-    throw Error(ErrorCode::failed_precondition,
-                "pipeline: expected no step after one that failed, got one after step ",
-                *failed_step,
-                ", from which messages may be under way (rank ",
-                group.job_rank(),
-                "); make another Pipeline on all its ranks");
+    throw failed_precondition(
+        "pipeline: expected no step after one that failed, got one after step ",
+        *failed_step,
+        ", from which messages may be under way (rank ",
+        group.job_rank(),
+        "); make another Pipeline on all its ranks");
   }
   of_step = given;
   for (TiedWeight& weight : tied)
@@ -543,10 +540,9 @@ void Pipeline::tie(const at::Tensor& parameter) {
 // All replicas call it together.
 void Pipeline::average_over(ProcessGroup replicas) {
   if (state_->replicas) {
-    throw Error(ErrorCode::failed_precondition,
-                "pipeline: expected one group of replicas, got a second one (rank ",
-                state_->group.job_rank(),
-                "); join the axes, as mesh.joined({\"dp\", \"cp\"})");
+    throw failed_precondition("pipeline: expected one group of replicas, got a second one (rank ",
+                              state_->group.job_rank(),
+                              "); join the axes, as mesh.joined({\"dp\", \"cp\"})");
   }
   state_->replicas.emplace(state_->stages, std::move(replicas), state_->options.broadcast_buffers);
 }

@@ -21,16 +21,15 @@ PipelineSchedule empty_schedule(const std::string& name,
                                 int micro_batches,
                                 int stages_per_rank) {
   if (ranks < 1 || micro_batches < 1 || stages_per_rank < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline schedule ",
-                name,
-                ": expected numbers of at least 1, got ",
-                plural(ranks, "rank"),
-                ", ",
-                micro_batches,
-                " micro-batches and ",
-                plural(stages_per_rank, "stage"),
-                " a rank");
+    throw invalid_argument("pipeline schedule ",
+                           name,
+                           ": expected numbers of at least 1, got ",
+                           plural(ranks, "rank"),
+                           ", ",
+                           micro_batches,
+                           " micro-batches and ",
+                           plural(stages_per_rank, "stage"),
+                           " a rank");
   }
   PipelineSchedule schedule{.name = name,
                             .ranks = ranks,
@@ -92,13 +91,12 @@ PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
 PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) {
   PipelineSchedule schedule = empty_schedule("interleaved", ranks, micro_batches, stages_per_rank);
   if (micro_batches % ranks != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "pipeline schedule interleaved: expected micro-batches that ",
-                plural(ranks, "rank"),
-                " divide, got ",
-                micro_batches,
-                "; take ",
-                (micro_batches / ranks + 1) * ranks);
+    throw invalid_argument("pipeline schedule interleaved: expected micro-batches that ",
+                           plural(ranks, "rank"),
+                           " divide, got ",
+                           micro_batches,
+                           "; take ",
+                           (micro_batches / ranks + 1) * ranks);
   }
   const int all = micro_batches * stages_per_rank;
   for (int rank = 0; rank < ranks; ++rank) {

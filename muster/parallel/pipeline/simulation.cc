@@ -24,14 +24,13 @@ using StepKind = PipelineAction::Kind;
 [[noreturn]] void refuse_schedule(const PipelineSchedule& schedule,
                                   const std::string& expected,
                                   const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline schedule ",
-              schedule.name,
-              ": expected ",
-              expected,
-              ", got ",
-              got,
-              "; correct its actions");
+  throw invalid_argument("pipeline schedule ",
+                         schedule.name,
+                         ": expected ",
+                         expected,
+                         ", got ",
+                         got,
+                         "; correct its actions");
 }
 
 double time_of(const PipelineAction& action, const PipelineTimes& times) {

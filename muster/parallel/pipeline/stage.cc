@@ -55,9 +55,9 @@ bool has_backward(const at::Tensor& output, const at::Tensor& input) {
     return true;
   if (!input.requires_grad())
     return false;
-  throw Error(ErrorCode::invalid_argument,
-              "pipeline: expected a stage whose output depends on its input or a trained weight, "
-              "got one that depends on neither; look for NoGradGuard and detach() in its forward");
+  throw invalid_argument(
+      "pipeline: expected a stage whose output depends on its input or a trained weight, "
+      "got one that depends on neither; look for NoGradGuard and detach() in its forward");
 }
 
 // A stage that does not use its input gives it zeros.

@@ -30,7 +30,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_cut(const std::string& expected_got_next) {
-  throw Error(ErrorCode::invalid_argument, "stages: expected ", expected_got_next);
+  throw invalid_argument("stages: expected ", expected_got_next);
 }
 
 int64_t parameter_bytes_of(const torch::nn::Module& module) {

@@ -49,18 +49,18 @@ ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t 
                                           int first,
                                           int other,
                                           const ProcessGroup& group) {
-  throw Error(ErrorCode::failed_precondition,
-              "sharded optimizer: expected the same gradients on every rank, averaged over them, "
-              "got others on rank ",
-              group.job_rank(other),
-              " than on rank ",
-              group.job_rank(first),
-              " of a parameter of shape [",
-              sizes_text(parameter),
-              "] (rank ",
-              group.job_rank(),
-              "); wrap the model that has the parameter in DistributedDataParallel, which must not "
-              "ignore it, or give the optimizer {.gradients = true}");
+  throw failed_precondition(
+      "sharded optimizer: expected the same gradients on every rank, averaged over them, "
+      "got others on rank ",
+      group.job_rank(other),
+      " than on rank ",
+      group.job_rank(first),
+      " of a parameter of shape [",
+      sizes_text(parameter),
+      "] (rank ",
+      group.job_rank(),
+      "); wrap the model that has the parameter in DistributedDataParallel, which must not "
+      "ignore it, or give the optimizer {.gradients = true}");
 }
 
 // The first rank that has a gradient is the one that the others are compared with.

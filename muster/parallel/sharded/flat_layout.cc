@@ -195,15 +195,15 @@ void require_same_place(const std::string& owner,
                "] on ",
                tensor.device().str());
   };
-  throw Error(ErrorCode::failed_precondition,
-              owner,
-              ": expected parameters as they were sharded, ",
-              kind_of(place),
-              ", got ",
-              kind_of(parameter),
-              " (rank ",
-              group.job_rank(),
-              "); load values of the same shape, and move the model before it is sharded");
+  throw failed_precondition(
+      owner,
+      ": expected parameters as they were sharded, ",
+      kind_of(place),
+      ", got ",
+      kind_of(parameter),
+      " (rank ",
+      group.job_rank(),
+      "); load values of the same shape, and move the model before it is sharded");
 }
 
 // The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits

@@ -20,8 +20,7 @@ const std::vector<std::string>& ParameterNames::of(const std::string& owner,
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
   if (found != names_.end())
     return found->second;
-  throw Error(
-      ErrorCode::invalid_argument,
+  throw invalid_argument(
       owner,
       ": expected the model whose parameters are divided, got one without a parameter of shape [",
       sizes_text(parameter),

@@ -47,13 +47,13 @@ void FullyShardedForward::rethrow(const c10::Error& error) const {
   if (std::string_view(error.what_without_backtrace()).find("storage of size 0") ==
       std::string_view::npos)
     throw;
-  throw Error(ErrorCode::failed_precondition,
-              "fully sharded: expected a forward that reads parameters of its own wrapped "
-              "module, got a look at others, which have no memory meanwhile (rank ",
-              unit_->group.job_rank(),
-              "); call wrapped modules by what wrap() returned, and wrap in one module what "
-              "shares a weight, also by an assigned member (head->weight = embed->weight): ",
-              error.what_without_backtrace());
+  throw failed_precondition(
+      "fully sharded: expected a forward that reads parameters of its own wrapped "
+      "module, got a look at others, which have no memory meanwhile (rank ",
+      unit_->group.job_rank(),
+      "); call wrapped modules by what wrap() returned, and wrap in one module what "
+      "shares a weight, also by an assigned member (head->weight = embed->weight): ",
+      error.what_without_backtrace());
 }
 
 void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {
@@ -146,13 +146,13 @@ namespace {
 std::vector<at::Tensor> parts_of(const FullyShardedSet& set, const at::Tensor& parameter) {
   const auto owner = set.owners.find(parameter.unsafeGetTensorImpl());
   if (owner == set.owners.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                "fully sharded: expected groups of the wrapped modules' parameters, got "
-                "another one of shape [",
-                join(parameter.sizes(), ", "),
-                "] (rank ",
-                set.group.job_rank(),
-                "); wrap the module that it is in first");
+    throw invalid_argument(
+        "fully sharded: expected groups of the wrapped modules' parameters, got "
+        "another one of shape [",
+        join(parameter.sizes(), ", "),
+        "] (rank ",
+        set.group.job_rank(),
+        "); wrap the module that it is in first");
   }
   const FullyShardedUnit& unit = *owner->second;
   std::vector<at::Tensor> parts;
@@ -224,11 +224,11 @@ void end_whole(FullyShardedSet& set) {
 // All ranks call it together, since it gathers. The end of the guard exchanges nothing.
 std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
-    throw Error(ErrorCode::failed_precondition,
-                "whole_parameters: expected no guard of an earlier call, got one that still "
-                "exists (rank ",
-                set_->group.job_rank(),
-                "); end its scope first");
+    throw failed_precondition(
+        "whole_parameters: expected no guard of an earlier call, got one that still "
+        "exists (rank ",
+        set_->group.job_rank(),
+        "); end its scope first");
   }
   for (const auto& unit : set_->units)
     unit->make_whole();
@@ -277,12 +277,12 @@ TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
   for (const auto& item : model.named_parameters()) {
     if (set_->owners.contains(item.value().unsafeGetTensorImpl()))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                "fully sharded: expected a model whose parameters are all divided, got '",
-                item.key(),
-                "', which is not (rank ",
-                set_->group.job_rank(),
-                "); wrap the module that it is in");
+    throw invalid_argument(
+        "fully sharded: expected a model whose parameters are all divided, got '",
+        item.key(),
+        "', which is not (rank ",
+        set_->group.job_rank(),
+        "); wrap the module that it is in");
   }
   for (const auto& item : model.named_buffers())
     pieces.push_back(buffer_piece(item.key(), item.value()));

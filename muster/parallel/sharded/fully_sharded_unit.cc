@@ -66,10 +66,10 @@ std::string look_at_parameter(const std::string& name, const ProcessGroup& group
 
 // The storage calls it on a write, without a context, so the message names no rank.
 void refuse_write(c10::StorageImpl*) {
-  throw Error(ErrorCode::failed_precondition,
-              "fully sharded: expected a module's own parameters to be changed while "
-              "whole_parameters() lives, got "
-              "a change while they have no memory; give optimizers sharded.parameters()");
+  throw failed_precondition(
+      "fully sharded: expected a module's own parameters to be changed while "
+      "whole_parameters() lives, got "
+      "a change while they have no memory; give optimizers sharded.parameters()");
 }
 
 std::string tied_apart(const std::string& name, const ProcessGroup& group) {
@@ -305,10 +305,10 @@ void FullyShardedUnit::prefetch(FullyShardedUnit* next) {
 void FullyShardedUnit::before_forward() {
   const auto set = owner.lock();
   if (set->whole) {
-    throw Error(ErrorCode::failed_precondition,
-                "fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
-                group.job_rank(),
-                "); call the bare module there");
+    throw failed_precondition(
+        "fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
+        group.job_rank(),
+        "); call the bare module there");
   }
   if (set->depth == 0)
     set->begin_forward();
@@ -360,8 +360,7 @@ void FullyShardedUnit::require_same_trained() const {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (was_trained[i] || !parameters[i].requires_grad())
       continue;
-    throw Error(
-        ErrorCode::failed_precondition,
+    throw failed_precondition(
         "fully sharded: expected parameters that were frozen when they were wrapped to stay "
         "frozen, got '",
         names[i],
@@ -374,15 +373,15 @@ void FullyShardedUnit::require_same_trained() const {
 // The memory of the parameters goes after the forward, and a backward is noticed at the outputs.
 void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) const {
   const auto refuse = [&](const char* got, const char* next) {
-    throw Error(ErrorCode::failed_precondition,
-                "fully sharded: expected a forward that returns what it has computed, got ",
-                got,
-                " from the module of '",
-                names[0],
-                "' (rank ",
-                group.job_rank(),
-                "); ",
-                next);
+    throw failed_precondition(
+        "fully sharded: expected a forward that returns what it has computed, got ",
+        got,
+        " from the module of '",
+        names[0],
+        "' (rank ",
+        group.job_rank(),
+        "); ",
+        next);
   };
   if (outputs.empty() && trained > 0 && at::GradMode::is_enabled())
     refuse(
@@ -636,16 +635,15 @@ void FullyShardedUnit::require_same_type(size_t parameter) const {
   if (loaded.scalar_type() == part.scalar_type() || loaded.storage_offset() != 0 ||
       loaded.storage().nbytes() != bytes_of_parts)
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "fully sharded: expected new values of '",
-              names[parameter],
-              "' as ",
-              c10::toString(part.scalar_type()),
-              " while whole_parameters() lives, got the bytes of such as ",
-              c10::toString(loaded.scalar_type()),
-              " (rank ",
-              group.job_rank(),
-              "); call torch::load while whole_parameters() lives");
+  throw failed_precondition("fully sharded: expected new values of '",
+                            names[parameter],
+                            "' as ",
+                            c10::toString(part.scalar_type()),
+                            " while whole_parameters() lives, got the bytes of such as ",
+                            c10::toString(loaded.scalar_type()),
+                            " (rank ",
+                            group.job_rank(),
+                            "); call torch::load while whole_parameters() lives");
 }
 
 // New values must be every rank's. Where they are not, what is gathered next is nobody's.
@@ -661,14 +659,14 @@ void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
   for (const auto& [parameter, hash] : hashes) {
     if (hash_of_bits(layout.place(gathered, parameter).to(flat.scalar_type())) == hash)
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                "fully sharded: expected new values of parameters to be the same on every "
-                "rank, got others "
-                "of '",
-                names[parameter],
-                "' elsewhere than here (rank ",
-                group.job_rank(),
-                "); load the same file on all ranks");
+    throw failed_precondition(
+        "fully sharded: expected new values of parameters to be the same on every "
+        "rank, got others "
+        "of '",
+        names[parameter],
+        "' elsewhere than here (rank ",
+        group.job_rank(),
+        "); load the same file on all ranks");
   }
 }
 

@@ -80,10 +80,9 @@ PartFields part_fields(Optimizer& optimizer, OptimizerParamState* given) {
     fields.step = &state.step();
     fields.tensors = {&state.square_avg(), &state.momentum_buffer(), &state.grad_avg()};
   } else {
-    throw Error(ErrorCode::invalid_argument,
-                cat("optimizer state: expected SGD, Adam, AdamW, Adagrad or RMSprop, got ",
-                    c10::demangle(typeid(optimizer).name()),
-                    "; save its parts yourself"));
+    throw invalid_argument("optimizer state: expected SGD, Adam, AdamW, Adagrad or RMSprop, got ",
+                           c10::demangle(typeid(optimizer).name()),
+                           "; save its parts yourself");
   }
   return fields;
 }
@@ -103,12 +102,11 @@ void part_check_kinds(Optimizer& part, Optimizer& whole) {
                                       torch::optim::RMSprop>(part, whole);
   if (match || typeid(part) == typeid(whole))
     return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("optimizer state: expected two optimizers of one kind, got ",
-                  c10::demangle(typeid(part).name()),
-                  " of the parts and ",
-                  c10::demangle(typeid(whole).name()),
-                  " of the whole; make them alike"));
+  throw invalid_argument("optimizer state: expected two optimizers of one kind, got ",
+                         c10::demangle(typeid(part).name()),
+                         " of the parts and ",
+                         c10::demangle(typeid(whole).name()),
+                         " of the whole; make them alike");
 }
 
 // It returns null where the optimizer has no state of the tensor yet.

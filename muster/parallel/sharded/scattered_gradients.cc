@@ -52,8 +52,7 @@ void ScatteredGradients::take(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const bool is_sparse = gradient.defined() && gradient.layout() != at::kStrided;
   if (has_[parameter] || is_sparse) {
-    throw Error(
-        ErrorCode::failed_precondition,
+    throw failed_precondition(
         "sharded gradients: expected one dense gradient of each parameter in a backward, got ",
         has_[parameter] ? "a second one" : "a sparse one",
         " of parameter ",
@@ -222,14 +221,14 @@ void require_whole_layers(const std::vector<at::Tensor>& parameters, const Proce
   const auto divided = std::ranges::find_if(parameters, optim::is_layer_part);
   if (divided == parameters.end())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "clip_grad_norm: expected layers that are divided over this group alone, got one "
-              "that is divided over ranks ",
-              join(optim::ranks_of_layer_parts(*divided), ", "),
-              " too, whose parts have no norm together (rank ",
-              group.job_rank(),
-              "); clip by value, muster::clip_grad_value of the optimizer's parameters, or use "
-              "DistributedDataParallel and parallel_grad_norm");
+  throw failed_precondition(
+      "clip_grad_norm: expected layers that are divided over this group alone, got one "
+      "that is divided over ranks ",
+      join(optim::ranks_of_layer_parts(*divided), ", "),
+      " too, whose parts have no norm together (rank ",
+      group.job_rank(),
+      "); clip by value, muster::clip_grad_value of the optimizer's parameters, or use "
+      "DistributedDataParallel and parallel_grad_norm");
 }
 
 // All ranks call it together, and get the norm from before the clipping.
@@ -237,12 +236,11 @@ at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
                               double max_norm,
                               ProcessGroup& group) {
   if (!(max_norm >= 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "clip_grad_norm: expected a max_norm of 0 or more, got ",
-                max_norm,
-                " (rank ",
-                group.job_rank(),
-                "); 1.0 is a common choice");
+    throw invalid_argument("clip_grad_norm: expected a max_norm of 0 or more, got ",
+                           max_norm,
+                           " (rank ",
+                           group.job_rank(),
+                           "); 1.0 is a common choice");
   }
   const at::Tensor norm = sharded_grad_norm(tensors, group);
   const at::NoGradGuard no_grad;

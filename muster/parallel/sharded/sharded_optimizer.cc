@@ -123,11 +123,11 @@ std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& group
 }
 
 [[noreturn]] void refuse_archive(const char* call) {
-  throw Error(ErrorCode::failed_precondition,
-              call,
-              ": expected an optimizer with its whole state, got a ShardedOptimizer, of whose "
-              "state each rank has a part; use gather_state() and divide_state() with a plain "
-              "optimizer, or Checkpoints with pieces()");
+  throw failed_precondition(
+      call,
+      ": expected an optimizer with its whole state, got a ShardedOptimizer, of whose "
+      "state each rank has a part; use gather_state() and divide_state() with a plain "
+      "optimizer, or Checkpoints with pieces()");
 }
 
 }  // namespace
@@ -389,13 +389,13 @@ void ShardsState::lend_whole_gradients() {
       if (!gradient.defined())
         continue;
       if (gradient.layout() != at::kStrided) {
-        throw Error(ErrorCode::failed_precondition,
-                    "sharded optimizer: expected dense gradients, got a sparse one of a "
-                    "parameter of shape [",
-                    sizes_text(gradient),
-                    "] (rank ",
-                    group.job_rank(),
-                    "); make the embedding with sparse(false)");
+        throw failed_precondition(
+            "sharded optimizer: expected dense gradients, got a sparse one of a "
+            "parameter of shape [",
+            sizes_text(gradient),
+            "] (rank ",
+            group.job_rank(),
+            "); make the embedding with sparse(false)");
       }
       bucket.tensors[i].mutable_grad() =
           gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
@@ -441,11 +441,11 @@ void ShardsState::take_replaced() {
 void ShardsState::require_averaged_gradients() const {
   if (group.size() == 1 || !has_local_gradient())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "sharded optimizer: expected gradients that were averaged over the ranks, got "
-              "those of a backward inside no_sync() (rank ",
-              group.job_rank(),
-              "); run the last backward before each step outside of no_sync()");
+  throw failed_precondition(
+      "sharded optimizer: expected gradients that were averaged over the ranks, got "
+      "those of a backward inside no_sync() (rank ",
+      group.job_rank(),
+      "); run the last backward before each step outside of no_sync()");
 }
 
 // With sharded gradients a whole one is left by no_sync() alone; with whole ones the wrapped model
@@ -468,29 +468,28 @@ bool ShardsState::has_local_gradient() const {
 void ShardsState::require_same_type(const at::Tensor& parameter, const at::Tensor& place) const {
   if (parameter.scalar_type() == place.scalar_type())
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "sharded optimizer: expected parameters of ",
-              c10::toString(place.scalar_type()),
-              ", as they were sharded, got one of ",
-              c10::toString(parameter.scalar_type()),
-              " [",
-              sizes_text(parameter),
-              "] (rank ",
-              group.job_rank(),
-              "); call net->to(type) before the optimizer is made, and load values of its type");
+  throw failed_precondition(
+      "sharded optimizer: expected parameters of ",
+      c10::toString(place.scalar_type()),
+      ", as they were sharded, got one of ",
+      c10::toString(parameter.scalar_type()),
+      " [",
+      sizes_text(parameter),
+      "] (rank ",
+      group.job_rank(),
+      "); call net->to(type) before the optimizer is made, and load values of its type");
 }
 
 // What was added later has no part in the inner optimizer.
 void ShardsState::require_same_groups(const Groups& groups) const {
   if (groups.size() != given.size()) {
-    throw Error(ErrorCode::failed_precondition,
-                "sharded optimizer: expected ",
-                plural(given.size(), "parameter group"),
-                ", got ",
-                groups.size(),
-                " (rank ",
-                group.job_rank(),
-                "); give all groups to the constructor, which divides them");
+    throw failed_precondition("sharded optimizer: expected ",
+                              plural(given.size(), "parameter group"),
+                              ", got ",
+                              groups.size(),
+                              " (rank ",
+                              group.job_rank(),
+                              "); give all groups to the constructor, which divides them");
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto is_it = [](const at::Tensor& one, const at::Tensor& other) {
@@ -498,17 +497,16 @@ void ShardsState::require_same_groups(const Groups& groups) const {
     };
     if (std::ranges::equal(groups[g].params(), given[g], is_it))
       continue;
-    throw Error(ErrorCode::failed_precondition,
-                "sharded optimizer: expected the ",
-                plural(given[g].size(), "tensor"),
-                " that parameter group ",
-                g,
-                " had at construction, got ",
-                groups[g].params().size(),
-                groups[g].params().size() == given[g].size() ? " others" : "",
-                " (rank ",
-                group.job_rank(),
-                "); give all parameters to the constructor, which divides them");
+    throw failed_precondition("sharded optimizer: expected the ",
+                              plural(given[g].size(), "tensor"),
+                              " that parameter group ",
+                              g,
+                              " had at construction, got ",
+                              groups[g].params().size(),
+                              groups[g].params().size() == given[g].size() ? " others" : "",
+                              " (rank ",
+                              group.job_rank(),
+                              "); give all parameters to the constructor, which divides them");
   }
 }
 
@@ -519,15 +517,15 @@ void ShardsState::require_same_trained() const {
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       if (bucket.trained[i] || !bucket.parameters[i].requires_grad())
         continue;
-      throw Error(ErrorCode::failed_precondition,
-                  "sharded optimizer: expected parameters that were frozen at its construction "
-                  "to stay frozen, ",
-                  "got one of shape [",
-                  sizes_text(bucket.parameters[i]),
-                  "] that requires a gradient (rank ",
-                  group.job_rank(),
-                  "); make the optimizer after unfreezing, with gather_state and divide_state "
-                  "for its state");
+      throw failed_precondition(
+          "sharded optimizer: expected parameters that were frozen at its construction "
+          "to stay frozen, ",
+          "got one of shape [",
+          sizes_text(bucket.parameters[i]),
+          "] that requires a gradient (rank ",
+          group.job_rank(),
+          "); make the optimizer after unfreezing, with gather_state and divide_state "
+          "for its state");
     }
   }
 }
@@ -542,20 +540,20 @@ void ShardsState::require_sole_claim() const {
       const int claims = optim::claims_of_gradient(bucket.parameters[i]);
       if (claims < 2 || !bucket.trained[i])
         continue;
-      throw Error(ErrorCode::failed_precondition,
-                  "sharded optimizer: expected one living ShardedOptimizer with .gradients for "
-                  "each parameter, got ",
-                  claims,
-                  " that share parameter ",
-                  bucket.places[i],
-                  " of group ",
-                  bucket.group,
-                  ", of shape [",
-                  sizes_text(bucket.parameters[i]),
-                  "] (rank ",
-                  group.job_rank(),
-                  "); destroy the earlier one before the next backward, or give one optimizer "
-                  "all parameters, in groups");
+      throw failed_precondition(
+          "sharded optimizer: expected one living ShardedOptimizer with .gradients for "
+          "each parameter, got ",
+          claims,
+          " that share parameter ",
+          bucket.places[i],
+          " of group ",
+          bucket.group,
+          ", of shape [",
+          sizes_text(bucket.parameters[i]),
+          "] (rank ",
+          group.job_rank(),
+          "); destroy the earlier one before the next backward, or give one optimizer "
+          "all parameters, in groups");
     }
   }
 }
@@ -673,10 +671,10 @@ std::shared_ptr<void> ShardedOptimizerBase::no_sync() {
 at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   State& state = *state_of_shards_;
   if (!state.options.gradients) {
-    throw Error(ErrorCode::failed_precondition,
-                "sharded optimizer: expected sharded gradients, got whole ones (rank ",
-                state.group.job_rank(),
-                "); use muster::clip_grad_norm on the model's parameters");
+    throw failed_precondition(
+        "sharded optimizer: expected sharded gradients, got whole ones (rank ",
+        state.group.job_rank(),
+        "); use muster::clip_grad_norm on the model's parameters");
   }
   require_whole_layers(concatenated(state.buckets, &ShardBucket::parameters), state.group);
   state.clear_parts();

@@ -128,10 +128,8 @@ at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& gr
 void refuse_second_derivative(const char* call) {
   if (!at::GradMode::is_enabled())
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      call,
-      ": expected a backward without create_graph, got one with it; leave create_graph out");
+  throw failed_precondition(
+      call, ": expected a backward without create_graph, got one with it; leave create_graph out");
 }
 
 // It returns the dimension counted from 0.
@@ -141,15 +139,14 @@ int64_t existing_dim(const char* call,
                      int64_t dim) {
   const int64_t counted = dim < 0 ? dim + x.dim() : dim;
   if (counted < 0 || counted >= x.dim()) {
-    throw Error(ErrorCode::invalid_argument,
-                call,
-                ": expected a dimension of [",
-                sizes_text(x),
-                "], got ",
-                dim,
-                " (rank ",
-                group.job_rank(),
-                "); count from 0, or from -1 at the end");
+    throw invalid_argument(call,
+                           ": expected a dimension of [",
+                           sizes_text(x),
+                           "], got ",
+                           dim,
+                           " (rank ",
+                           group.job_rank(),
+                           "); count from 0, or from -1 at the end");
   }
   return counted;
 }
@@ -161,19 +158,18 @@ int64_t divisible_dim(const char* call,
                       int64_t dim) {
   const int64_t counted = existing_dim(call, x, group, dim);
   if (x.size(counted) % group.size() != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                call,
-                ": expected a size along dimension ",
-                counted,
-                " that ",
-                plural(group.size(), "rank"),
-                " divide, got ",
-                x.size(counted),
-                " of [",
-                sizes_text(x),
-                "] (rank ",
-                group.job_rank(),
-                "); pad it, or use another group");
+    throw invalid_argument(call,
+                           ": expected a size along dimension ",
+                           counted,
+                           " that ",
+                           plural(group.size(), "rank"),
+                           " divide, got ",
+                           x.size(counted),
+                           " of [",
+                           sizes_text(x),
+                           "] (rank ",
+                           group.job_rank(),
+                           "); pad it, or use another group");
   }
   return counted;
 }

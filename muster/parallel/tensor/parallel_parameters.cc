@@ -46,14 +46,14 @@ void require_alike(double sum, double sum_of_squares, const ProcessGroup& group)
   const double variance = sum_of_squares / group.size() - mean * mean;
   if (!(variance > kRoundings * kRoundings * mean * mean))
     return;
-  throw Error(ErrorCode::failed_precondition,
-              "parallel_grad_norm: expected gradients of undivided parameters that are alike on "
-              "all ranks, got norms that differ by ",
-              std::sqrt(variance) / mean,
-              " of their mean (rank ",
-              group.job_rank(),
-              "); where a parameter lies between two divided layers, use copy_to_group(parameter, "
-              "group) in forward, and give all ranks the same samples");
+  throw failed_precondition(
+      "parallel_grad_norm: expected gradients of undivided parameters that are alike on "
+      "all ranks, got norms that differ by ",
+      std::sqrt(variance) / mean,
+      " of their mean (rank ",
+      group.job_rank(),
+      "); where a parameter lies between two divided layers, use copy_to_group(parameter, "
+      "group) in forward, and give all ranks the same samples");
 }
 
 // A model without parameters has a norm of type float.
@@ -91,10 +91,9 @@ at::Tensor parallel_grad_norm(const Tensors& divided,
                               ProcessGroup group,
                               double norm_type) {
   if (!(norm_type > 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                "parallel_grad_norm: expected a norm_type above 0, got ",
-                norm_type,
-                "; 2 is the usual one");
+    throw invalid_argument("parallel_grad_norm: expected a norm_type above 0, got ",
+                           norm_type,
+                           "; 2 is the usual one");
   }
   const at::NoGradGuard no_grad;
   const at::ScalarType type = type_of_norm(divided, replicated);

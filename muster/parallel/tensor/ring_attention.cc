@@ -45,16 +45,8 @@ void check_attention(const char* call,
                      const ProcessGroup& group,
                      const ContextOptions& options) {
   const auto fail = [&](const std::string& rule, const std::string& got, const char* next) {
-    throw Error(ErrorCode::invalid_argument,
-                call,
-                ": expected ",
-                rule,
-                ", got ",
-                got,
-                " (rank ",
-                group.job_rank(),
-                "); ",
-                next);
+    throw invalid_argument(
+        call, ": expected ", rule, ", got ", got, " (rank ", group.job_rank(), "); ", next);
   };
   const bool same_shape = q.dim() == 4 && q.sizes() == k.sizes() && q.sizes() == v.sizes();
   const bool same_type = q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type();
@@ -277,14 +269,13 @@ at::Tensor joined_positions(int64_t length,
 at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, SequenceOrder order) {
   const int64_t pieces = number_of_pieces(group.size(), order);
   if (length < 1 || length % pieces != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "sequence_positions: expected a length that ",
-                pieces,
-                " pieces divide, got ",
-                length,
-                " (rank ",
-                group.job_rank(),
-                "); pad the sequence");
+    throw invalid_argument("sequence_positions: expected a length that ",
+                           pieces,
+                           " pieces divide, got ",
+                           length,
+                           " (rank ",
+                           group.job_rank(),
+                           "); pad the sequence");
   }
   const at::Tensor all = joined_positions(length, group, order, group.device());
   return all.view({group.size(), -1})[group.rank()].clone();

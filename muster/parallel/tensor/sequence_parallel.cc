@@ -52,12 +52,11 @@ SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup&
       generator_(at::globalContext().defaultGenerator(group.device()).clone()) {
   if (probability >= 0 && probability <= 1)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "SequenceDropout: expected a probability from 0 to 1, got ",
-              probability,
-              " (rank ",
-              group.job_rank(),
-              "); 0.1 is a common choice");
+  throw invalid_argument("SequenceDropout: expected a probability from 0 to 1, got ",
+                         probability,
+                         " (rank ",
+                         group.job_rank(),
+                         "); 0.1 is a common choice");
 }
 
 // An evaluation returns its input, and draws nothing.

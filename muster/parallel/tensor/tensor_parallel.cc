@@ -118,19 +118,19 @@ void DividedLayer::load(torch::serialize::InputArchive& archive) {
   if (archive.try_read(kPartKey, which, /*is_buffer=*/true)) {
     const auto rank = which[0].item<int64_t>(), ranks = which[1].item<int64_t>();
     if (rank != group_.rank() || ranks != group_.size()) {
-      throw Error(ErrorCode::invalid_argument,
-                  call_,
-                  ": expected a file of part ",
-                  group_.rank(),
-                  " of ",
-                  group_.size(),
-                  ", got one of part ",
-                  rank,
-                  " of ",
-                  ranks,
-                  " (rank ",
-                  group_.job_rank(),
-                  "); load on each rank what it has saved, or use Checkpoints, which divide anew");
+      throw invalid_argument(
+          call_,
+          ": expected a file of part ",
+          group_.rank(),
+          " of ",
+          group_.size(),
+          ", got one of part ",
+          rank,
+          " of ",
+          ranks,
+          " (rank ",
+          group_.job_rank(),
+          "); load on each rank what it has saved, or use Checkpoints, which divide anew");
     }
   }
   Module::load(archive);
@@ -143,19 +143,18 @@ void DividedLayer::require_part(const char* name,
                                 int64_t length) const {
   if (dim < mine.dim() && mine.size(dim) == length)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              call_,
-              ": expected this rank's part of '",
-              name,
-              "', ",
-              length,
-              " along dimension ",
-              dim,
-              ", got [",
-              sizes_text(mine),
-              "] (rank ",
-              group_.job_rank(),
-              "); load an undivided model's file before the layers are divided");
+  throw invalid_argument(call_,
+                         ": expected this rank's part of '",
+                         name,
+                         "', ",
+                         length,
+                         " along dimension ",
+                         dim,
+                         ", got [",
+                         sizes_text(mine),
+                         "] (rank ",
+                         group_.job_rank(),
+                         "); load an undivided model's file before the layers are divided");
 }
 
 // All ranks construct it together, from the same whole layer.

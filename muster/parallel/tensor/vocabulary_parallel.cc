@@ -50,15 +50,14 @@ void expect_ids(const char* call,
                 int64_t vocabulary,
                 const ProcessGroup& group) {
   if (ids.scalar_type() != at::kLong) {
-    throw Error(ErrorCode::invalid_argument,
-                call,
-                ": expected ",
-                what,
-                " of type Long, got ",
-                c10::toString(ids.scalar_type()),
-                " (rank ",
-                group.job_rank(),
-                "); convert them");
+    throw invalid_argument(call,
+                           ": expected ",
+                           what,
+                           " of type Long, got ",
+                           c10::toString(ids.scalar_type()),
+                           " (rank ",
+                           group.job_rank(),
+                           "); convert them");
   }
   if (!ids.is_cpu() || ids.numel() == 0)
     return;
@@ -236,29 +235,27 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits,
   const int64_t own = logits.dim() > 0 ? logits.size(-1) : 0;
   const int64_t vocabulary = options.vocabulary;
   if (vocabulary < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                kCall,
-                ": expected the vocabulary of all ranks, got ",
-                vocabulary,
-                " (rank ",
-                group.job_rank(),
-                "); give {.vocabulary = …}");
+    throw invalid_argument(kCall,
+                           ": expected the vocabulary of all ranks, got ",
+                           vocabulary,
+                           " (rank ",
+                           group.job_rank(),
+                           "); give {.vocabulary = …}");
   }
   const bool has_part = own > 0 && own == own_rows(vocabulary, group).length;
   if (!has_part || logits.sizes().slice(0, logits.dim() - 1) != targets.sizes()) {
-    throw Error(ErrorCode::invalid_argument,
-                kCall,
-                ": expected logits [targets, ",
-                own_rows(vocabulary, group).length,
-                " of ",
-                vocabulary,
-                " tokens], got [",
-                sizes_text(logits),
-                "] for targets [",
-                sizes_text(targets),
-                "] (rank ",
-                group.job_rank(),
-                "); give the head's part");
+    throw invalid_argument(kCall,
+                           ": expected logits [targets, ",
+                           own_rows(vocabulary, group).length,
+                           " of ",
+                           vocabulary,
+                           " tokens], got [",
+                           sizes_text(logits),
+                           "] for targets [",
+                           sizes_text(targets),
+                           "] (rank ",
+                           group.job_rank(),
+                           "); give the head's part");
   }
   // An ignored target may be any number, so it is not checked.
   expect_ids(

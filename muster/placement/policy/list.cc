@@ -56,23 +56,22 @@ int list_capacity(const PolicyInput& input) {
     return one_rank_per_gpu(input);
   const std::vector<int> map = map_for(input);
   if (map.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "--policy list: expected a GPU index for each rank, got none; give --map 3,1,0,2");
+    throw invalid_argument(
+        "--policy list: expected a GPU index for each rank, got none; give --map 3,1,0,2");
   }
   return int_size(map);
 }
 
 [[noreturn]] void fail_index(const PolicyInput& input, int index, size_t place) {
-  throw Error(ErrorCode::invalid_argument,
-              cat(origin(input),
-                  ": expected a GPU of host ",
-                  input.host.name,
-                  " that can be used (",
-                  join(indices_of(input), ", "),
-                  "), got ",
-                  index,
-                  " at place ",
-                  place + 1));
+  throw invalid_argument(origin(input),
+                         ": expected a GPU of host ",
+                         input.host.name,
+                         " that can be used (",
+                         join(indices_of(input), ", "),
+                         "), got ",
+                         index,
+                         " at place ",
+                         place + 1);
 }
 
 // Returns the device for one place of the map. `mentions` counts how often each index was asked for
@@ -110,19 +109,18 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
   const int count = int_size(map);
   const bool fits = input.request.choose ? num_ranks == count : num_ranks >= count;
   if (map.empty() || !fits) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(origin(input),
-                    ": expected ",
-                    num_ranks,
-                    " GPU ",
-                    word_for(num_ranks, "index", "indices"),
-                    ", one for each ",
-                    word_for(input.request.gpus_per_rank, "rank", "GPU of the ranks"),
-                    " of host ",
-                    input.host.name,
-                    ", got ",
-                    count,
-                    "; give as many of one as of the other"));
+    throw invalid_argument(origin(input),
+                           ": expected ",
+                           num_ranks,
+                           " GPU ",
+                           word_for(num_ranks, "index", "indices"),
+                           ", one for each ",
+                           word_for(input.request.gpus_per_rank, "rank", "GPU of the ranks"),
+                           " of host ",
+                           input.host.name,
+                           ", got ",
+                           count,
+                           "; give as many of one as of the other");
   }
   const std::string of =
       input.request.choose ? "what Request::choose gave" : cat("--map ", beginning_of_map(map));

@@ -88,9 +88,9 @@ class Fitting {
 // Needs differ from rank to rank, so the number is found by trying.
 int memory_capacity(const PolicyInput& input) {
   if (input.request.rank_memory_bytes.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "--policy memory: expected how much free memory a rank needs, got nothing; give "
-                "--rank-memory 20GiB");
+    throw invalid_argument(
+        "--policy memory: expected how much free memory a rank needs, got nothing; give "
+        "--rank-memory 20GiB");
   }
   int num_ranks = one_rank_per_gpu(input);
   while (num_ranks > 0 && Fitting(input, Sharing::no).fit(num_ranks).too_big)
@@ -141,17 +141,16 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
       fit.too_big = shared.too_big;
     }
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("--rank-memory: expected room for ",
-                  plural(num_ranks, "rank"),
-                  " on host ",
-                  input.host.name,
-                  ", got too little memory: local rank ",
-                  *fit.too_big,
-                  " needs ",
-                  format_bytes(rank_memory_need(input.request, *fit.too_big)),
-                  " and no GPU has that free; ",
-                  next_step(input)));
+  throw invalid_argument("--rank-memory: expected room for ",
+                         plural(num_ranks, "rank"),
+                         " on host ",
+                         input.host.name,
+                         ", got too little memory: local rank ",
+                         *fit.too_big,
+                         " needs ",
+                         format_bytes(rank_memory_need(input.request, *fit.too_big)),
+                         " and no GPU has that free; ",
+                         next_step(input));
 }
 
 std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {

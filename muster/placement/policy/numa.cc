@@ -21,12 +21,11 @@ std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
   const bool one_group = groups.size() == 1 && input.host.cores.empty();
   for (const auto& [node, places] : groups) {
     if (!node && !one_group) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--policy numa: expected to know each GPU's NUMA node, got none for ",
-                      label_of(input.host, input.gpus[places[0]]),
-                      " of host ",
-                      input.host.name,
-                      "; --policy sequential needs none"));
+      throw invalid_argument("--policy numa: expected to know each GPU's NUMA node, got none for ",
+                             label_of(input.host, input.gpus[places[0]]),
+                             " of host ",
+                             input.host.name,
+                             "; --policy sequential needs none");
     }
     for (const size_t at : places) {
       order.push_back(input.gpus[at]);

@@ -29,8 +29,7 @@ const Policy& find_policy(std::string_view name) {
   if (found != table.end())
     return *found;
   const auto names = mapped(table, &Policy::name);
-  throw Error(
-      ErrorCode::invalid_argument,
+  throw invalid_argument(
       printable(cat("--policy: expected one of ", join(names, ", "), ", got '", name, "'")));
 }
 

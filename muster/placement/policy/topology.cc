@@ -24,14 +24,13 @@ constexpr double kMegaPerGiga = 1000;  // rings are compared in whole MB/s
 [[noreturn]] void fail_without_links(const PolicyInput& input,
                                      const std::string& expected,
                                      const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("--policy topology: expected ",
-                  expected,
-                  ", got ",
-                  got,
-                  " (host ",
-                  input.host.name,
-                  "); --policy sequential or numa needs no links"));
+  throw invalid_argument("--policy topology: expected ",
+                         expected,
+                         ", got ",
+                         got,
+                         " (host ",
+                         input.host.name,
+                         "); --policy sequential or numa needs no links");
 }
 
 const Link& link_between(const PolicyInput& input, size_t a, size_t b) {

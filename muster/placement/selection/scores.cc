@@ -24,10 +24,8 @@ void check_scores(const Scores& scores, const std::string& from) {
   for (const auto& [key, score] : scores) {
     if (std::isfinite(score) && score > 0)
       continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        printable(cat(
-            "--scores: expected a number above 0, got ", score, " for ", key, "; correct ", from)));
+    throw invalid_argument(printable(
+        cat("--scores: expected a number above 0, got ", score, " for ", key, "; correct ", from)));
   }
 }
 
@@ -60,10 +58,8 @@ double need_score(const Scores& scores,
   if (const auto score = score_of(scores, host, device))
     return *score;
   const std::string model = model_of(host, device);
-  throw Error(
-      ErrorCode::invalid_argument,
-      printable(cat(
-          operation,
+  throw invalid_argument(printable(
+      cat(operation,
           ": expected a score for each GPU, got none for ",
           label_of(host, device),
           " of host ",

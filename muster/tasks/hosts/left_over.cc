@@ -49,13 +49,12 @@ void end_left_over(const std::string& run_dir, const std::vector<std::string>& m
     for (const pid_t pid : left)
       ::kill(pid, SIGKILL);
     if (deadline.passed()) {
-      throw Error(ErrorCode::unavailable,
-                  cat("--resume: expected the processes of an earlier run to end, got process ",
-                      left.front(),
-                      " that SIGKILL does not end (",
-                      run_dir,
-                      "); see ps -o stat ",
-                      left.front()));
+      throw unavailable("--resume: expected the processes of an earlier run to end, got process ",
+                        left.front(),
+                        " that SIGKILL does not end (",
+                        run_dir,
+                        "); see ps -o stat ",
+                        left.front());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -320,8 +320,7 @@ void RemoteHost::give_up(const std::string& why) {
 // The server numbers GPUs in its own way: they go by their UUIDs.
 void RemoteHost::start(const StartOrder& order) {
   if (!problem_.empty())
-    throw Error(ErrorCode::unavailable,
-                cat("host ", name(), ": expected a host that is there, got ", problem_));
+    throw unavailable("host ", name(), ": expected a host that is there, got ", problem_);
   const PoolHost& host = pool_->hosts()[host_];
   RemoteStart start{.id = order.id,
                     .task = {.name = order.task->name,
@@ -426,7 +425,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
       mapped(hosts | std::views::filter([&](const auto& host) { return !host->inventory(); }),
              [&](const auto& host) { return why_no_answer(*host); });
   if (!problems.empty())
-    throw Error(ErrorCode::unavailable, join(problems, "\n"));
+    throw unavailable(join(problems, "\n"));
   return hosts;
 }
 

@@ -290,9 +290,8 @@ class TaskServer {
     for (const std::string& uuid : start.gpus) {
       const auto gpu = pool_->hosts()[0].find_gpu(uuid);
       if (!gpu)
-        throw Error(
-            ErrorCode::invalid_argument,
-            cat("host ", hello_->name, ": expected GPUs that it has, got ", printable(uuid)));
+        throw invalid_argument(
+            "host ", hello_->name, ": expected GPUs that it has, got ", printable(uuid));
       where.gpus.push_back(*gpu);
     }
     return where;

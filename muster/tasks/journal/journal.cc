@@ -120,11 +120,10 @@ Journal::Journal(const std::string& run_dir)
     fail_errno("journal: cannot make an eventfd", errno);
   if (lock_file(file_, path_))
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("journal: expected nobody to use '",
-          printable(run_dir),
-          "', got another run that goes on there; see `muster ps`, or give another --run-dir"));
+  throw failed_precondition(
+      "journal: expected nobody to use '",
+      printable(run_dir),
+      "', got another run that goes on there; see `muster ps`, or give another --run-dir");
 }
 
 // Records that were handed to the kernel are brought to the disk first.

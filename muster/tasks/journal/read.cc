@@ -62,15 +62,15 @@ class JournalFold {
     const std::string name = record.at("task");
     const auto place = places_.find(name);
     if (place == places_.end())
-      throw Error(ErrorCode::failed_precondition,
-                  cat("a record of '", printable(name), "', which is no task of this run"));
+      throw failed_precondition(
+          "a record of '", printable(name), "', which is no task of this run");
     const size_t task = place->second;
     if (kind == "start")
       return take_start(record, task);
     if (kind == "end")
       return take_end(record, task);
     if (kind != "skip")
-      throw Error(ErrorCode::failed_precondition, cat("a record of kind ", kind));
+      throw failed_precondition("a record of kind ", kind);
     state_.results[task].state = TaskState::skipped;
     state_.results[task].reason = record.at("reason");
   }
@@ -87,7 +87,7 @@ class JournalFold {
   // The journal must be of these tasks: records name them, and results go by their places.
   void take_head(const ReadJson& record) {
     if (record.at("schema") != kJournalSchema || record.at("num_tasks") != tasks_.size())
-      throw Error(ErrorCode::failed_precondition, "the journal of other tasks");
+      throw failed_precondition("the journal of other tasks");
     state_.head = {record.at("run"), record.at("tasks_hash"), record.at("mark")};
     state_.marks = {state_.head.mark};
   }
@@ -112,7 +112,7 @@ class JournalFold {
   void take_end(const ReadJson& record, size_t task) {
     TaskResult& result = state_.results[task];
     if (result.attempts.empty() || result.attempts.back().attempt != record.at("attempt"))
-      throw Error(ErrorCode::failed_precondition, "the end of another attempt than the last");
+      throw failed_precondition("the end of another attempt than the last");
     TaskAttempt& attempt = result.attempts.back();
     const std::string how = record.at("how");
     if (how == "refused") {  // it never began: the attempt before it stands
@@ -170,14 +170,13 @@ std::string misplaced(const ReadJson& record, const std::string& last_sum, bool&
 }
 
 [[noreturn]] void fail_at(const std::string& path, size_t number, const std::string& got) {
-  throw Error(ErrorCode::failed_precondition,
-              cat("journal: expected whole records, got ",
-                  got,
-                  " (",
-                  path,
-                  ", line ",
-                  number,
-                  "); restore the file, or begin anew with another --run-dir"));
+  throw failed_precondition("journal: expected whole records, got ",
+                            got,
+                            " (",
+                            path,
+                            ", line ",
+                            number,
+                            "); restore the file, or begin anew with another --run-dir");
 }
 
 }  // namespace

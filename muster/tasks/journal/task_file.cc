@@ -104,9 +104,8 @@ std::string line_of(const FileJson& json, const std::string& of) {
   try {
     return json.dump() + "\n";
   } catch (const FileJson::type_error&) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(printable(of), ": expected texts in UTF-8, got other bytes; correct or rename them"));
+    throw invalid_argument(printable(of),
+                           ": expected texts in UTF-8, got other bytes; correct or rename them");
   }
 }
 
@@ -149,17 +148,16 @@ TaskFile task_file_of(const std::string& text, const std::string& source) {
       } else if (json.at("schema") == kTasksSchema) {
         file.settings = json.at("settings").get<std::map<std::string, std::string>>();
       } else {
-        throw Error(ErrorCode::invalid_argument, "another schema");
+        throw invalid_argument("another schema");
       }
     } catch (const std::exception& error) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("expected a run's own list of tasks, got ",
-                      json_words(error.what()),
-                      " (",
-                      source,
-                      ", line ",
-                      number,
-                      "); begin anew with another --run-dir"));
+      throw invalid_argument("expected a run's own list of tasks, got ",
+                             json_words(error.what()),
+                             " (",
+                             source,
+                             ", line ",
+                             number,
+                             "); begin anew with another --run-dir");
     }
     from = end + 1;
   }

@@ -105,9 +105,8 @@ std::string state_text(const TaskResult& result) {
 void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
   if (tasks.size() == results.size())
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("results: expected one for each of ", tasks.size(), " tasks, got ", results.size()));
+  throw invalid_argument(
+      "results: expected one for each of ", tasks.size(), " tasks, got ", results.size());
 }
 
 }  // namespace muster

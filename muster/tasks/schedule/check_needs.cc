@@ -360,7 +360,7 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
       break;
   }
   if (!problems.empty())
-    throw Error(ErrorCode::invalid_argument, join(problems, "\n"));
+    throw invalid_argument(join(problems, "\n"));
 }
 
 }  // namespace muster

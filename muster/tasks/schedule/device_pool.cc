@@ -90,17 +90,16 @@ bool knows_links(const Host& host) {
 
 // CPUs of one's own need numbers: without them, tasks could not be kept apart.
 [[noreturn]] void fail_exclusive(const PoolHost& mine, bool numbers_known) {
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("--numa-binding exclusive: expected a CPU with a known number for each that tasks may "
-          "use, got ",
-          mine.cpus,
-          numbers_known ? " CPUs, more than there are" : " CPUs whose numbers are not known",
-          " (host ",
-          mine.name,
-          "); give ",
-          numbers_known ? "fewer --cpus, " : "",
-          "node or none"));
+  throw invalid_argument(
+      "--numa-binding exclusive: expected a CPU with a known number for each that tasks may "
+      "use, got ",
+      mine.cpus,
+      numbers_known ? " CPUs, more than there are" : " CPUs whose numbers are not known",
+      " (host ",
+      mine.name,
+      "); give ",
+      numbers_known ? "fewer --cpus, " : "",
+      "node or none");
 }
 
 // A GPU as the pool begins with it. Memory that is in use by now is other programs'.

@@ -46,14 +46,13 @@ AllowedGpus allowed_by(const DevicePool& pool, const Task& task) {
   try {
     return pool.allowed(task.on);
   } catch (const SelectionError& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("task ",
-                    printable(task.name),
-                    ": on = '",
-                    printable(task.on),
-                    "': ",
-                    printable(error.problem()),
-                    "; see `muster devices`, and correct `on`"));
+    throw invalid_argument("task ",
+                           printable(task.name),
+                           ": on = '",
+                           printable(task.on),
+                           "': ",
+                           printable(error.problem()),
+                           "; see `muster devices`, and correct `on`");
   }
 }
 
@@ -111,12 +110,11 @@ void TaskSchedule::link_tasks() {
     for (const std::string& name : tasks_[i].after) {
       const auto before = find(name);
       if (!before) {
-        throw Error(ErrorCode::invalid_argument,
-                    cat("task ",
-                        printable(tasks_[i].name),
-                        ": expected the name of a task in `after`, got '",
-                        printable(name),
-                        "'; correct the name"));
+        throw invalid_argument("task ",
+                               printable(tasks_[i].name),
+                               ": expected the name of a task in `after`, got '",
+                               printable(name),
+                               "'; correct the name");
       }
       arrows.emplace_back(*before, i);
       ++first_after_[*before + 1];
@@ -151,10 +149,10 @@ std::vector<size_t> TaskSchedule::in_order_of_after() const {
   if (order.size() == tasks_.size())
     return order;
   const auto left = std::ranges::find_if(missing, [](int count) { return count > 0; });
-  throw Error(ErrorCode::invalid_argument,
-              cat("task ",
-                  printable(tasks_[left - missing.begin()].name),
-                  ": expected no cycle of tasks in `after`, got one; remove one of its names"));
+  throw invalid_argument(
+      "task ",
+      printable(tasks_[left - missing.begin()].name),
+      ": expected no cycle of tasks in `after`, got one; remove one of its names");
 }
 
 // A task's path is one longer than the longest of its followers', so that these are measured first.
@@ -194,17 +192,16 @@ void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
     return;
   const auto texts = mapped(needs, [](const TaskNeed& need) { return describe(need); });
   const int cpus = pool_.hosts().empty() ? 0 : pool_.hosts()[0].cpus;
-  throw Error(ErrorCode::unavailable,
-              cat("task ",
-                  printable(task.name),
-                  ": expected needs that the machine could meet, got ",
-                  join(texts, ", or "),
-                  framed(" of ", printable(kind.on)),
-                  " (",
-                  plural(pool_.num_gpus(), "GPU"),
-                  " to use, ",
-                  plural(cpus, "CPU"),
-                  "); see `muster devices`, and give fewer or an alternative"));
+  throw unavailable("task ",
+                    printable(task.name),
+                    ": expected needs that the machine could meet, got ",
+                    join(texts, ", or "),
+                    framed(" of ", printable(kind.on)),
+                    " (",
+                    plural(pool_.num_gpus(), "GPU"),
+                    " to use, ",
+                    plural(cpus, "CPU"),
+                    "); see `muster devices`, and give fewer or an alternative");
 }
 
 TaskSchedule::Key TaskSchedule::key_of(size_t task) const {

@@ -48,9 +48,8 @@ std::string element_line(const Task& task, const std::string& run_dir, Visibilit
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--submit slurm: expected text in UTF-8, got something else in ",
-                    printable(task.name)));
+    throw invalid_argument("--submit slurm: expected text in UTF-8, got something else in ",
+                           printable(task.name));
   }
 }
 
@@ -87,7 +86,7 @@ SlurmElement parse_element(const std::string& line) {
                             .cpus = need.at("cpus")};
   }
   if (element.argv.empty())
-    throw Error(ErrorCode::invalid_argument, "none");
+    throw invalid_argument("none");
   return element;
 }
 
@@ -98,9 +97,8 @@ SlurmElement read_element(const std::string& path, int index) {
   try {
     return parse_element(line);
   } catch (const std::exception&) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("--exec-element: expected element ", index, " in ", printable(path), ", got none"));
+    throw invalid_argument(
+        "--exec-element: expected element ", index, " in ", printable(path), ", got none");
   }
 }
 
@@ -139,16 +137,15 @@ Allocation place_of(const Task& task, const DevicePool& pool) {
   const TaskNeed& need = task.needs.front();
   if (auto where = pool.find(need))
     return *where;
-  throw Error(ErrorCode::unavailable,
-              cat("task ",
-                  printable(task.name),
-                  ": expected ",
-                  describe(need),
-                  " of what Slurm has given it on ",
-                  pool.hosts()[0].name,
-                  ", got ",
-                  what_is_here(pool, need),
-                  "; name a model or a partition that has it (--sbatch)"));
+  throw unavailable("task ",
+                    printable(task.name),
+                    ": expected ",
+                    describe(need),
+                    " of what Slurm has given it on ",
+                    pool.hosts()[0].name,
+                    ", got ",
+                    what_is_here(pool, need),
+                    "; name a model or a partition that has it (--sbatch)");
 }
 
 // The program as a run of tasks would start it on what Slurm has given: whole GPUs, and CPUs that

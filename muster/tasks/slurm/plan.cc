@@ -159,14 +159,13 @@ class SlurmPlanner {
       }
     }
     if (after.size() > kMaxDependencies) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--submit slurm: expected a task that is after at most ",
-                      kMaxDependencies,
-                      " others, or after whole arrays, got ",
-                      after.size(),
-                      " (task ",
-                      printable(tasks_[task].name),
-                      "); put a task between them"));
+      throw invalid_argument("--submit slurm: expected a task that is after at most ",
+                             kMaxDependencies,
+                             " others, or after whole arrays, got ",
+                             after.size(),
+                             " (task ",
+                             printable(tasks_[task].name),
+                             "); put a task between them");
     }
     return after;
   }

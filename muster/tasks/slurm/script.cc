@@ -40,13 +40,12 @@ std::string gres_of(const Task& task) {
   std::string type = lower_case(need.model);
   constexpr const char* kTypeCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_-";
   if (type.find_first_not_of(kTypeCharacters) != std::string::npos) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
-            printable(need.model),
-            "' (task ",
-            printable(task.name),
-            ")"));
+    throw invalid_argument(
+        "--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
+        printable(need.model),
+        "' (task ",
+        printable(task.name),
+        ")");
   }
   if (!type.empty())
     type += ':';
@@ -159,13 +158,12 @@ std::string starts(const Task& task, const std::string& command) {
 // Slurm chooses nodes and GPUs itself. A priority below the highest becomes a nice value.
 std::vector<std::string> slurm_request(const Task& task, int highest) {
   if (!task.on.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("--submit slurm: expected tasks without on, since Slurm chooses the GPUs, got on = '",
-            printable(task.on),
-            "' (task ",
-            printable(task.name),
-            "); name a model instead"));
+    throw invalid_argument(
+        "--submit slurm: expected tasks without on, since Slurm chooses the GPUs, got on = '",
+        printable(task.on),
+        "' (task ",
+        printable(task.name),
+        "); name a model instead");
   }
   std::vector<std::string> flags = {"--nodes=1", "--ntasks=1"};
   const TaskNeed& need = task.needs.front();

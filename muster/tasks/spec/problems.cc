@@ -55,7 +55,7 @@ void SpecProblems::throw_all() const {
   }
   if (problems_.size() >= kMaxProblems)
     message += "\nthere may be more";
-  throw Error(ErrorCode::invalid_argument, message);
+  throw invalid_argument(message);
 }
 
 std::string SpecProblems::shown(SpecPosition at) const {

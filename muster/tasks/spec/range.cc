@@ -40,11 +40,10 @@ std::optional<std::vector<std::string>> range_values(std::string_view text) {
   if (!first || !last)
     return std::nullopt;
   if (*last < *first)
-    throw Error(ErrorCode::invalid_argument, cat("expected a range that counts up, got ", text));
+    throw invalid_argument("expected a range that counts up, got ", text);
   const uint64_t difference = static_cast<uint64_t>(*last) - static_cast<uint64_t>(*first);
   if (difference >= kMaxTasks)
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected at most ", kMaxTasks, " values, got ", text));
+    throw invalid_argument("expected at most ", kMaxTasks, " values, got ", text);
   const size_t width = width_of_range(first_text, last_text);
   return mapped_indices(difference + 1, [&](uint64_t place) {
     return zero_padded(cat(*first + static_cast<int64_t>(place)), width);

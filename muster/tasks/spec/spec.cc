@@ -172,12 +172,11 @@ std::string read_spec(const std::string& path) {
     what = "not there";
   else if (S_ISDIR(status.st_mode))
     what = "a folder";
-  throw Error(ErrorCode::invalid_argument,
-              cat("expected a file of tasks, got '",
-                  printable(path),
-                  "', which is ",
-                  what,
-                  "; correct the path"));
+  throw invalid_argument("expected a file of tasks, got '",
+                         printable(path),
+                         "', which is ",
+                         what,
+                         "; correct the path");
 }
 
 }  // namespace muster

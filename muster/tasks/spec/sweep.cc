@@ -33,7 +33,7 @@ constexpr const char* kSweepFlag = "--sweep ";
                           const std::string& text,
                           size_t at,
                           const std::string& problem) {
-  throw Error(ErrorCode::invalid_argument, pointing_at(flag, text, at, problem));
+  throw invalid_argument(pointing_at(flag, text, at, problem));
 }
 
 bool is_number_text(const std::string& text) {
@@ -171,20 +171,18 @@ TaskTemplate template_of(const SweepOptions& options) {
 // The number of tasks is checked before any is made.
 std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::string>* warnings) {
   if (options.sweeps.empty())
-    throw Error(ErrorCode::invalid_argument, "--sweep: expected NAME=VALUE,…, got none");
+    throw invalid_argument("--sweep: expected NAME=VALUE,…, got none");
   if (options.command.empty() || options.command.front().empty())
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "expected a command after --sweep, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
   const TaskTemplate made_from = template_of(options);
   const bool too_many = num_combinations(made_from.each) > kMaxTasks;
   if (too_many || text_bytes(made_from) > kMaxTaskBytes) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--sweep: expected at most ",
-                    kMaxTasks,
-                    " tasks of ",
-                    kMaxTaskBytes >> 20U,
-                    " MiB in all, got more"));
+    throw invalid_argument("--sweep: expected at most ",
+                           kMaxTasks,
+                           " tasks of ",
+                           kMaxTaskBytes >> 20U,
+                           " MiB in all, got more");
   }
   if (warnings != nullptr)
     *warnings = warnings_of(made_from);
