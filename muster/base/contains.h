@@ -16,12 +16,6 @@ bool contains(const Range& items, const T& wanted, Projection projection = {}) {
   });
 }
 
-// Whether one of `items` has `wanted` as what `of` says of it, such as a member.
-template <class Range, class T, class Projection>
-bool contains(const Range& items, const T& wanted, const Projection& of) {
-  return std::ranges::find(items, wanted, of) != std::ranges::end(items);
-}
-
 // As is_one_of(kind, LinkKind::pix, LinkKind::pxb).
 template <class T, class... Options>
 constexpr bool is_one_of(const T& value, const Options&... options) {
