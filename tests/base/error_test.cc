@@ -17,6 +17,16 @@ TEST(Error, KeepsCodeMessageAndPlace) {
   EXPECT_THAT(error.where(), testing::MatchesRegex("error_test\\.cc:[0-9]+"));
 }
 
+TEST(Error, IsMadeOfPartsByItsCodesFunction) {
+  const int line = __LINE__ + 1;
+  const Error error = invalid_argument("rank ", 3, " of ", 2.5, std::string("!"));
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(error.message(), "rank 3 of 2.5!");
+  EXPECT_EQ(error.where(), cat("error_test.cc:", line));
+  EXPECT_EQ(failed_precondition(std::string("later")).code(), ErrorCode::failed_precondition);
+  EXPECT_EQ(unavailable(7, " ways").message(), "7 ways");
+}
+
 TEST(Error, WhatItQuotesDisturbsNoTerminal) {
   const Error error(ErrorCode::io, "cannot open 'a\x1b[2Jb': gone\n\tat line 1");
   EXPECT_EQ(error.message(), "cannot open 'a?[2Jb': gone\n\tat line 1");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "muster/base/json_words.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 namespace {
@@ -51,6 +52,26 @@ TEST(ParseInt, TakesWholeDecimalIntegersOnly) {
   EXPECT_EQ(parse_int("-9223372036854775808"), INT64_MIN);
   for (const char* text : {"", "+1", "12x", " 1", "1 ", "1.0", "0x10", "9223372036854775808", "-"})
     EXPECT_EQ(parse_int(text), std::nullopt) << text;
+}
+
+TEST(ParseAs, TakesTheWholeTextAsANumberOfTheType) {
+  EXPECT_EQ(parse_as<uint64_t>("18446744073709551615"), UINT64_MAX);
+  EXPECT_EQ(parse_as<int>("2147483648"), std::nullopt);
+  EXPECT_EQ(parse_as<uint32_t>("fF", 16), 255U);
+  EXPECT_EQ(parse_as<double>("-2.5e1"), -25.0);
+  for (const char* text : {"", " 1", "+1", "1 ", "1x"})
+    EXPECT_EQ(parse_as<double>(text), std::nullopt) << text;
+}
+
+TEST(Utf8, IsCutAndCountedByWholeCharacters) {
+  EXPECT_EQ(cut_text("a\u00e9b", 2), "a");
+  EXPECT_EQ(cut_text("a\u00e9b", 3), "a\u00e9");
+  EXPECT_EQ(cut_text("ab", 2), "ab");
+  EXPECT_EQ(count_characters("a\u00e9\u20ac\U0001f600"), 4);
+  EXPECT_EQ(first_character("\u20acx").code, 0x20acU);
+  EXPECT_EQ(first_character("\U0001f600").bytes, 4U);
+  for (const char* text : {"", "\x80", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
+    EXPECT_EQ(first_character(text).bytes, 0U) << text;
 }
 
 TEST(LowerCase, IsOfLettersOfAsciiAlone) {
