@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -97,7 +98,7 @@ std::vector<int> MeshShape::coordinates(int rank) const {
 // Puts the digits together again.
 int MeshShape::rank_at(const std::vector<int>& coordinates) const {
   int rank = 0;
-  for (size_t i = 0; i < axes.size(); ++i)
+  for (const size_t i : indices_of(axes))
     rank = rank * axes[i].size + coordinates[i];
   return rank;
 }
@@ -169,7 +170,7 @@ std::string to_string(const MeshShape& shape) {
 std::string coordinates_text(const MeshShape& shape, int rank) {
   const auto found = shape.coordinates(rank);
   std::vector<std::string> parts;
-  for (size_t i = 0; i < found.size(); ++i)
+  for (const size_t i : indices_of(found))
     parts.push_back(cat(shape.axes[i].name, " ", found[i]));
   return join(parts, ", ");
 }

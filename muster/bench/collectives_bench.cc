@@ -21,6 +21,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_results.h"
@@ -286,7 +287,7 @@ std::vector<CollectiveTime> measure_size(Context& ctx,
   }
   const double seconds = options.seconds / options.rounds;
   for (int round = 0; round < options.rounds; ++round) {
-    for (size_t i = 0; i < all.size(); ++i) {
+    for (const size_t i : indices_of(all)) {
       const double us = time_of(cases[i], all[i].group, control, seconds, rows[i].wrong);
       rows[i].us = std::min(rows[i].us, us);
     }

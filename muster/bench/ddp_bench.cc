@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
@@ -74,7 +75,7 @@ void print_table(const Programs& programs, const DdpBenchOptions& options) {
   std::printf(
       "%-20s %9s %15s %22s %22s\n", "", "ms", "ms beyond none", "ratio", "of processor time");
   for (const DdpTimes& times : programs) {
-    for (size_t kind = 0; kind < times.wall.kinds.size(); ++kind) {
+    for (const size_t kind : indices_of(times.wall.kinds)) {
       std::printf("%-20s %9.2f", times.wall.kinds[kind].c_str(), times_of(times.wall, kind).median);
       if (kind != 0) {
         std::printf(" %15.2f %22s %22s",
@@ -97,7 +98,7 @@ std::string as_json(const Programs& programs, const DdpBenchOptions& options) {
   Json ms = Json::object(), ratios = Json::object(), processor = Json::object();
   for (const DdpTimes& times : programs) {
     const auto& kinds = times.wall.kinds;
-    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    for (const size_t kind : indices_of(kinds)) {
       ms[kinds[kind]] = times_of(times.wall, kind).median;
       if (kind == 0)
         continue;
@@ -183,7 +184,7 @@ int run_rounds(const std::vector<std::function<BenchRun()>>& starts,
                Programs& programs) {
   for (int round = 0; round < options.rounds; ++round) {
     log_round(round, options);
-    for (size_t i = 0; i < starts.size(); ++i) {
+    for (const size_t i : indices_of(starts)) {
       const BenchRun done = starts[i]();
       if (done.exit_code != 0)
         return done.exit_code;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -125,7 +126,7 @@ std::string draw_times(const std::vector<CollectiveTime>& times, const std::stri
     const Plot plot(times);
     body += plot.grid();
     const std::vector<std::string> backends = distinct(times, &CollectiveTime::backend);
-    for (size_t i = 0; i < backends.size(); ++i)
+    for (const size_t i : indices_of(backends))
       body += plot.curve(times, backends[i], kColours[i % std::size(kColours)]);
   }
   return svg_element("svg",

@@ -17,6 +17,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -172,7 +173,7 @@ std::set<std::string> check_fields(const TensorEntries& entries,
                                    const std::vector<PiecesOfGroup>& groups,
                                    const std::vector<typename Kind::Options>& options) {
   std::set<std::string> used;
-  for (size_t g = 0; g < groups.size(); ++g)
+  for (const size_t g : indices_of(groups))
     for (const TensorPiece* parameter : groups[g])
       check_fields_of<Kind>(*parameter, options[g], entries, used);
   return used;
@@ -256,7 +257,7 @@ OptimizerPieces pieces_of_kind(const TensorPieces& parameters, Optimizer& optimi
   json groups = json::array();
   const auto pieces = pieces_of_groups(parameters, optimizer);
   std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
-  for (size_t g = 0; g < pieces.size(); ++g) {
+  for (const size_t g : indices_of(pieces)) {
     auto& options = options_of_group<Kind>(optimizer, g);
     json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
     Kind::options(options,
@@ -328,7 +329,7 @@ std::function<void()> prepare_kind(const TensorPieces& parameters,
   using States = std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>>;
   auto states = std::make_shared<States>();
   std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const size_t g : indices_of(groups)) {
     for (const TensorPiece* parameter : groups[g]) {
       if (!seen.insert(parameter).second)
         continue;
@@ -340,7 +341,7 @@ std::function<void()> prepare_kind(const TensorPieces& parameters,
     optimizer.state().clear();
     for (auto& [key, state] : *states)
       optimizer.state()[key] = std::move(state);
-    for (size_t g = 0; g < options.size(); ++g)
+    for (const size_t g : indices_of(options))
       options_of_group<Kind>(optimizer, g) = options[g];
   };
 }
@@ -476,7 +477,7 @@ void check_optimizer(const torch::nn::Module& model,
     const json saved = parse_description(description);
     const auto options = checked_options<Kind>(saved, optimizer);
     const auto groups = pieces_of_groups(parameters, optimizer);
-    for (size_t g = 0; g < groups.size(); ++g)
+    for (const size_t g : indices_of(groups))
       check_names(saved["groups"][g], names_of(groups[g]), g, /*in_order=*/true);
     const std::set<std::string> used = check_fields<Kind>(entries, groups, options);
     // State that is left over belongs to another optimizer or another model.
@@ -538,7 +539,7 @@ std::vector<std::map<std::string, std::string>> options_of_groups(Optimizer& opt
   return with_kind(optimizer, [&](auto kind) {
     using Kind = decltype(kind);
     std::vector<std::map<std::string, std::string>> groups(optimizer.param_groups().size());
-    for (size_t g = 0; g < groups.size(); ++g)
+    for (const size_t g : indices_of(groups))
       Kind::options(options_of_group<Kind>(optimizer, g), [&](const char* name, const auto& value) {
         groups[g][name] = json(value).dump();
       });

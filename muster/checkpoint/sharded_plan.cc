@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
@@ -142,7 +143,7 @@ class WritingPlan {
     std::map<std::string, std::vector<SharedPiece>> tensors;
     for (int rank = 0; rank < std::ssize(ranks); ++rank) {
       const json& pieces = ranks[rank][list];
-      for (size_t i = 0; i < pieces.size(); ++i) {
+      for (const size_t i : indices_of(pieces)) {
         const std::string& name = pieces[i][0].get_ref<const std::string&>();
         add_piece(name, tensors[name], heard(pieces[i]), rank, i);
       }

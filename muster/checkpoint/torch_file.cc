@@ -20,6 +20,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/pickle.h"
@@ -241,7 +242,7 @@ std::optional<uint64_t> needed_elements(const PickledTensor& tensor) {
     return std::nullopt;
   int64_t last = tensor.offset;
   bool is_empty = false;
-  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+  for (const size_t i : indices_of(tensor.sizes)) {
     const int64_t size = tensor.sizes[i], stride = tensor.strides[i];
     if (size < 0 || stride < 0 || size > kMost || stride > kMost)
       return std::nullopt;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -81,7 +82,7 @@ WeightPlace place_of_row(const WeightRow& row,
 std::optional<WeightPlace> place_by_rows(const WeightNames& names, const std::string& in_file) {
   for (const WeightRow& row : names.rows) {
     const std::vector<std::string> patterns = alternatives(row.file);
-    for (size_t part = 0; part < patterns.size(); ++part) {
+    for (const size_t part : indices_of(patterns)) {
       Stars stars;
       if (fits_pattern(patterns[part], in_file, stars))
         return place_of_row(row, patterns, part, stars);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -161,7 +162,7 @@ std::string link_table(const Host& host) {
     columns.push_back({cat("NIC", k)});
   std::set<LinkKind> kinds;
   std::vector<Row> rows;
-  for (size_t i = 0; i < host.gpus.size(); ++i) {
+  for (const size_t i : indices_of(host.gpus)) {
     std::vector<Link> links = host.gpu_links[i];
     if (with_nics)
       append_all(links, host.nic_links[i]);

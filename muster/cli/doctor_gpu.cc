@@ -6,6 +6,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -182,7 +183,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
     return {CheckStatus::skipped, "fewer than two GPUs"};
   std::set<std::string> kinds;
   bool pci_only = false;
-  for (size_t i = 0; i < host.gpu_links.size(); ++i) {
+  for (const size_t i : indices_of(host.gpu_links)) {
     for (size_t j = i + 1; j < host.gpu_links[i].size(); ++j) {
       const LinkKind kind = host.gpu_links[i][j].kind;
       if (kind != LinkKind::unknown)

@@ -1,5 +1,6 @@
 // A launcher leaves a note about its job in the user's runtime folder (job_registry.h). Jobs are
 // told apart by the beginnings of their ids, as people type them.
+#include "muster/base/indices_of.h"
 #include "muster/cli/commands.h"
 
 #include <signal.h>
@@ -121,7 +122,7 @@ int stop_jobs(const StopOptions& options) {
   for (const Fd& launcher : launchers)
     signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
   bool all_ended = true;
-  for (size_t i = 0; i < jobs.size(); ++i) {
+  for (const size_t i : indices_of(jobs)) {
     std::string end = "has ended";
     if (!wait_for_job(launchers[i], patience)) {
       all_ended = false;

@@ -21,6 +21,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -129,7 +130,7 @@ Arguments asked_for_help(const Arguments& words) {
   Arguments args(words.begin(), words.begin() + (words.empty() ? 0 : 1));
   const muster::CommandHelp program = whole_program();
   const std::vector<muster::CommandHelp>* commands = &program.commands;
-  for (size_t i = 0; i < words.size(); ++i) {
+  for (const size_t i : indices_of(words)) {
     const auto found = std::ranges::find(*commands, words[i], &muster::CommandHelp::name);
     if (found == commands->end())
       break;

@@ -10,6 +10,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/shell.h"
@@ -143,7 +144,7 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   }
   Inventory inventory;
   inventory.source = "the hosts";
-  for (size_t i = 0; i < answers.size(); ++i) {
+  for (const size_t i : indices_of(answers)) {
     if (answers[i].wait_for(kSayWhoIsWaitedFor) == std::future_status::timeout)
       log(LogLevel::info, cat("waiting for the answer of host ", hosts[i].name));
     inventory.hosts.push_back(answers[i].get());

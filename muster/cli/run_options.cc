@@ -25,6 +25,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/named_file.h"
 #include "muster/base/shown_text.h"
@@ -382,7 +383,7 @@ void add_programs(const RunFlags& flags,
                   const std::vector<MoreProgram>& more,
                   LaunchOptions& options) {
   add_ranks_of_programs(flags, more, options);
-  for (size_t i = 0; i < more.size(); ++i)
+  for (const size_t i : indices_of(more))
     options.more_programs[i].argv = command_of(flags, more[i].program);
 }
 

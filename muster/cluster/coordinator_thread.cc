@@ -15,6 +15,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -56,7 +57,7 @@ int64_t read_log(Store& store, const char* log, const Read& read) {
     const std::vector<int64_t> numbers = entries.take(kReadAtATime);
     const auto found = store.values(
         mapped(numbers, [&](const int64_t number) { return log_entry_key(log, number); }));
-    for (size_t i = 0; i < numbers.size(); ++i) {
+    for (const size_t i : indices_of(numbers)) {
       if (!found[i] && numbers[i] > listed_up_to)
         return numbers[i];
       if (found[i])
@@ -288,7 +289,7 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
                 [&](const auto& sign) { return !std::ranges::binary_search(ids, sign.first); });
   const auto keys = mapped(ids, sign_of_life_key);
   const auto values = store_->values(keys);
-  for (size_t i = 0; i < ids.size(); ++i) {
+  for (const size_t i : indices_of(ids)) {
     const std::string& id = ids[i];
     const std::string value = values[i].value_or("");
     const auto known = signs_.find(id);

@@ -30,6 +30,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/file_age.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/late_requests.h"
@@ -325,7 +326,7 @@ void HostTelemetry::State::pass_on_late_requests() {
     return;
   next_late = Clock::now() + kAskEvery;
   const RoundHosts& hosts = all();
-  for (size_t i = 0; i < hosts.ids.size(); ++i)
+  for (const size_t i : indices_of(hosts.ids))
     ask_for_late_ranks(hosts.ids[i], hosts.ranks.at(i));
   late.clear();  // the rest is no host's
 }

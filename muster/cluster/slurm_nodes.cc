@@ -11,6 +11,7 @@
 #include "muster/base/env.h"
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/rank_env.h"
@@ -163,7 +164,7 @@ void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNod
   const auto told = get_env((kNodeCpus + suffix).c_str());
   const auto counts = told ? parse_slurm_counts(*told) : std::vector<int>();
   const auto names = parse_slurm_nodes(get_env((kNodeList + suffix).c_str()).value_or(""));
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (const size_t i : indices_of(names)) {
     if (contains(nodes, names[i], &SlurmNode::name)) {
       log(LogLevel::warn,
           cat("Slurm: node ",

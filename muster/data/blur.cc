@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
@@ -25,7 +26,7 @@ namespace {
 // The weights of `taps` places in one direction, by place and image. Those of an image add up to 1.
 std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
   std::vector<Numbers> weights(taps, Numbers(sigmas.size()));
-  for (size_t image = 0; image < sigmas.size(); ++image) {
+  for (const size_t image : indices_of(sigmas)) {
     double sum = 0;
     for (int64_t tap = 0; tap < taps; ++tap) {
       const double x = (as_double(tap) - as_double(taps - 1) / 2) / sigmas[image];

@@ -15,6 +15,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -41,7 +42,7 @@ bool are_alike(const at::Tensor& a, const at::Tensor& b, int64_t first_size) {
 // `first_size` of 1: tensors may differ in length.
 void check_alike(const Tensors& tensors, int64_t first_size, const char* advice) {
   const at::Tensor& first = tensors.front();
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  for (const size_t i : indices_of(tensors)) {
     const at::Tensor& other = tensors[i];
     if (are_alike(first, other, first_size))
       continue;
@@ -166,7 +167,7 @@ Padded padded_with(int64_t filling, const Tensors& values) {
   shape.front() = *std::max_element(lengths.begin(), lengths.end());
   shape.insert(shape.begin(), std::ssize(values));
   const auto padded = batch_tensor(batch_options(values.front())).resize_(shape).fill_(filling);
-  for (size_t i = 0; i < values.size(); ++i)
+  for (const size_t i : indices_of(values))
     padded[static_cast<int64_t>(i)].narrow(0, 0, lengths[i]).copy_(values[i]);
   return {.values = padded, .lengths = at::tensor(lengths, at::kLong)};
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster::datasets {
@@ -89,7 +90,7 @@ void check_alike(const Tensors& of_first, const Tensors& of_part, size_t part) {
     refuse_joined(cat("samples of ", of_first.size(), " tensors, as in the first data set"),
                   cat(of_part.size(), " in data set ", part),
                   next);
-  for (size_t i = 0; i < of_part.size(); ++i) {
+  for (const size_t i : indices_of(of_part)) {
     const auto expected = kind_of(of_first[i]);
     const auto got = kind_of(of_part[i]);
     if (got != expected)

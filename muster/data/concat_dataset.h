@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
 #include "muster/base/tensors.h"
@@ -137,7 +138,7 @@ class ConcatDataset {
       auto batch = parts_[part].get_batch(rows_there, /*pinned=*/false);
       const auto tensors = datasets::tensors_of(batch);
       made.resize(tensors.size());
-      for (size_t i = 0; i < tensors.size(); ++i)
+      for (const size_t i : indices_of(tensors))
         datasets::put_rows(tensors[i], places, rows.numel(), pinned, &made[i]);
       joined = std::move(batch);
     }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/batch_sampler.h"
@@ -30,7 +31,7 @@ std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks,
   std::ranges::stable_sort(by_cost, std::ranges::greater(), [&](size_t i) { return costs[i]; });
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
   std::vector<size_t> mine;
-  for (size_t k = 0; k < by_cost.size(); ++k) {
+  for (const size_t k : indices_of(by_cost)) {
     // Of equal loads it is the first, on every rank alike.
     const size_t least = k < ranks ? k : std::ranges::min_element(loads) - loads.begin();
     loads[least].first += costs[by_cost[k]];

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -27,7 +28,7 @@ std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, i
   using Wide = __int128;
   std::vector<int64_t> parts;
   std::vector<std::pair<int64_t, size_t>> by_remainder;
-  for (size_t i = 0; i < shares.size(); ++i) {
+  for (const size_t i : indices_of(shares)) {
     const Wide exact = Wide{total} * shares[i];
     parts.push_back(static_cast<int64_t>(exact / sum));
     by_remainder.emplace_back(-static_cast<int64_t>(exact % sum), i);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
@@ -62,7 +63,7 @@ struct ExampleReader {
   void read_batch(int64_t number, const std::vector<int64_t>& samples, LoaderShared& shared) {
     const std::vector<int64_t> positions = epoch.positions ? epoch.positions(number) : samples;
     examples.reserve(samples.size());
-    for (size_t i = 0; i < samples.size(); ++i)
+    for (const size_t i : indices_of(samples))
       read(samples[i], positions[i], [&] {
         if (!shared.options.skip_bad)
           fail_sample(samples[i], place);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/mix.h"
@@ -41,7 +42,7 @@ void check_mixture(const std::vector<int64_t>& sizes,
                    cat(weights.size(), " weights for ", sizes.size(), " data sets"));
   if (samples < 0)
     refuse_mixture("an epoch of 0 samples (as many as there are) or more", cat(samples));
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  for (const size_t i : indices_of(sizes)) {
     if (!(weights[i] >= 0) || std::isinf(weights[i]))
       refuse_mixture("weights of 0 or more", cat(weights[i], " for data set ", i));
     if (sizes[i] < 0 || (sizes[i] == 0 && weights[i] > 0))
@@ -59,7 +60,7 @@ std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t sample
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> slots;
   std::vector<std::pair<double, size_t>> by_remainder;
-  for (size_t i = 0; i < weights.size(); ++i) {
+  for (const size_t i : indices_of(weights)) {
     const double exact = weights[i] / sum * as_double(samples);
     slots.push_back(std::floor(exact));
     if (weights[i] > 0)
@@ -76,7 +77,7 @@ std::vector<Source> sources_of(const std::vector<int64_t>& sizes,
                                const std::vector<int64_t>& slots) {
   std::vector<Source> sources;
   Source next;
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  for (const size_t i : indices_of(sizes)) {
     next.size = sizes[i];
     next.slots = slots[i];
     sources.push_back(next);

@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -102,7 +103,7 @@ Tensors dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths
   for (int64_t i = 0; i < samples.numel(); ++i) {
     size_t furthest_behind = 0;
     double most = -size;
-    for (size_t part = 0; part < lengths.size(); ++part) {
+    for (const size_t part : indices_of(lengths)) {
       const double due = as_double(lengths[part]) * as_double(i + 1) / size;
       const double behind = due - as_double(std::ssize(parts[part]));
       const bool is_full = std::ssize(parts[part]) == lengths[part];

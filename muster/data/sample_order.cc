@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/data/generator.h"
 #include "muster/data/mix.h"
@@ -57,7 +58,7 @@ void check_size(int64_t dataset_size) {
 // Returns how many samples can be drawn at all. Throws for a weight that is no weight.
 int64_t check_weights(const std::vector<double>& weights) {
   int64_t possible = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
+  for (const size_t i : indices_of(weights)) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
       throw invalid_argument(
           "sampler: expected weights of 0 or more, got ", weights[i], " for sample ", i);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -82,7 +83,7 @@ std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
 // have it.
 std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
   std::vector<std::pair<std::string, std::vector<size_t>>> lines;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+  for (const size_t rank : indices_of(by_rank)) {
     const bool is_own =
         std::cmp_not_equal(by_rank[rank].rank, rank) || by_rank[rank].global_batch > 0;
     std::string text = sampler_text(by_rank[rank], is_own);
@@ -109,7 +110,7 @@ void check_sampler_fields(const std::vector<SamplerIdentity>& by_rank, size_t ra
   const SamplerNumbers first = sampler_numbers(by_rank[0]), mine = sampler_numbers(by_rank[rank]);
   constexpr const char* kNext =
       "; give every rank's sampler the same arguments and the same set_epoch";
-  for (size_t field = 0; field < mine.size(); ++field) {
+  for (const size_t field : indices_of(mine)) {
     if (kFields[field].is_own || mine[field] == first[field])
       continue;
     refuse_samplers(by_rank,

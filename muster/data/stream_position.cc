@@ -11,6 +11,7 @@
 
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -119,7 +120,7 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
   };
   if (saved.empty())
     refuse("none");
-  for (size_t i = 0; i < saved.size(); ++i) {
+  for (const size_t i : indices_of(saved)) {
     const auto& position = saved[i];
     if (std::cmp_not_equal(position.rank, i) || position.ranks != std::ssize(saved))
       refuse(cat("that of rank ",

@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
@@ -101,7 +102,7 @@ using Table = std::array<float, 256>;
 // A table a channel says what each byte becomes; the arithmetic is that of the float path.
 std::vector<Table> tables_of(const std::vector<float>& mean, const std::vector<float>& deviation) {
   std::vector<Table> tables(mean.size());
-  for (size_t c = 0; c < tables.size(); ++c) {
+  for (const size_t c : indices_of(tables)) {
     float value = 0;
     for (float& normalized : tables[c])
       normalized = (value++ / 255.0F - mean[c]) / deviation[c];

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -22,7 +23,7 @@ void check_accumulate(const std::vector<int64_t>& of_loaders) {
 }
 
 void check_distinct(const std::vector<const void*>& loaders) {
-  for (size_t i = 0; i < loaders.size(); ++i) {
+  for (const size_t i : indices_of(loaders)) {
     const auto again = std::find(loaders.begin(), loaders.begin() + i, loaders[i]);
     if (again != loaders.begin() + i)
       throw invalid_argument(

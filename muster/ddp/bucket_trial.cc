@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -73,7 +74,7 @@ std::vector<double> BucketTrial::medians() const {
 // All ranks have gathered the same numbers, and so decide alike.
 std::string BucketTrial::decide(const std::vector<double>& medians_of_ranks) {
   std::vector<double> slowest(sizes_.size(), 0);
-  for (size_t i = 0; i < medians_of_ranks.size(); ++i) {
+  for (const size_t i : indices_of(medians_of_ranks)) {
     double& time = slowest[i % sizes_.size()];
     time = std::max(time, medians_of_ranks[i]);
   }

@@ -10,6 +10,8 @@
 
 #include <utility>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 namespace {
@@ -56,7 +58,7 @@ void move_away(const at::Tensor& plain) {
 
 void BucketViews::lend(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     at::Tensor& gradient = parameters[i].mutable_grad();
     if (!gradient.defined() || !gradient.is_view())
       continue;
@@ -68,7 +70,7 @@ void BucketViews::lend(const std::vector<at::Tensor>& parameters) {
 
 void BucketViews::take_back(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     at::Tensor& lent = lent_[i];
     if (!lent.defined() || same_storage(parameters[i].grad(), lent))
       continue;

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -61,7 +62,7 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
 // A module's train() also sets its children, so that parents come first.
 void copy_modes(const torch::nn::Module& from, const torch::nn::Module& to) {
   const auto sources = from.modules(), targets = to.modules();
-  for (size_t i = 0; i < targets.size(); ++i)
+  for (const size_t i : indices_of(targets))
     targets[i]->train(sources[i]->is_training());
 }
 
@@ -69,7 +70,7 @@ void copy_modes(const torch::nn::Module& from, const torch::nn::Module& to) {
 void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c10::Device device) {
   const auto sources = from.buffers();
   auto targets = to.buffers();
-  for (size_t i = 0; i < targets.size(); ++i) {
+  for (const size_t i : indices_of(targets)) {
     if (targets[i].defined())
       targets[i].set_data(copy_on(device, sources[i].detach()));
   }
@@ -82,7 +83,7 @@ void link_parameters(const torch::nn::Module& from,
   const auto sources = from.parameters();
   auto targets = to.parameters();
   const auto copies = ToReplica::apply(at::TensorList(sources), device);
-  for (size_t i = 0; i < targets.size(); ++i) {
+  for (const size_t i : indices_of(targets)) {
     targets[i].set_data(copies[i].detach());
     const bool trained = sources[i].requires_grad() && copies[i].grad_fn();
     torch::autograd::impl::set_gradient_edge(
@@ -211,7 +212,7 @@ std::vector<at::Tensor> scatter(const at::Tensor& tensor,
   if (tensor.dim() == 0)
     return mapped(devices, [&](c10::Device device) { return tensor.to(device); });
   auto parts = tensor.chunk(std::ssize(devices), dim);
-  for (size_t i = 0; i < parts.size(); ++i)
+  for (const size_t i : indices_of(parts))
     parts[i] = parts[i].to(devices[i]);
   return parts;
 }

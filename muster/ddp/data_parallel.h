@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/ddp/outputs.h"
 
 namespace muster {
@@ -116,7 +117,7 @@ Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) 
     }(std::make_index_sequence<std::tuple_size_v<Value>>());
   } else {
     Value joined;
-    for (size_t i = 0; i < parts[0].size(); ++i)
+    for (const size_t i : indices_of(parts[0]))
       joined.push_back(gather_member([i](Value& part) { return part.at(i); }));
     return joined;
   }

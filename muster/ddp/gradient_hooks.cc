@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/ddp/post_hook.h"
 
 namespace muster {
@@ -15,7 +16,7 @@ void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
                          const std::function<void(size_t)>& on_gradient,
                          const std::function<void(size_t)>& on_any_gradient) {
   remove();
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));
     auto hook = std::make_unique<PostHook>([on_gradient, i] { on_gradient(i); });
     hooks_.push_back(accumulators_.back()->add_post_hook(std::move(hook)));

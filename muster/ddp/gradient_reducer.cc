@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
@@ -73,7 +74,7 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
     return;
   const auto& trained = model.trained().tensors;
   std::vector<std::string> dropped;
-  for (size_t i = 0; i < before.tensors.size(); ++i) {
+  for (const size_t i : indices_of(before.tensors)) {
     const at::Tensor& tensor = before.tensors[i];
     const bool is_trained = std::ranges::any_of(
         trained, [&](const at::Tensor& other) { return other.is_same(tensor); });

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/nccl/stream_order.h"
@@ -47,7 +48,7 @@ std::vector<at::Tensor> gradients_of(const c10d::GradBucket& bucket) {
 
 HookAdapter::HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters)
     : hook_(std::move(hook)), group_(std::move(group)) {
-  for (size_t i = 0; i < parameters.tensors.size(); ++i)
+  for (const size_t i : indices_of(parameters.tensors))
     names_[parameters.tensors[i].unsafeGetTensorImpl()] = parameters.names[i];
 }
 

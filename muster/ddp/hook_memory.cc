@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -35,7 +36,7 @@ at::Tensor HookMemory::find(const std::string& name) const {
 
 // A parameter that has another size now has no error that would fit.
 void HookMemory::add_to(const GradientBucket& bucket) const {
-  for (size_t i = 0; i < bucket.names.size(); ++i) {
+  for (const size_t i : indices_of(bucket.names)) {
     const at::Tensor error = find(bucket.names[i]);
     const at::Tensor& gradient = bucket.gradients[i];
     if (!error.defined() || error.numel() != gradient.numel())
@@ -47,7 +48,7 @@ void HookMemory::add_to(const GradientBucket& bucket) const {
 // The parts are views of `flat`, not copies.
 void HookMemory::keep(const GradientBucket& bucket, const at::Tensor& flat) {
   int64_t begin = 0;
-  for (size_t i = 0; i < bucket.names.size(); ++i) {
+  for (const size_t i : indices_of(bucket.names)) {
     const int64_t size = bucket.gradients[i].numel();
     left_[bucket.names[i]] = flat.slice(0, begin, begin + size);
     begin += size;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -85,7 +86,7 @@ std::map<const c10::TensorImpl*, at::Tensor> registered_copies(const torch::nn::
   std::map<const c10::TensorImpl*, at::Tensor> copies;
   const auto note = [&](const std::vector<at::Tensor>& sources,
                         const std::vector<at::Tensor>& targets) {
-    for (size_t i = 0; i < targets.size(); ++i)
+    for (const size_t i : indices_of(targets))
       copies.emplace(sources[i].unsafeGetTensorImpl(), targets[i]);
   };
   note(from.parameters(), to.parameters());
@@ -117,10 +118,10 @@ void copy_member_ties(const torch::nn::Module& from,
                       c10::Device device) {
   const auto copies = registered_copies(from, to);
   const auto sources = from.modules(), targets = to.modules();
-  for (size_t i = 0; i < targets.size(); ++i) {
+  for (const size_t i : indices_of(targets)) {
     const std::vector<LayerMember> members = members_of(*sources[i]);
     const std::vector<LayerMember> of_copy = members_of(*targets[i]);
-    for (size_t j = 0; j < members.size(); ++j) {
+    for (const size_t j : indices_of(members)) {
       const at::Tensor& member = *members[j].tensor;
       const auto copy = copies.find(member.unsafeGetTensorImpl());
       if (copy != copies.end())

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/layer_members.h"
@@ -242,7 +243,7 @@ ModelSourcePtr source_of(torch::jit::Module model) {
 
 // A tensor that was computed from others has no gradient of its own.
 ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     NamedTensor& one = parameters[i];
     if (one.name.empty())
       one.name = cat("parameter ", i);

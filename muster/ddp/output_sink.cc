@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 namespace {
@@ -39,7 +41,7 @@ void join_outputs(std::vector<ForwardOutput>& outputs) {
   if (tensors.empty())
     return;
   const auto joined = Sink::apply(at::TensorList(tensors));
-  for (size_t i = 0; i < followed.size(); ++i) {
+  for (const size_t i : indices_of(followed)) {
     followed[i]->tensor = joined[i];
     followed[i]->replace(joined[i]);
   }

@@ -4,6 +4,8 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "muster/base/indices_of.h"
+
 namespace muster::detail {
 
 namespace {
@@ -18,7 +20,7 @@ void collect_from_value(const c10::IValue& value,
 template <class List>
 void collect_from_list(const List& list, std::vector<ForwardOutput>& found) {
   using Element = typename List::value_type;
-  for (size_t i = 0; i < list.size(); ++i) {
+  for (const size_t i : indices_of(list)) {
     const auto put = [list, i](const c10::IValue& other) {
       list.set(i, other.to<Element>());
     };

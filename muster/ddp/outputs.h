@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 struct ForwardOutput {
@@ -69,7 +71,7 @@ void collect_tensor(T&& value, std::vector<ForwardOutput>& found) {
 
 // A list is a reference: its copy in the function has the same tensors.
 inline void collect_list(const c10::List<at::Tensor>& list, std::vector<ForwardOutput>& found) {
-  for (size_t i = 0; i < list.size(); ++i)
+  for (const size_t i : indices_of(list))
     found.push_back({list.get(i), [list, i](const at::Tensor& other) { list.set(i, other); }});
 }
 

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <ranges>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 namespace {
@@ -35,7 +37,7 @@ bool is_on_cpu(std::ranges::forward_range auto arguments) {
 void draw_own(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema().arguments();
   const auto arguments = std::ranges::subrange(stack->end() - std::ssize(schema), stack->end());
-  for (size_t i = 0; i < schema.size(); ++i) {
+  for (const size_t i : indices_of(schema)) {
     if (schema[i].name() == "generator" && arguments[i].isNone() && is_on_cpu(arguments))
       arguments[i] = numbers_of_thread();
   }

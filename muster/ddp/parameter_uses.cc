@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ ParameterUses parameter_uses(const std::vector<at::Tensor>& outputs,
                              const std::vector<at::Tensor>& parameters) {
   using torch::autograd::Node;
   std::map<std::pair<const Node*, uint32_t>, size_t> numbers;
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     const auto edge = torch::autograd::impl::gradient_edge(parameters[i]);
     numbers.try_emplace({edge.function.get(), edge.input_nr}, i);
   }
@@ -51,7 +52,7 @@ std::optional<LostTie> lost_tie(const std::vector<ParameterUses>& uses,
              of_model[used] == of_copy[used] + of_copy[copied];
     });
   };
-  for (size_t copied = 0; copied < parameters.size(); ++copied)
+  for (const size_t copied : indices_of(parameters))
     for (size_t used = 0; used < parameters.size() && of_model[copied] == 0; ++used)
       if (parameters[copied].sizes() == parameters[used].sizes() && is_lost(copied, used))
         return LostTie{.in_copies = copied, .in_model = used};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/hook_memory.h"
 #include "muster/ddp/hooks.h"
@@ -171,7 +172,7 @@ Reduction PowerSgdHook::average(const GradientBucket& bucket) {
 // A gradient is compressed where that saves enough; a vector never does.
 void PowerSgdHook::choose(PowerSgdBucket& under_way) const {
   const auto& gradients = under_way.bucket.gradients;
-  for (size_t i = 0; i < gradients.size(); ++i) {
+  for (const size_t i : indices_of(gradients)) {
     const int64_t rows = gradients[i].dim() == 0 ? 1 : gradients[i].size(0);
     const int64_t columns = rows == 0 ? 0 : gradients[i].numel() / rows;
     const int64_t rank = std::min({rows, columns, options_.matrix_rank});
@@ -226,7 +227,7 @@ void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
   std::optional<at::Generator> generator;
   if (!all_kept || draws_for_nothing)
     generator = at::detail::createCPUGenerator(random_.below(1'000'000'000));
-  for (size_t i = 0; i < kept.size(); ++i) {
+  for (const size_t i : indices_of(kept)) {
     at::Tensor& q = under_way.qs[i];
     if (kept[i].defined()) {
       q.copy_(kept[i]);
@@ -251,7 +252,7 @@ Reduction PowerSgdHook::reduce(GradientBucket bucket) {
   choose(now);
   lay_out(now);
   begin_qs(now);
-  for (size_t i = 0; i < now.matrices.size(); ++i)
+  for (const size_t i : indices_of(now.matrices))
     at::bmm_out(now.ps[i], now.matrices[i], now.qs[i]);
   std::vector<at::Tensor> whole;
   for (const size_t i : now.whole)
@@ -276,11 +277,11 @@ void PowerSgdHook::finish_compressed(PowerSgdBucket& now) {
   now.ps_work->wait();
   for (const at::Tensor& p : now.ps)
     orthogonalize(p, options_.orthogonalization_epsilon);
-  for (size_t i = 0; i < now.qs.size(); ++i)
+  for (const size_t i : indices_of(now.qs))
     at::bmm_out(now.qs[i], now.matrices[i].transpose(1, 2), now.ps[i]);
   now.bucket.group.all_reduce(now.flat_qs);
   now.flat_qs.div_(now.bucket.group.size());
-  for (size_t i = 0; i < now.qs.size(); ++i) {
+  for (const size_t i : indices_of(now.qs)) {
     at::bmm_out(now.matrices[i], now.ps[i], now.qs[i].transpose(1, 2));
     if (options_.warm_start)
       qs_.set(now.bucket.names[now.compressed[i]], now.qs[i]);

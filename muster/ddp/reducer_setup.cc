@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/recorded_group.h"
@@ -174,7 +175,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
       parameters.tensors, first_limits(first_cap, cap, finds_unused), parameters.sparse));
   std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
   std::unordered_map<size_t, std::string> names;
-  for (size_t i = 0; i < parameters.names.size(); ++i)
+  for (const size_t i : indices_of(parameters.names))
     names[i] = parameters.names[i];
   const BucketsInBackendMemory in_backend_memory(group);
   auto reducer = std::make_shared<c10d::Reducer>(parameters.tensors,

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -79,7 +80,7 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
   const auto value = [&](int rank, size_t column) {
     return all.const_data_ptr<int64_t>()[rank * all.size(1) + column];
   };
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (const size_t i : indices_of(items)) {
     std::vector<std::pair<int, int64_t>> hashes;
     for (int rank = 0; rank < group_.size(); ++rank) {
       if (value(rank, 0) != 0)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/divided_up.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -84,7 +85,7 @@ std::vector<ValueSample> awaited_samples_of(const std::vector<at::Tensor>& tenso
   const at::Tensor all = at::cat(parts).cpu();
   int64_t from = 0;
   size_t next = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  for (const size_t i : indices_of(tensors)) {
     if (!can_be_sampled(tensors[i]))
       continue;
     const int64_t values = parts[next++].numel();

@@ -16,6 +16,7 @@
 
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/kfd.h"
@@ -181,7 +182,7 @@ void read_activity(Gpu& gpu, const fs::path& folder) {
 // Returns the square of links. KFD tells of a link at one of its ends or at both.
 LinkMatrix read_links(const std::vector<KfdGpu>& gpus) {
   std::map<int, size_t> position;  // of each node that is a GPU
-  for (size_t i = 0; i < gpus.size(); ++i)
+  for (const size_t i : indices_of(gpus))
     position[gpus[i].node] = i;
   LinkMatrix links = unknown_links(gpus.size());
   for (size_t i = 0; i < gpus.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/device/links.h"
@@ -85,7 +86,7 @@ LinkMatrix read_links(const Api& api,
   const auto nvlinks =
       mapped(devices, [&](const Device device) { return read_nvlinks(api, device); });
   LinkMatrix links = unknown_links(gpus.size());
-  for (size_t i = 0; i < gpus.size(); ++i) {
+  for (const size_t i : indices_of(gpus)) {
     for (size_t j = 0; j < i; ++j) {
       const int count = count_between(nvlinks[i], gpus[j].pci.value, nvlinks[j]);
       links[i][j] =

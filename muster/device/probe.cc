@@ -11,6 +11,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -101,8 +102,8 @@ void find_pci_links(const std::string& sysroot, Host& host) {
   host.nics = find_nics(sysroot);
   const std::vector<PciPlace> gpus = places_on_pci(sysroot, host.gpus);
   const std::vector<PciPlace> nics = places_on_pci(sysroot, host.nics);
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    for (size_t j = 0; j < gpus.size(); ++j) {
+  for (const size_t i : indices_of(gpus)) {
+    for (const size_t j : indices_of(gpus)) {
       Link& link = host.gpu_links[i][j];
       if (link.kind == LinkKind::unknown)
         link = pci_link(gpus[i], gpus[j]);

@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
@@ -225,7 +226,7 @@ std::vector<JsonObject> JsonObject::objects(const char* key) {
     fail(key, "a list", shown(member));
   std::vector<JsonObject> all;
   all.reserve(member.size());
-  for (size_t i = 0; i < member.size(); ++i)
+  for (const size_t i : indices_of(member))
     all.emplace_back(member[i], what_, cat(path_of(key), "[", i, "]"));
   return all;
 }

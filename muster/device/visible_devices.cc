@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -91,10 +92,10 @@ Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
 // Instances count only where MIG mode is on; a driver may list old ones.
 Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
   Match match{.problem = "no MIG instance's UUID begins with it"};
-  for (size_t i = 0; i < gpus.size(); ++i) {
+  for (const size_t i : indices_of(gpus)) {
     if (!gpus[i].mig_enabled)
       continue;
-    for (size_t k = 0; k < gpus[i].mig.size(); ++k) {
+    for (const size_t k : indices_of(gpus[i].mig)) {
       if (!gpus[i].mig[k].uuid.value.starts_with(prefix))
         continue;
       if (match.problem.empty())
@@ -168,7 +169,7 @@ std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
 VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view text) {
   VisibleDevices visible;
   const auto entries = parse_visible_devices(text);
-  for (size_t i = 0; i < entries.size(); ++i) {
+  for (const size_t i : indices_of(entries)) {
     const bool is_mig = entries[i].kind == VisibleEntry::Kind::mig;
     const std::string entry = cat("entry ", i + 1, ", '", entries[i].text, "', ");
     const Match match = match_entry(gpus, entries[i]);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
 
@@ -17,7 +18,7 @@ void append_line(std::string& out,
                  const std::vector<int>& widths,
                  const std::vector<std::string>& cells) {
   std::string line;
-  for (size_t i = 0; i < columns.size(); ++i) {
+  for (const size_t i : indices_of(columns)) {
     const std::string blanks(widths[i] - count_characters(cells[i]), ' ');
     if (i > 0)
       line += "  ";
@@ -33,12 +34,12 @@ void append_line(std::string& out,
 std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows) {
   std::vector<std::string> titles(columns.size());
   std::vector<int> widths(columns.size());
-  for (size_t i = 0; i < columns.size(); ++i) {
+  for (const size_t i : indices_of(columns)) {
     titles[i] = columns[i].title;
     widths[i] = count_characters(titles[i]);
   }
   for (const auto& row : rows) {
-    for (size_t i = 0; i < columns.size(); ++i)
+    for (const size_t i : indices_of(columns))
       widths[i] = std::max(widths[i], count_characters(row.at(i)));
   }
   std::string out;

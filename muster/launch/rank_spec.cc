@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/rank_env_table.h"
@@ -63,7 +64,7 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
                                            const JobFacts& job,
                                            size_t world_size) {
   std::vector<RankProgram> further;
-  for (size_t i = 0; i < options.more_programs.size(); ++i) {
+  for (const size_t i : indices_of(options.more_programs)) {
     const ProgramRanks& more = options.more_programs[i];
     const RankProgram program{
         .argv = more.argv, .path = job.more_programs.at(i), .role = more.role};

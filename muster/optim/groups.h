@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/optim/each_once.h"
@@ -77,7 +78,7 @@ std::vector<torch::optim::OptimizerParamGroup> groups_by_layer(const std::vector
         "groups_by_layer: expected a finite factor above 0, got ", factor, "; 0.5 to 1 is common");
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  for (size_t i = 0; i < layers.size(); ++i) {
+  for (const size_t i : indices_of(layers)) {
     const auto after = static_cast<double>(layers.size() - 1 - i);
     auto own = std::make_unique<Options>(options);
     own->lr(options.lr() * std::pow(factor, after));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -83,7 +84,7 @@ void require_agreement(ProcessGroup& group,
 // The hash covers every bit of a tensor, so models that differ in one value are told apart too.
 std::vector<Term> terms_of(const std::string& name, const Tensors& tensors) {
   std::vector<Term> terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  for (const size_t i : indices_of(tensors)) {
     const at::Tensor& tensor = tensors[i];
     terms.push_back({.name = cat(name, " ", i),
                      .value = cat(c10::toString(tensor.scalar_type()),

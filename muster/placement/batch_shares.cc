@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ namespace {
 // last.
 void raise_to_one(std::vector<int64_t>& shares) {
   std::priority_queue<std::pair<int64_t, size_t>> largest;
-  for (size_t i = 0; i < shares.size(); ++i) {
+  for (const size_t i : indices_of(shares)) {
     if (shares[i] > 1)
       largest.emplace(shares[i], i);
   }

@@ -12,6 +12,8 @@
 #include <span>
 #include <utility>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 namespace {
@@ -45,7 +47,7 @@ class Switch {
         continue;
       }
       auto theirs = below.node->blocks(sizes);
-      for (size_t i = 0; i < sizes.size(); ++i)
+      for (const size_t i : indices_of(sizes))
         std::ranges::move(theirs[i], std::back_inserter(all[i]));
     }
     for (size_t i = 0; i + 1 < sizes.size(); ++i)
@@ -104,7 +106,7 @@ std::vector<size_t> network_order(const SwitchPaths& paths,
     return order;
   }
   Switch network;
-  for (size_t i = 0; i < hosts.size(); ++i)
+  for (const size_t i : indices_of(hosts))
     network.add(switches_of(paths, hosts[i]), i);
   std::vector<int64_t> sizes{1};
   sizes.insert(sizes.end(), blocks.begin(), blocks.end());

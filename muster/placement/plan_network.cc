@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -33,7 +34,7 @@ void note_places(const Plan& plan, const std::vector<std::string>& places, PlanN
   std::vector<std::string> order;
   std::map<std::string, std::vector<int>> ranks;
   std::set<std::string> unknown;
-  for (size_t i = 0; i < places.size(); ++i) {
+  for (const size_t i : indices_of(places)) {
     if (places[i].empty()) {
       unknown.insert(plan.ranks[i].host);
       continue;
@@ -74,7 +75,7 @@ void tell_network(Plan& plan, const SwitchPaths& switches, PlanNotes& notes) {
   if (switches.empty())
     return;
   const std::vector<std::string> places = places_of(plan, switches);
-  for (size_t i = 0; i < places.size(); ++i)
+  for (const size_t i : indices_of(places))
     if (!places[i].empty())
       plan.ranks[i].reason += cat("; below ", places[i]);
   note_places(plan, places, notes);

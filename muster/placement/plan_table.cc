@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -93,7 +94,7 @@ std::string plan_table(const Plan& plan) {
     if (std::ranges::all_of(cells, &std::string::empty))
       continue;
     heads.push_back({std::string(column.title), column.right});
-    for (size_t i = 0; i < rows.size(); ++i)
+    for (const size_t i : indices_of(rows))
       rows[i].push_back(text_or(cells[i], "-"));
     if (column.title == kLocalRank && !plan.mesh.axes.empty())
       add_mesh_column(plan.mesh, heads, rows);

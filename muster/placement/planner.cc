@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/batch_shares.h"
@@ -338,7 +339,7 @@ class Planner {
     if (!weighs())
       weights_.assign(plan_.ranks.size(), 1);
     const std::vector<int64_t> shares = batch_shares(request_.global_batch, weights_);
-    for (size_t i = 0; i < shares.size(); ++i)
+    for (const size_t i : indices_of(shares))
       plan_.ranks[i].batch_share = shares[i];
   }
 

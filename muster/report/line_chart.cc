@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/draw/svg.h"
@@ -211,7 +212,7 @@ class LineChart {
   std::string curve(const std::vector<SeriesPoint>& points, size_t look) const {
     SvgPath line;
     std::string dots;
-    for (size_t i = 0; i < points.size(); ++i) {
+    for (const size_t i : indices_of(points)) {
       const bool begins = i == 0 || points[i].part != points[i - 1].part;
       const bool ends = i + 1 == points.size() || points[i + 1].part != points[i].part;
       go_to(line, begins, points[i].step, points[i].mean);

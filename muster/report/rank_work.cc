@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -31,7 +32,7 @@ double seconds_between(int64_t begin_ns, int64_t end_ns) {
 TimeShares time_shares(const ActivityView& view, int64_t now_ns) {
   TimeShares shares;
   const auto totals = view.totals_at(now_ns);
-  for (size_t i = 0; i < totals.size(); ++i) {
+  for (const size_t i : indices_of(totals)) {
     shares.seconds.at(i) = seconds_between(0, totals.at(i));
     shares.total += shares.seconds.at(i);
   }

@@ -1,6 +1,7 @@
 // The page of a run of tasks. Results are read from the last JSON line that each task printed, so
 // their columns are whatever the tasks have written.
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/text_of.h"
@@ -106,7 +107,7 @@ std::string best_section(const TasksReport& run) {
 // The log tells more than a reason can.
 std::string failures_section(const TasksReport& run) {
   TableRows rows;
-  for (size_t i = 0; i < run.file.tasks.size(); ++i) {
+  for (const size_t i : indices_of(run.file.tasks)) {
     const TaskResult& result = run.state.results[i];
     if (!is_one_of(result.state, TaskState::failed, TaskState::skipped))
       continue;
@@ -148,7 +149,7 @@ std::string results_section(const TasksReport& run) {
   for (const std::string& name : columns.fields)
     titles.push_back({name, true});
   TableRows rows;
-  for (size_t i = 0; i < run.file.tasks.size(); ++i) {
+  for (const size_t i : indices_of(run.file.tasks)) {
     const Task& task = run.file.tasks[i];
     const TaskResult& result = run.state.results[i];
     std::vector<std::string> row = {task.name};

@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -52,7 +53,7 @@ namespace {
 // any has started. A thread of its own does so, since the caller's current device must stay what it
 // is.
 void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan) {
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (const size_t i : indices_of(tasks)) {
     const TaskDevice& first = plan.devices.all()[plan.places[i].devices[0]];
     if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda())
       continue;

@@ -19,6 +19,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/log.h"
@@ -366,7 +367,7 @@ std::vector<std::optional<std::string>> EtcdStore::values(const std::vector<std:
 std::vector<std::string> EtcdStore::missing(const std::vector<std::string>& keys) {
   const auto found = values(keys);
   std::vector<std::string> missing;
-  for (size_t i = 0; i < keys.size(); ++i) {
+  for (const size_t i : indices_of(keys)) {
     if (!found[i])
       missing.push_back(keys[i]);
   }

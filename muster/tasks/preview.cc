@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -71,7 +72,7 @@ double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   const JournalState& state = run.before;
   const double now = present_of(state, seconds_since_1970());
   std::vector<TaskStanding> standings;
-  for (size_t i = 0; i < state.results.size(); ++i) {
+  for (const size_t i : indices_of(state.results)) {
     const TaskResult& result = state.results[i];
     TaskStanding standing{.task = i,
                           .state = result.state,

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
@@ -42,7 +43,7 @@ std::string shown(const SlurmPlan& plan,
                   const SlurmOptions& options) {
   std::string text;
   std::vector<std::string> jobs;
-  for (size_t i = 0; i < plan.arrays.size(); ++i) {
+  for (const size_t i : indices_of(plan.arrays)) {
     const SlurmArray& array = plan.arrays[i];
     text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
     text += cat(shell_command(sbatch_argv(array, options, jobs)), "\n");

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <ranges>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -99,7 +100,7 @@ std::string milliseconds_text(double seconds) {
 
 nlohmann::ordered_json by_category(const std::array<double, kActivityCategories>& values) {
   nlohmann::ordered_json object;
-  for (size_t i = 0; i < values.size(); ++i)
+  for (const size_t i : indices_of(values))
     object[to_string(static_cast<Category>(i))] = values[i];
   return object;
 }

@@ -18,6 +18,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/symbols.h"
@@ -196,7 +197,7 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
   for (const std::string& file : others)
     name_by_addr2line(file, frames);
   std::vector<std::string> lines;
-  for (size_t i = 0; i < frames.size(); ++i) {
+  for (const size_t i : indices_of(frames)) {
     if (!is_way_to_function(frames[i].function))
       lines.push_back(frame_text(i, frames[i]));
     if (frames[i].function == "main")

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -107,7 +108,7 @@ void follow_device(const at::Tensor& average, const at::Tensor& weight) {
 std::vector<std::vector<size_t>> by_storage(const Tensors& weights) {
   std::unordered_map<const c10::StorageImpl*, size_t> places;
   std::vector<std::vector<size_t>> groups;
-  for (size_t i = 0; i < weights.size(); ++i) {
+  for (const size_t i : indices_of(weights)) {
     const auto* const storage = weights[i].storage().unsafeGetStorageImpl();
     const auto [place, is_new] = places.emplace(storage, groups.size());
     if (is_new)
@@ -254,7 +255,7 @@ void Ema::exchange() {
   aside_.resize(weights_.size());
   for (const std::vector<size_t>& together : by_storage(weights_)) {
     Tensors before = mapped(together, [&](const size_t i) { return weights_[i].clone(); });
-    for (size_t j = 0; j < together.size(); ++j)
+    for (const size_t j : indices_of(together))
       exchange_one(together[j], before[j]);
   }
   at::autocast::clear_cache();  // a guard around the swap would go on with the other weights
@@ -295,7 +296,7 @@ std::map<std::string, at::Tensor> Ema::own_tensors() const {
 TensorPieces Ema::pieces() const {
   require_averaged_modules();
   TensorPieces all = pieces_;
-  for (size_t i = 0; i < all.size(); ++i)
+  for (const size_t i : indices_of(all))
     all[i].tensor = averages_[i].second;
   return all;
 }

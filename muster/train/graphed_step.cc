@@ -12,6 +12,7 @@
 #include <exception>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -341,7 +342,7 @@ at::Tensor GraphedStep::replay(const Tensors& inputs) {
   const Span span("step", Category::compute);
   const at::NoGradGuard no_grad;
   step_->tell_of_earlier_steps();
-  for (size_t i = 0; i < inputs.size(); ++i)
+  for (const size_t i : indices_of(inputs))
     inputs_[i].copy_(inputs[i], /*non_blocking=*/true);
   for (size_t i = 0; i < device_steps_.size(); ++i)
     device_steps_[i]->before_replay(*numbers_[i]);

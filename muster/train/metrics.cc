@@ -22,6 +22,7 @@
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -317,7 +318,7 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
   MetricValues::Pairs shares;
   if (all <= 0)
     return shares;
-  for (size_t i = 0; i < sums.size(); ++i)
+  for (const size_t i : indices_of(sums))
     shares.emplace_back(share_name(i), sums[i] / all);
   return shares;
 }
@@ -489,7 +490,7 @@ namespace {
 // so once: the line has means over both.
 void take_steps(std::vector<std::string>& messages, int64_t step, bool is_main) {
   static std::once_flag told;
-  for (size_t rank = 0; rank < messages.size(); ++rank) {
+  for (const size_t rank : indices_of(messages)) {
     std::string& message = messages[rank];
     int64_t theirs = 0;
     std::memcpy(&theirs, message.data() + message.size() - sizeof(theirs), sizeof(theirs));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/train/evaluation_batches.h"
@@ -29,7 +30,7 @@ void OrderedRows::check_like_before(const Tensors& outputs) {
   if (like_.empty())
     for (const at::Tensor& output : outputs)
       like_.push_back(output.narrow(0, 0, 0).clone());
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  for (const size_t i : indices_of(outputs)) {
     const std::string before = row_text(like_[i], of_one_shape_);
     const std::string now = row_text(outputs[i], of_one_shape_);
     if (before != now) {

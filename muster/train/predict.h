@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/never.h"
 #include "muster/base/tensors.h"
 #include "muster/data/collate.h"
@@ -153,7 +154,7 @@ auto predict(Context& ctx, Model& model, Loader& loader, const Forward& forward)
                            forward,
                            /*in_pieces=*/false,
                            [&](const evaluation::IndexedRows& rows) {
-                             for (size_t i = 0; i < rows.outputs.size(); ++i) {
+                             for (const size_t i : indices_of(rows.outputs)) {
                                const at::Tensor& piece = rows.outputs[i];
                                std::vector<int64_t> shape = piece.sizes().vec();
                                shape[0] = size;

@@ -9,6 +9,7 @@
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -147,9 +148,9 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
 
 void PredictionExchange::take_in(const std::vector<Said>& all, const std::vector<Tensors>& parts) {
   try {
-    for (size_t rank = 0; rank < all.size(); ++rank) {
+    for (const size_t rank : indices_of(all)) {
       IndexedRows rows{.indices = all[rank].indices};
-      for (size_t i = 0; i < all[rank].shapes.size(); ++i)
+      for (const size_t i : indices_of(all[rank].shapes))
         rows.outputs.push_back(parts[i][rank].cpu().view(all[rank].shapes[i]));
       if (!rows.indices.empty())
         rows_.add(std::move(rows));

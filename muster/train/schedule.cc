@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/resumed_objects.h"
@@ -59,7 +60,7 @@ void Schedule::apply() {
                               groups.size(),
                               "; add groups before the schedule is made");
   }
-  for (size_t i = 0; i < groups.size(); ++i)
+  for (const size_t i : indices_of(groups))
     groups[i].options().set_lr(rate_(initial_[i], step_));
   owner_->rates = rates_of_groups(optimizer_);
 }
@@ -183,7 +184,7 @@ void Plateau::load_state(const SavedState& state) {
   best_ = best;
   bad_ = bad;
   cooldown_left_ = cooldown_left;
-  for (size_t i = 0; i < groups.size(); ++i)
+  for (const size_t i : indices_of(groups))
     groups[i].options().set_lr(owner_->rates[i]);
 }
 

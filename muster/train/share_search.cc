@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/saved_state.h"
@@ -29,7 +30,7 @@ int64_t samples_in(const std::vector<int64_t>& shares) {
 std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
                                      const std::vector<int64_t>& shares) {
   std::vector<double> of_one(seconds.size());
-  for (size_t rank = 0; rank < seconds.size(); ++rank)
+  for (const size_t rank : indices_of(seconds))
     of_one[rank] = seconds[rank] / as_number(shares[rank]);
   return of_one;
 }
@@ -37,7 +38,7 @@ std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
 // The seconds of a step: all wait for the rank that takes longest.
 double longest_step(const std::vector<int64_t>& shares, const std::vector<double>& of_one) {
   double longest = 0;
-  for (size_t rank = 0; rank < shares.size(); ++rank)
+  for (const size_t rank : indices_of(shares))
     longest = std::max(longest, as_number(shares[rank]) * of_one[rank]);
   return longest;
 }
@@ -48,7 +49,7 @@ std::vector<int64_t> between(const std::vector<int64_t>& from,
                              const std::vector<int64_t>& to,
                              double part) {
   std::vector<int64_t> shares = from;
-  for (size_t rank = 0; rank < from.size(); ++rank)
+  for (const size_t rank : indices_of(from))
     shares[rank] += std::llround(std::trunc(as_number(to[rank] - from[rank]) * part));
   // The samples that rounding has left over go, one after the other, to the rank that is furthest
   // from its goal.
@@ -97,7 +98,7 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   const auto with_one_more = [&](size_t rank) {
     return Ready(as_number(shares[rank] + 1) * seconds_a_sample[rank], rank);
   };
-  for (size_t rank = 0; rank < shares.size(); ++rank)
+  for (const size_t rank : indices_of(shares))
     next.push(with_one_more(rank));
   for (int64_t left = sum - samples_in(shares); left > 0; --left) {
     const size_t rank = next.top().second;

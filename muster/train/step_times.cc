@@ -2,6 +2,7 @@
 // last question.
 #include "muster/train/step_times.h"
 
+#include "muster/base/indices_of.h"
 #include "muster/trace/activity.h"
 
 namespace muster {
@@ -17,7 +18,7 @@ CategorySeconds StepTimes::since_last() {
     return {};
   const auto now_ns = activity->totals();
   CategorySeconds seconds = {};
-  for (size_t i = 0; i < seconds.size(); ++i)
+  for (const size_t i : indices_of(seconds))
     seconds[i] = 1e-9 * static_cast<double>(now_ns[i] - before_ns_[i]);
   before_ns_ = now_ns;
   return seconds;

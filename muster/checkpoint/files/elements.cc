@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -72,7 +73,7 @@ Elements slice_elements(const std::vector<int64_t>& shape,
                         int64_t begin,
                         int64_t length) {
   int64_t inner = 1, outer = 1;
-  for (size_t i = 0; i < shape.size(); ++i) {
+  for (const size_t i : indices_of(shape)) {
     if (i < dim)
       outer *= shape[i];
     if (i > dim)

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_state.h"
@@ -21,7 +22,7 @@ void GivenOptions::tell_differences() const {
   for (size_t i = 0; i < optimizers_.size(); ++i) {
     const auto now = options_of_groups(*optimizers_[i].second);
     std::set<std::string> told;
-    for (size_t g = 0; g < now.size(); ++g) {
+    for (const size_t g : indices_of(now)) {
       for (const auto& [name, value] : now[g]) {
         const std::string& given = before_[i][g].at(name);
         const std::string line = cat("resume: '",

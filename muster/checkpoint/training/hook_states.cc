@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 
@@ -24,7 +25,7 @@ void check_same_tensors(ProcessGroup& group, const HookState& mine) {
   for (const auto& [name, tensor] : mine.own)
     text += cat(name, " ", tensor_text(tensor), "\n");
   const auto all = group.all_gather_bytes(text);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
+  for (const size_t rank : indices_of(all)) {
     if (all[rank] == all[0])
       continue;
     throw failed_precondition(

@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -127,7 +128,7 @@ void KeptShards::keep(const KeptState& mine, ProcessGroup& group) {
   kept.mine.make_room(rank, head);
   const Tensors from = packed_tensors(mine.image);
   const Tensors to = packed_tensors(views_by_head(head, kept.mine.bytes).image);
-  for (size_t i = 0; i < from.size(); ++i)
+  for (const size_t i : indices_of(from))
     to[i].copy_(from[i]);
   const int neighbour = (rank + distance_) % size, ward = (rank - distance_ + size) % size;
   if (neighbour != rank) {

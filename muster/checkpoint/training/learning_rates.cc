@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -17,7 +18,7 @@ LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimize
   };
   const auto set = [&optimizer](const std::vector<double>& rates) {
     auto& groups = optimizer.param_groups();
-    for (size_t i = 0; i < groups.size(); ++i)
+    for (const size_t i : indices_of(groups))
       groups[i].options().set_lr(rates.at(i));
   };
   return {.name = name, .optimizer = &optimizer, .get = get, .set = set};

@@ -13,6 +13,7 @@
 #include "muster/base/byte_reader.h"
 #include "muster/base/byte_text.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
@@ -72,7 +73,7 @@ SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
   const std::vector<std::string> states = group.all_gather_bytes(packed(mine), "states of ranks");
   SavedState all;
   all.numbers[kRanks] = group.size();
-  for (size_t rank = 0; rank < states.size(); ++rank)
+  for (const size_t rank : indices_of(states))
     unpack_state(all, cat(rank, "/"), states[rank]);
   return all;
 }

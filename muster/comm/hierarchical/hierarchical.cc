@@ -20,6 +20,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/bounded_wait.h"
@@ -446,7 +447,7 @@ class HierarchicalBackend : public OverGloo {
       if (tensors[0].numel() > 0)
         on_network.push_back(between_->allreduce(tensors, options));
     }
-    for (size_t i = 0; i < pieces.size(); ++i) {
+    for (const size_t i : indices_of(pieces)) {
       if (i < on_network.size())  // only the last piece may have nothing for this rank
         wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/profile.h"
@@ -401,7 +402,7 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
     const int64_t length = std::accumulate(received.begin(), received.end(), int64_t{0});
     at::Tensor to = at::empty({length}, from.options());
     const auto pieces = to.split_with_sizes(received);
-    for (size_t i = 0; i < outputs.size(); ++i)
+    for (const size_t i : indices_of(outputs))
       call.copy_afterwards(pieces[i].view(type), outputs[i]);
     return backend_->alltoall_base(to, from, received, sent, options);
   });

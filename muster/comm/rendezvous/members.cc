@@ -9,6 +9,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -162,7 +163,7 @@ bool share_device(const RankIdentity& one, const RankIdentity& other) {
 // rank without one.
 std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
   std::string obstacle;
-  for (size_t i = 0; i < members.size(); ++i) {
+  for (const size_t i : indices_of(members)) {
     const RankIdentity& member = members[i];
     if (!has_gpu(member)) {
       if (obstacle.empty())

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
 #include "muster/data/readers/cifar_records.h"
@@ -59,7 +60,7 @@ TensorDataset read_files(const std::vector<std::string>& paths,
   auto labels = at::empty({total}, at::kLong);
   auto* to = pixels.mutable_data_ptr<uint8_t>();
   auto* label = labels.mutable_data_ptr<int64_t>();
-  for (size_t f = 0; f < files.size(); ++f) {
+  for (const size_t f : indices_of(files)) {
     read_cifar_records(files[f], kind, paths[f], to, label);
     to += counts[f] * kCifarPixels;
     label += counts[f];

@@ -16,6 +16,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/mapped_file.h"
@@ -48,7 +49,7 @@ constexpr std::pair<KindAndSize, at::ScalarType> kTypes[] = {
 std::vector<int64_t> strides_of(const NpyHeader& header) {
   std::vector<int64_t> strides(header.shape.size());
   int64_t stride = 1;
-  for (size_t i = 0; i < strides.size(); ++i) {
+  for (const size_t i : indices_of(strides)) {
     const size_t dimension = header.fortran_order ? i : strides.size() - 1 - i;
     strides[dimension] = stride;
     stride *= std::max<int64_t>(header.shape[dimension], 1);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
@@ -90,10 +91,10 @@ class Bandwidths {
   Bandwidths(const BandwidthMatrix& matrix, const std::vector<HwlocDevice>& gpus)
       : matrix_(matrix), rows_(gpus.size(), kNone), through_(gpus.size(), 0) {
     std::map<int64_t, size_t> row_of;
-    for (size_t row = 0; row < matrix.objects.size(); ++row)
+    for (const size_t row : indices_of(matrix.objects))
       row_of[matrix.objects[row]] = row;
     std::vector<bool> is_switch = matrix.may_be_switch;
-    for (size_t i = 0; i < gpus.size(); ++i) {
+    for (const size_t i : indices_of(gpus)) {
       for (const int64_t number : gpus[i].object_numbers) {
         const auto found = row_of.find(number);
         if (found == row_of.end())
@@ -102,7 +103,7 @@ class Bandwidths {
         is_switch[found->second] = false;
       }
     }
-    for (size_t i = 0; i < gpus.size(); ++i) {
+    for (const size_t i : indices_of(gpus)) {
       if (rows_[i] != kNone)
         through_[i] = sum_to_switches(is_switch, rows_[i]);
     }
@@ -127,7 +128,7 @@ class Bandwidths {
 
   double sum_to_switches(const std::vector<bool>& is_switch, size_t row) const {
     double sum = 0;
-    for (size_t column = 0; column < is_switch.size(); ++column) {
+    for (const size_t column : indices_of(is_switch)) {
       if (is_switch[column])
         sum += at(row, column);
     }
@@ -146,8 +147,8 @@ void set_links(LinkMatrix& links,
                const BandwidthMatrix& matrix,
                LinkKind kind) {
   const Bandwidths bandwidths(matrix, gpus);
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    for (size_t j = 0; j < gpus.size(); ++j) {
+  for (const size_t i : indices_of(gpus)) {
+    for (const size_t j : indices_of(gpus)) {
       const double all = i == j ? 0 : bandwidths.between(i, j);
       if (all <= 0)
         continue;

@@ -15,6 +15,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -254,7 +255,7 @@ class TopoReader {
     std::vector<Cell> cells(tail_.size());
     const auto rest = std::span(words).subspan(columns_.size() + 1);
     const bool all_told = rest.size() >= cells.size();
-    for (size_t i = 0; i < rest.size(); ++i) {
+    for (const size_t i : indices_of(rest)) {
       const size_t column = all_told ? i : column_at(rest[i].at);
       if (column < cells.size())
         cells[column] = rest[i];

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -98,7 +99,7 @@ const Tensors& DiLoCo::present_parameters() const {
 void DiLoCo::take_present() {
   const Tensors& parameters = present_parameters();
   require_agreement(group_, "DiLoCo", "", terms_of("parameter", parameters));
-  for (size_t i = 0; i < parameters.size(); ++i)
+  for (const size_t i : indices_of(parameters))
     common_[i] = parameters[i].detach().clone();
   memory_.remember();
 }
@@ -138,7 +139,7 @@ void DiLoCo::step_outside() {
   // The first outer step starts the momentum with the move itself, as torch::optim::SGD does.
   const bool first = momentum_.empty();
   const auto* const shares = trained.const_data_ptr<float>();
-  for (size_t i = 0; i < moves.size(); ++i) {
+  for (const size_t i : indices_of(moves)) {
     at::Tensor move = moves[i];
     if (options_.momentum != 0) {
       if (first) {

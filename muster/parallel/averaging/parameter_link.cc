@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
@@ -83,7 +84,7 @@ std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers) {
   }
   // A shard keeps its parameters in the model's order.
   std::vector<Tensors> shards(servers);
-  for (size_t i = 0; i < parameters.size(); ++i)
+  for (const size_t i : indices_of(parameters))
     shards[server_of[i]].push_back(parameters[i]);
   return shards;
 }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -112,7 +113,7 @@ Tensors mean_in_order(const std::vector<Tensors>& by_worker) {
       continue;
     ++count;
     sums.resize(gradients.size());
-    for (size_t i = 0; i < sums.size(); ++i) {
+    for (const size_t i : indices_of(sums)) {
       if (!gradients[i].defined())
         continue;
       sums[i] = sums[i].defined() ? sums[i].add_(gradients[i]) : gradients[i].clone();
@@ -133,7 +134,7 @@ std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
 void set_learning_rates(torch::optim::Optimizer& optimizer,
                         const std::vector<double>& rates,
                         double by) {
-  for (size_t i = 0; i < rates.size(); ++i)
+  for (const size_t i : indices_of(rates))
     optimizer.param_groups()[i].options().set_lr(rates[i] * by);
 }
 
@@ -174,7 +175,7 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
   require_present("ParameterServer", state.model, state.shard);
   state.before_update = before_update;
   std::vector<std::thread> threads;
-  for (size_t worker = 0; worker < state.workers.size(); ++worker)
+  for (const size_t worker : indices_of(state.workers))
     threads.emplace_back([&state, worker] { state.talk_with(worker); });
   for (std::thread& thread : threads)
     thread.join();
@@ -287,7 +288,7 @@ void ParameterServer::State::update(size_t worker, const Tensors& gradients) {
 // Called after a push, and after a worker has left: the others may have waited for it alone.
 void ParameterServer::State::update_when_all_have_come() {
   bool any = false;
-  for (size_t worker = 0; worker < waiting.size(); ++worker) {
+  for (const size_t worker : indices_of(waiting)) {
     if (waiting[worker].empty() && pace.here(worker))
       return;
     any = any || !waiting[worker].empty();
@@ -304,7 +305,7 @@ void ParameterServer::State::update_when_all_have_come() {
 void ParameterServer::State::step_optimizer(const Tensors& gradients, int64_t staleness) {
   if (before_update)
     before_update(*optimizer, report.updates);
-  for (size_t i = 0; i < shard.size(); ++i)
+  for (const size_t i : indices_of(shard))
     shard[i].mutable_grad() = gradients[i];
   // Gradients of an old model count less.
   const bool weighed = options.weigh_by_staleness && staleness > 0;

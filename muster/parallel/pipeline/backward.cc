@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 
 namespace muster {
 
@@ -162,7 +163,7 @@ std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
 // The backward from a crossing on, with the gradients that have come to it.
 WeightBackward::Part part_from(const Crossing& crossing, const Tensors& came) {
   WeightBackward::Part part{.from = {}, .gradients = {}, .weights = crossing.weights};
-  for (size_t i = 0; i < came.size(); ++i) {
+  for (const size_t i : indices_of(came)) {
     if (!came[i].defined())
       continue;
     part.from.push_back(crossing.in[i]);

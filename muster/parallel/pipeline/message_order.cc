@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -85,7 +86,7 @@ class QueuedStep {
     Receives receives{.senders = senders_to(rank),
                       .begun = std::vector<size_t>(schedule_.ranks),
                       .is_known = std::vector<bool>(schedule_.stages, !is_first_)};
-    for (size_t i = 0; i < actions.size(); ++i) {
+    for (const size_t i : indices_of(actions)) {
       if (i + 1 < actions.size() && may_receive_ahead(actions[i], actions[i + 1], schedule_))
         receive(rank, needed_by(actions[i + 1], schedule_), i, /*is_ahead=*/true, receives);
       receive(rank, needed_by(actions[i], schedule_), i, /*is_ahead=*/false, receives);

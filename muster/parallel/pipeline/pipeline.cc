@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
@@ -420,7 +421,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   for (StageRunner& runner : runners)
     runner.note_leaves(averages && replicas->looks_outside() ? &leaves : nullptr);
   const auto& actions = of_run.actions[group.rank()];
-  for (size_t i = 0; i < actions.size(); ++i) {
+  for (const size_t i : indices_of(actions)) {
     failure.now_at(actions[i], steps);
     const PipelineAction* const next = i + 1 < actions.size() ? &actions[i + 1] : nullptr;
     if (next != nullptr)  // its receive runs during this one

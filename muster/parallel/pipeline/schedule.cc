@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -148,7 +149,7 @@ std::string to_text(const PipelineSchedule& schedule) {
                          ", ",
                          schedule.micro_batches,
                          " micro-batches\n");
-  for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+  for (const size_t rank : indices_of(schedule.actions)) {
     text += cat("rank ", rank, ":");
     for (const PipelineAction& action : schedule.actions[rank])
       text += cat(" ", to_text(action, schedule));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -163,7 +164,7 @@ void check_counts(const PipelineSchedule& schedule) {
 // Lists the action at which each rank waits, of those that have not ended.
 std::string stuck_actions(const PipelineSchedule& schedule, const PipelineTimeline& timeline) {
   std::vector<std::string> waiting;
-  for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+  for (const size_t rank : indices_of(schedule.actions)) {
     const size_t at = timeline.starts[rank].size();
     if (at < schedule.actions[rank].size())
       waiting.push_back(cat("rank ", rank, " at ", to_text(schedule.actions[rank][at], schedule)));
@@ -198,7 +199,7 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
   // A pass runs each rank as far as its inputs allow. A pass in which nothing moves is a deadlock.
   while (left > 0 && moved) {
     moved = false;
-    for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+    for (const size_t rank : indices_of(schedule.actions)) {
       auto& starts = timeline.starts[rank];
       while (starts.size() < schedule.actions[rank].size()) {
         const PipelineAction& action = schedule.actions[rank][starts.size()];
@@ -249,9 +250,9 @@ std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times
   };
   const size_t label = cat("rank ", schedule.ranks - 1).size();
   std::string text;
-  for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+  for (const size_t rank : indices_of(schedule.actions)) {
     std::vector<std::string> cells(std::llround(timeline.total), ".");
-    for (size_t i = 0; i < schedule.actions[rank].size(); ++i) {
+    for (const size_t i : indices_of(schedule.actions[rank])) {
       const PipelineAction& action = schedule.actions[rank][i];
       const double end = timeline.starts[rank][i] + time_of(action, times);
       for (auto at = std::llround(timeline.starts[rank][i]); at < std::llround(end); ++at)

@@ -16,6 +16,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -262,7 +263,7 @@ std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs) {
   const double whole = sum_of(costs, 0, costs.size()).first;
   double dearest = 0;
   std::string text;
-  for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
+  for (const size_t stage : indices_of(cut.begins)) {
     const size_t begin = cut.begins[stage];
     const size_t end = end_of(cut, stage, costs.size());
     const auto [seconds, bytes] = sum_of(costs, begin, end);
@@ -302,7 +303,7 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
   const auto names = model->named_children().keys();
   std::vector<std::shared_ptr<CutStage>> stages;
   auto child = model->begin();
-  for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
+  for (const size_t stage : indices_of(cut.begins)) {
     const auto piece = std::make_shared<CutStage>();
     for (size_t i = cut.begins[stage]; i < end_of(cut, stage, model->size()); ++i)
       piece->push_back(names[i], *child++);

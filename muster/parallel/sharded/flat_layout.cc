@@ -13,6 +13,7 @@
 
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -55,7 +56,7 @@ std::string flat_problem(const std::string& owner,
   if (parameters.empty())
     return cat(
         owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     const at::Tensor& parameter = parameters[i];
     const std::string name = cat("parameter ",
                                  i,
@@ -141,7 +142,7 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
   const int64_t first = part * rank;
   const int64_t last = first + part;
   std::vector<FlatPiece> found;
-  for (size_t i = 0; i < counts.size(); ++i) {
+  for (const size_t i : indices_of(counts)) {
     const int64_t begin = std::max(first, offsets[i]);
     const int64_t end = std::min(last, offsets[i] + counts[i]);
     if (begin < end)
@@ -211,7 +212,7 @@ void require_same_place(const std::string& owner,
 void flatten_parameters(const FlatLayout& layout, const at::Tensor& flat, Tensors& parameters) {
   const at::NoGradGuard no_grad;
   int64_t used = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     const at::Tensor place = layout.place(flat, i);
     place.copy_(parameters[i]);
     parameters[i].set_data(place);

@@ -3,6 +3,7 @@
 #include "muster/parallel/sharded/flat_pieces.h"
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 
@@ -36,11 +37,11 @@ void add_flat_pieces(TensorPieces& to,
                      const std::vector<FlatPiece>& pieces,
                      const Tensors& tensors) {
   // Parameters without elements lie in no part, so every rank has them whole.
-  for (size_t i = 0; i < parameters.size(); ++i)
+  for (const size_t i : indices_of(parameters))
     if (layout.counts[i] == 0)
       for (const std::string& name : names.of(owner, parameters[i]))
         to.push_back(whole_piece(name, parameters[i].detach()));
-  for (size_t i = 0; i < pieces.size(); ++i) {
+  for (const size_t i : indices_of(pieces)) {
     const size_t parameter = pieces[i].parameter;
     for (const std::string& name : names.of(owner, parameters[parameter])) {
       to.push_back({.name = name,

@@ -12,6 +12,7 @@
 #include <ATen/SequenceNumber.h>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -156,7 +157,7 @@ std::vector<at::Tensor> parts_of(const FullyShardedSet& set, const at::Tensor& p
   }
   const FullyShardedUnit& unit = *owner->second;
   std::vector<at::Tensor> parts;
-  for (size_t i = 0; i < unit.pieces.size(); ++i)
+  for (const size_t i : indices_of(unit.pieces))
     if (unit.parameters[unit.pieces[i].parameter].is_same(parameter))
       parts.push_back(unit.tensors[i]);
   return parts;

@@ -2,6 +2,7 @@
 // forwards and backwards, and one reduction at a time. The units do what concerns one module.
 #include <ATen/core/grad_mode.h>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
@@ -98,7 +99,7 @@ void FullyShardedSet::finish_reduction() {
   const CallNumber of_the_unit(unit.number);
   add_to_pieces(unit.gradients->finish(), unit.pieces, unit.parameters, unit.tensors);
   same_samples.say(unit.gradients->twins(), group);
-  for (size_t i = 0; i < unit.parameters.size(); ++i)
+  for (const size_t i : indices_of(unit.parameters))
     if (unit.parameters[i].requires_grad())
       unit.stand_ins->stand_for(i);
 }

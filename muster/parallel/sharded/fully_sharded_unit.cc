@@ -16,6 +16,7 @@
 
 #include "muster/base/absent_memory.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
@@ -357,7 +358,7 @@ void FullyShardedUnit::gather_in_forward() {
 // What is frozen later gets no gradient any more. For the other way there is neither a hook nor a
 // part.
 void FullyShardedUnit::require_same_trained() const {
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     if (was_trained[i] || !parameters[i].requires_grad())
       continue;
     throw failed_precondition(
@@ -530,7 +531,7 @@ void FullyShardedUnit::clear_parts() {
   unreduced->lift();
   for (const size_t cleared : stand_ins->take_cleared()) {
     gradients->forget(cleared);
-    for (size_t p = 0; p < pieces.size(); ++p)
+    for (const size_t p : indices_of(pieces))
       if (pieces[p].parameter == cleared)
         tensors[p].mutable_grad().reset();
   }
@@ -566,7 +567,7 @@ void FullyShardedUnit::make_whole() {
   }
   require_expected(whole);
   versions.clear();
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     parameters[i].set_data(layout.place(whole, i));
     versions.push_back(parameters[i]._version());
   }
@@ -577,7 +578,7 @@ void FullyShardedUnit::make_whole() {
 void FullyShardedUnit::take_parts() {
   const at::NoGradGuard no_grad;
   bool changed = !part.equal(whole.narrow(0, layout.part * group.rank(), layout.part));
-  for (size_t i = 0; i < parameters.size(); ++i)
+  for (const size_t i : indices_of(parameters))
     changed |=
         !lies_at(parameters[i], layout.place(whole, i)) || parameters[i]._version() != versions[i];
   for (size_t i = 0; changed && i < parameters.size(); ++i)
@@ -591,7 +592,7 @@ void FullyShardedUnit::take_parts() {
 // that torch::load has put beside the buffer are copied; of another shape they stay, and
 // take_replaced() refuses them.
 void FullyShardedUnit::divide_whole() {
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     const at::Tensor place = layout.place(whole, i);
     if (parameters[i].sizes() != place.sizes())
       continue;
@@ -608,13 +609,13 @@ void FullyShardedUnit::divide_whole() {
 void FullyShardedUnit::take_replaced() {
   const at::NoGradGuard no_grad;
   bool any = false;
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  for (const size_t i : indices_of(parameters)) {
     if (lies_at(parameters[i], places[i]))
       continue;
     require_same_place("fully sharded", parameters[i], places[i], group);
     require_same_type(i);
     expect_gathered(i, parameters[i]);
-    for (size_t p = 0; p < pieces.size(); ++p) {
+    for (const size_t p : indices_of(pieces)) {
       if (pieces[p].parameter == i)
         tensors[p].copy_(
             parameters[i].detach().reshape({-1}).narrow(0, pieces[p].begin, pieces[p].length));
@@ -672,7 +673,7 @@ void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
 
 // It asks for gradients that were added up without a reduction.
 bool FullyShardedUnit::holds_whole_gradients() const {
-  for (size_t i = 0; i < parameters.size(); ++i)
+  for (const size_t i : indices_of(parameters))
     if (parameters[i].requires_grad() &&
         (gradients->keeps(i) || (parameters[i].grad().defined() && !stand_ins->stands_in(i))))
       return true;

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/ddp/post_hook.h"
 
 namespace muster {
@@ -43,7 +44,7 @@ size_t watch_graph_exits(const Tensors& outputs,
   for (const at::Tensor& output : outputs)
     visit(output.grad_fn().get());
   size_t exits = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
+  for (const size_t i : indices_of(found)) {
     bool leaves = false;
     for (const auto& edge : found[i]->next_edges())
       if (!visit(edge.function.get()))

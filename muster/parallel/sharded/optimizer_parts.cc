@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -131,7 +132,7 @@ std::vector<PartEntry> part_entries_of_all(const std::vector<PartEntry>& mine,
   for (const std::string& other : group.all_gather_bytes(bytes, "optimizer state")) {
     std::vector<PartEntry> theirs(mine.size());
     std::memcpy(theirs.data(), other.data(), std::min(other.size(), bytes.size()));
-    for (size_t i = 0; i < all.size(); ++i)
+    for (const size_t i : indices_of(all))
       if (theirs[i].known != 0)
         all[i] = theirs[i];
   }
@@ -141,7 +142,7 @@ std::vector<PartEntry> part_entries_of_all(const std::vector<PartEntry>& mine,
 // What this rank's pieces know of the parameters' states.
 std::vector<PartEntry> part_entries_of_rank(const OptimizerParts& parts, Optimizer& part) {
   std::vector<PartEntry> mine(parts.parameters.size());
-  for (size_t i = 0; i < parts.pieces.size(); ++i) {
+  for (const size_t i : indices_of(parts.pieces)) {
     OptimizerParamState* const state = part_found(part, parts.tensors[i]);
     if (state == nullptr)
       continue;
@@ -150,7 +151,7 @@ std::vector<PartEntry> part_entries_of_rank(const OptimizerParts& parts, Optimiz
     entry.known = 1;
     if (fields.step != nullptr)
       entry.step = *fields.step;
-    for (size_t f = 0; f < fields.tensors.size(); ++f)
+    for (const size_t f : indices_of(fields.tensors))
       if (fields.tensors[f]->defined())
         entry.tensors |= 1U << f;
   }
@@ -161,7 +162,7 @@ std::vector<PartEntry> part_entries_of_rank(const OptimizerParts& parts, Optimiz
 void part_make_states(const OptimizerParts& parts,
                       const std::vector<PartEntry>& entries,
                       Optimizer& whole) {
-  for (size_t i = 0; i < entries.size(); ++i) {
+  for (const size_t i : indices_of(entries)) {
     if (entries[i].known == 0)
       continue;
     PartFields fields = part_fields(whole, nullptr);
@@ -180,7 +181,7 @@ void part_gather_field(const OptimizerParts& parts,
                        Optimizer& whole,
                        ProcessGroup& group) {
   const at::Tensor own = at::zeros({parts.layout.part}, parts.options);
-  for (size_t i = 0; i < parts.pieces.size(); ++i) {
+  for (const size_t i : indices_of(parts.pieces)) {
     OptimizerParamState* const state = part_found(part, parts.tensors[i]);
     if (state == nullptr)
       continue;
@@ -190,7 +191,7 @@ void part_gather_field(const OptimizerParts& parts,
   }
   const at::Tensor all = at::empty({parts.layout.length()}, own.options());
   group.all_gather(all, own);
-  for (size_t i = 0; i < entries.size(); ++i) {
+  for (const size_t i : indices_of(entries)) {
     if ((entries[i].tensors >> field & 1U) == 0)
       continue;
     OptimizerParamState* const state = part_found(whole, parts.parameters[i]);
@@ -223,7 +224,7 @@ void gather_optimizer_state(const OptimizerParts& parts,
 void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimizer& whole) {
   part_check_kinds(part, whole);
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parts.pieces.size(); ++i) {
+  for (const size_t i : indices_of(parts.pieces)) {
     const FlatPiece& piece = parts.pieces[i];
     void* const key = parts.tensors[i].unsafeGetTensorImpl();
     OptimizerParamState* const state = part_found(whole, parts.parameters[piece.parameter]);
@@ -235,7 +236,7 @@ void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimi
     PartFields to = part_fields(part, nullptr);
     if (from.step != nullptr)
       *to.step = *from.step;
-    for (size_t f = 0; f < from.tensors.size(); ++f) {
+    for (const size_t f : indices_of(from.tensors)) {
       if (from.tensors[f]->defined())
         *to.tensors[f] =
             from.tensors[f]->reshape({-1}).narrow(0, piece.begin, piece.length).clone();
@@ -250,7 +251,7 @@ void copy_group_options(Optimizer& from, Optimizer& to) {
   auto& groups = from.param_groups();
   if (groups.size() != to.param_groups().size())
     return;
-  for (size_t g = 0; g < groups.size(); ++g)
+  for (const size_t g : indices_of(groups))
     to.param_groups()[g].set_options(groups[g].options().clone());
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -181,7 +182,7 @@ void add_to_pieces(const at::Tensor& part,
                    const std::vector<at::Tensor>& parameters,
                    std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < pieces.size(); ++i) {
+  for (const size_t i : indices_of(pieces)) {
     if (!parameters[pieces[i].parameter].requires_grad())
       continue;
     const at::Tensor place = part.narrow(0, pieces[i].at, pieces[i].length);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -226,7 +227,7 @@ void ShardsState::make_buckets(const Groups& groups) {
 // Each group has this rank's pieces of its parameters, and its own options.
 ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
   Groups parts;
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const size_t g : indices_of(groups)) {
     std::vector<at::Tensor> tensors;
     for (const ShardBucket& bucket : buckets)
       if (bucket.group == g)
@@ -249,8 +250,8 @@ std::vector<at::Tensor> ShardsState::tensors() const {
 void ShardsState::hang_hooks() {
   std::vector<at::Tensor> trained;
   std::vector<std::pair<size_t, size_t>> places;
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    for (size_t i = 0; i < buckets[b].parameters.size(); ++i) {
+  for (const size_t b : indices_of(buckets)) {
+    for (const size_t i : indices_of(buckets[b].parameters)) {
       if (!buckets[b].parameters[i].requires_grad())
         continue;
       trained.push_back(buckets[b].parameters[i]);
@@ -288,7 +289,7 @@ void ShardsState::clear_parts() {
     return;
   for (ShardBucket& bucket : buckets) {
     for (const size_t cleared : bucket.stand_ins->take_cleared()) {
-      for (size_t p = 0; p < bucket.pieces.size(); ++p)
+      for (const size_t p : indices_of(bucket.pieces))
         if (bucket.pieces[p].parameter == cleared)
           bucket.tensors[p].mutable_grad().reset();
     }
@@ -374,7 +375,7 @@ void ShardsState::finish_oldest() {
   under_way.pop_front();
   add_to_pieces(bucket.gradients->finish(), bucket.pieces, bucket.parameters, bucket.tensors);
   same_samples.say(bucket.gradients->twins(), group);
-  for (size_t i = 0; i < bucket.parameters.size(); ++i)
+  for (const size_t i : indices_of(bucket.parameters))
     if (bucket.parameters[i].requires_grad())
       bucket.stand_ins->stand_for(i);
 }
@@ -383,7 +384,7 @@ void ShardsState::finish_oldest() {
 void ShardsState::lend_whole_gradients() {
   averaged.require(concatenated(buckets, &ShardBucket::parameters), group);
   for (ShardBucket& bucket : buckets) {
-    for (size_t i = 0; i < bucket.pieces.size(); ++i) {
+    for (const size_t i : indices_of(bucket.pieces)) {
       const FlatPiece& piece = bucket.pieces[i];
       const at::Tensor& gradient = bucket.parameters[piece.parameter].grad();
       if (!gradient.defined())
@@ -416,7 +417,7 @@ void ShardsState::take_replaced() {
   std::vector<at::Tensor> replaced;
   std::vector<at::Tensor> places;
   for (ShardBucket& bucket : buckets) {
-    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+    for (const size_t i : indices_of(bucket.parameters)) {
       const at::Tensor place = bucket.layout.place(bucket.flat, i);
       if (lies_at(bucket.parameters[i], place))
         continue;
@@ -431,7 +432,7 @@ void ShardsState::take_replaced() {
   require_same_values(replaced, group);
   if (options.replicate_group)
     require_same_values(replaced, *options.replicate_group);
-  for (size_t i = 0; i < replaced.size(); ++i) {
+  for (const size_t i : indices_of(replaced)) {
     places[i].copy_(replaced[i]);
     replaced[i].set_data(places[i]);
   }
@@ -491,7 +492,7 @@ void ShardsState::require_same_groups(const Groups& groups) const {
                               group.job_rank(),
                               "); give all groups to the constructor, which divides them");
   }
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const size_t g : indices_of(groups)) {
     const auto is_it = [](const at::Tensor& one, const at::Tensor& other) {
       return one.is_same(other);
     };
@@ -514,7 +515,7 @@ void ShardsState::require_same_groups(const Groups& groups) const {
 // gradient.
 void ShardsState::require_same_trained() const {
   for (const ShardBucket& bucket : buckets) {
-    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+    for (const size_t i : indices_of(bucket.parameters)) {
       if (bucket.trained[i] || !bucket.parameters[i].requires_grad())
         continue;
       throw failed_precondition(
@@ -536,7 +537,7 @@ void ShardsState::require_sole_claim() const {
   if (!options.gradients)
     return;
   for (const ShardBucket& bucket : buckets) {
-    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+    for (const size_t i : indices_of(bucket.parameters)) {
       const int claims = optim::claims_of_gradient(bucket.parameters[i]);
       if (claims < 2 || !bucket.trained[i])
         continue;

@@ -15,6 +15,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -154,7 +155,7 @@ bool has_instance(const Gpu& gpu, const GpuUuid& uuid) {
 
 // Returns the position of the GPU that is the device, or of which the device is an instance.
 std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device) {
-  for (size_t i = 0; i < host.gpus.size(); ++i) {
+  for (const size_t i : indices_of(host.gpus)) {
     const Gpu& gpu = host.gpus[i];
     if (gpu.uuid == device.uuid || has_instance(gpu, device.uuid))
       return i;

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
+#include "muster/base/indices_of.h"
 #include "muster/device/numbers.h"
 
 namespace muster {
@@ -102,7 +103,7 @@ void add_devices(const Host& host, Nodes& nodes) {
   std::map<size_t, PciGroup> by_root;
   for (size_t i = 0; i < num_gpus; ++i)
     by_root[groups.root(i)].gpus.push_back({i});
-  for (size_t k = 0; k < host.nics.size(); ++k)
+  for (const size_t k : indices_of(host.nics))
     by_root[groups.root(num_gpus + k)].nics.push_back({k});
   for (auto& [root, group] : by_root) {
     group.several_switches = groups.several_switches(root);
@@ -118,7 +119,7 @@ void add_devices(const Host& host, Nodes& nodes) {
 // A node with too many cores shows none of them.
 std::vector<NodePlace> make_nodes(const Host& host) {
   Nodes nodes;
-  for (size_t i = 0; i < host.cores.size(); ++i) {
+  for (const size_t i : indices_of(host.cores)) {
     NodePlace& node = nodes[host.cores[i].numa_node];
     node.socket = host.cores[i].socket;
     node.cores.push_back({i});

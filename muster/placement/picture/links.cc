@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 
@@ -35,7 +36,7 @@ struct LinkedPairs {  // all pairs that this link joins
 // The nearest kind comes first, and of a kind the most links first. Unknown links are left out.
 std::vector<LinkedPairs> pairs_by_link(const Host& host, const HostLayout& layout) {
   std::map<std::pair<LinkKind, int>, LinkedPairs> found;
-  for (size_t a = 0; a < layout.gpus.size(); ++a) {
+  for (const size_t a : indices_of(layout.gpus)) {
     for (size_t b = a + 1; b < layout.gpus.size(); ++b) {
       const size_t i = layout.gpus[a].gpu;
       const size_t j = layout.gpus[b].gpu;
@@ -99,7 +100,7 @@ std::vector<size_t> component_of(const std::set<Pair>& pairs) {
 
 // Whether any two of the members are a pair.
 bool joins_all(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
-  for (size_t i = 0; i < members.size(); ++i) {
+  for (const size_t i : indices_of(members)) {
     for (size_t j = i + 1; j < members.size(); ++j) {
       if (!pairs.contains({members[i], members[j]}))
         return false;

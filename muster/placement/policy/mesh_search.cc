@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/mesh_order.h"
@@ -175,8 +176,8 @@ class RowPacker {
 // Returns the bandwidths of some devices with each other.
 Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
   Bandwidths part(devices.size(), std::vector<int64_t>(devices.size()));
-  for (size_t a = 0; a < devices.size(); ++a) {
-    for (size_t b = 0; b < devices.size(); ++b)
+  for (const size_t a : indices_of(devices)) {
+    for (const size_t b : indices_of(devices))
       part[a][b] = bandwidth[devices[a]][devices[b]];
   }
   return part;
@@ -185,8 +186,8 @@ Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
 // Returns what all links between each two rows add up to.
 Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) {
   Bandwidths sums(rows.size(), std::vector<int64_t>(rows.size()));
-  for (size_t a = 0; a < rows.size(); ++a) {
-    for (size_t b = 0; b < rows.size(); ++b) {
+  for (const size_t a : indices_of(rows)) {
+    for (const size_t b : indices_of(rows)) {
       for (const size_t one : rows[a]) {
         for (const size_t other : rows[b])
           sums[a][b] += bandwidth[one][other];
@@ -199,7 +200,7 @@ Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) 
 // Returns the fastest bandwidths that there are; fewer of them where there are many devices.
 std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
   std::set<int64_t, std::greater<>> values;
-  for (size_t a = 0; a < bandwidth.size(); ++a) {
+  for (const size_t a : indices_of(bandwidth)) {
     for (size_t b = 0; b < a; ++b)
       values.insert(bandwidth[a][b]);
   }
@@ -227,7 +228,7 @@ Order arranged(const Bandwidths& bandwidth,
   std::vector<bool> is_used(bandwidth.size());
   for (const size_t device : order)
     is_used[device] = true;
-  for (size_t device = 0; device < bandwidth.size(); ++device) {
+  for (const size_t device : indices_of(bandwidth)) {
     if (!is_used[device])
       order.push_back(device);
   }

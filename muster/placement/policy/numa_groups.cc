@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -12,7 +13,7 @@ namespace muster {
 
 std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const PolicyInput& input) {
   std::map<std::optional<int>, std::vector<size_t>> groups;
-  for (size_t i = 0; i < input.gpus.size(); ++i) {
+  for (const size_t i : indices_of(input.gpus)) {
     groups[numa_node_of(input.host, gpu_of(input.host, input.gpus[i]))].push_back(i);
   }
   return groups;
@@ -28,7 +29,7 @@ std::vector<size_t> switch_of_gpus(const PolicyInput& input) {
   // with itself, which ends the search.
   std::vector<size_t> switches(input.gpus.size());
   std::iota(switches.begin(), switches.end(), size_t{0});
-  for (size_t i = 0; i < switches.size(); ++i) {
+  for (const size_t i : indices_of(switches)) {
     size_t first = 0;
     while (switches[first] != first || !joined(input.gpus[first].position, input.gpus[i].position))
       ++first;

@@ -8,6 +8,8 @@
 #include <random>
 #include <utility>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 namespace {
@@ -88,7 +90,7 @@ OrderImprover::Order OrderImprover::best() const {
 
 // Compares as ring.h and mesh_order.h do: without `faster`.
 bool OrderImprover::is_better(const Quality& a, const Quality& b) {
-  for (size_t axis = 0; axis < a.size(); ++axis) {
+  for (const size_t axis : indices_of(a)) {
     if (a[axis].slowest != b[axis].slowest)
       return a[axis].slowest > b[axis].slowest;
     if (a[axis].total != b[axis].total)

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <numeric>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 namespace {
 
@@ -203,7 +205,7 @@ RingQuality quality_within(const Bandwidths& bandwidth,
 // Links have no direction, so half of the matrix is enough.
 int64_t fastest_link(const Bandwidths& bandwidth) {
   int64_t fastest = 0;
-  for (size_t a = 0; a < bandwidth.size(); ++a) {
+  for (const size_t a : indices_of(bandwidth)) {
     for (size_t b = 0; b < a; ++b)
       fastest = std::max(fastest, bandwidth[a][b]);
   }
@@ -212,7 +214,7 @@ int64_t fastest_link(const Bandwidths& bandwidth) {
 
 RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<size_t>& ring) {
   RingQuality quality{.slowest = INT64_MAX, .total = 0};
-  for (size_t i = 0; i < ring.size(); ++i) {
+  for (const size_t i : indices_of(ring)) {
     const int64_t link = bandwidth[ring[i]][ring[(i + 1) % ring.size()]];
     quality.slowest = std::min(quality.slowest, link);
     quality.total += link;

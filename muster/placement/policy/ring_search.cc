@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/placement/policy/order_improver.h"
 #include "muster/placement/policy/ring.h"
 
@@ -28,8 +29,8 @@ class PathRotation {
   PathRotation(const Bandwidths& bandwidth, size_t count, int64_t least)
       : count_(count), random_(1) {
     neighbours_.resize(bandwidth.size());
-    for (size_t a = 0; a < bandwidth.size(); ++a) {
-      for (size_t b = 0; b < bandwidth.size(); ++b) {
+    for (const size_t a : indices_of(bandwidth)) {
+      for (const size_t b : indices_of(bandwidth)) {
         if (a != b && bandwidth[a][b] >= least)
           neighbours_[a].push_back(b);
       }
@@ -126,7 +127,7 @@ class PathRotation {
 // ring of fast links is one of slower links too.
 std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
   std::set<int64_t> values;
-  for (size_t a = 0; a < bandwidth.size(); ++a) {
+  for (const size_t a : indices_of(bandwidth)) {
     for (size_t b = 0; b < a; ++b)
       values.insert(bandwidth[a][b]);
   }

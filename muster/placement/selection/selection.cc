@@ -9,6 +9,7 @@
 #include <ranges>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -72,11 +73,11 @@ class Resolver {
     if (std::ranges::none_of(items, is_pick))
       return left_;
     std::vector<Devices> picks(items.size());  // of each item
-    for (size_t i = 0; i < items.size(); ++i) {
+    for (const size_t i : indices_of(items)) {
       if (role_of(items[i]) == Role::name)
         picks[i] = take_named(items[i]);
     }
-    for (size_t i = 0; i < items.size(); ++i) {
+    for (const size_t i : indices_of(items)) {
       if (role_of(items[i]) == Role::choice)
         picks[i] = take_chosen(items[i]);
     }

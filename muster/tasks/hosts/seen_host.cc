@@ -6,13 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/placement/selection/usable_gpus.h"
 
 namespace muster {
 
 Host seen_host(Host host, const VisibilityMasks& masks) {
   const UsableGpus usable = usable_gpus(host, masks);
-  for (size_t g = 0; g < host.gpus.size(); ++g) {
+  for (const size_t g : indices_of(host.gpus)) {
     Gpu& gpu = host.gpus[g];
     std::vector<MigInstance> seen;
     bool any = false;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
@@ -41,7 +42,7 @@ TaskState state_after(const std::string& how) {
 class JournalFold {
  public:
   JournalFold(const std::vector<Task>& tasks, JournalState& state) : tasks_(tasks), state_(state) {
-    for (size_t i = 0; i < tasks.size(); ++i)
+    for (const size_t i : indices_of(tasks))
       places_.emplace(tasks[i].name, i);
   }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -29,7 +30,7 @@ constexpr size_t kMostSkippedNamed = 20;
 // At most `width` characters; UTF-8 is cut between characters.
 std::string cut_to(const std::string& text, int width) {
   int shown = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (const size_t i : indices_of(text)) {
     if (!continues_character(text[i]) && ++shown > width)
       return text.substr(0, i);
   }
@@ -67,7 +68,7 @@ LiveTable::LiveTable(const std::vector<Task>& tasks,
     likes_of_.push_back(like_of(task));
     ++likes_[likes_of_.back()].left;
   }
-  for (size_t i = 0; i < before.size(); ++i) {
+  for (const size_t i : indices_of(before)) {
     if (before[i].state == TaskState::done)
       count_done(i, before[i]);
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -125,7 +126,7 @@ std::vector<std::string> csv_titles(const ResultColumns& columns) {
 std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
   check_results(tasks, results);
   std::string text = "{\"schema\": \"muster.tasks/1\", \"tasks\": [";
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (const size_t i : indices_of(tasks)) {
     text += i == 0 ? "\n" : ",\n";
     text += json_text(task_json(tasks[i], results[i]));
   }
@@ -137,7 +138,7 @@ std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskRe
   const ResultColumns columns = result_columns(tasks, results);
   std::string text;
   append_csv_row(text, csv_titles(columns));
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (const size_t i : indices_of(tasks)) {
     std::vector<std::string> cells = {tasks[i].name};
     append_mapped(cells, columns.parameters, [&](const std::string& name) {
       return parameter(tasks[i], name);

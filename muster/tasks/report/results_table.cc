@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/draw/text_table.h"
@@ -117,7 +118,7 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   const bool with_host = several_hosts(results);
   TableRows rows;
   rows.reserve(tasks.size());
-  for (size_t i = 0; i < tasks.size(); ++i)
+  for (const size_t i : indices_of(tasks))
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
   for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
     titles[i].right = std::ranges::all_of(

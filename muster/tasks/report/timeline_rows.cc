@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -93,7 +94,7 @@ class TimelineMaker {
     if (attempt.gpu_indices.empty())
       return add_to_cpu(attempt, bar);
     bar.height = std::clamp(attempt.gpu_fraction, 0.0, 1.0);
-    for (size_t i = 0; i < attempt.gpu_indices.size(); ++i) {
+    for (const size_t i : indices_of(attempt.gpu_indices)) {
       std::string mig = i < attempt.devices.size() ? attempt.devices[i] : "";
       if (!mig.starts_with("MIG-"))
         mig.clear();

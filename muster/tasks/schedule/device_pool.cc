@@ -15,6 +15,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -425,7 +426,7 @@ double DevicePool::slowest_link(int host, const std::vector<int>& gpus) const {
   if (gpus.size() < 2)
     return 0;
   double slowest = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < gpus.size(); ++i) {
+  for (const size_t i : indices_of(gpus)) {
     const size_t from = mine[gpus[i]].device.position;
     const size_t to = mine[gpus[(i + 1) % gpus.size()]].device.position;
     if (from >= real.gpu_links.size() || to >= real.gpu_links[from].size())

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 namespace {
@@ -54,7 +56,7 @@ std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
                                                          const DevicePool& pool) const {
   using Order = std::tuple<size_t, int, int>;  // alternative, missing GPUs, missing CPUs
   std::vector<std::pair<Order, Reservation::Place>> found;
-  for (size_t i = 0; i < wish.needs.size(); ++i) {
+  for (const size_t i : indices_of(wish.needs)) {
     for (int host = 0; host < std::ssize(pool.hosts()); ++host) {
       const auto claim = claim_on(pool, host, wish.needs[i], wish.allowed, reserved_);
       if (claim)

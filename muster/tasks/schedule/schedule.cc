@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -73,7 +74,7 @@ TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, DevicePool pool, Sche
       states_(tasks.size()),
       reservations_(tasks.size()) {
   numbers_.reserve(tasks.size());
-  for (size_t i = 0; i < tasks.size(); ++i)
+  for (const size_t i : indices_of(tasks))
     numbers_.emplace(tasks[i].name, i);
   counts_[index_of(TaskState::waiting)] = tasks.size();
   link_tasks();
@@ -84,7 +85,7 @@ TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, DevicePool pool, Sche
     for (const size_t next : followers(task))
       --states_[next].missing;
   }
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (const size_t i : indices_of(tasks)) {
     if (states_[i].missing == 0 && states_[i].state == TaskState::waiting)
       make_ready(i);
   }
@@ -281,7 +282,7 @@ bool TaskSchedule::has_slot() const {
 // what is reserved for others.
 std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) const {
   const std::vector<TaskNeed>& needs = kind.wish.needs;
-  for (size_t i = 0; i < needs.size(); ++i) {
+  for (const size_t i : indices_of(needs)) {
     if (auto where = pool_.find(needs[i], kind.wish.allowed, reservations_.reserved()))
       return TaskStart{.task = task, .alternative = i, .where = std::move(*where)};
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -203,7 +204,7 @@ class SlurmPlanner {
     array.elements_path = base + ".elements";
     array.script = slurm_script(tasks_[tasks[0]], array.elements_path, options_);
     int line = 0;
-    for (size_t i = 0; i < tasks.size(); ++i) {
+    for (const size_t i : indices_of(tasks)) {
       for (; line < indices[i]; ++line)
         array.elements += "\n";
       array.elements +=

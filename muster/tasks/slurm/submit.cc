@@ -17,6 +17,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -90,9 +91,9 @@ std::string jobs_json(const SlurmPlan& plan,
                       const std::vector<Task>& tasks,
                       const std::vector<std::string>& job_ids) {
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < job_ids.size(); ++i) {
+  for (const size_t i : indices_of(job_ids)) {
     nlohmann::ordered_json elements = nlohmann::ordered_json::object();
-    for (size_t k = 0; k < plan.arrays[i].tasks.size(); ++k)
+    for (const size_t k : indices_of(plan.arrays[i].tasks))
       elements[cat(plan.arrays[i].indices[k])] = tasks[plan.arrays[i].tasks[k]].name;
     jobs.push_back({{"job", job_ids[i]}, {"tasks", std::move(elements)}});
   }

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
@@ -257,7 +258,7 @@ std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after) {
     path.push_back(task);
     next.push_back(0);
   };
-  for (size_t start = 0; start < after.size(); ++start) {
+  for (const size_t start : indices_of(after)) {
     if (seen[start] == Seen::no)
       enter(start);
     while (!path.empty()) {

@@ -13,6 +13,7 @@
 #include "muster/base/caret.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
@@ -108,7 +109,7 @@ std::string sweep_name(const std::vector<TaskParameter>& each,
                        const std::vector<std::string_view>& values) {
   constexpr size_t kRoomForNumber = 12;  // bytes
   std::string name;
-  for (size_t i = 0; i < each.size(); ++i)
+  for (const size_t i : indices_of(each))
     name += cat(i == 0 ? "" : ",", each[i].name, "=", values[i]);
   std::ranges::replace_if(name, std::not_fn(fits_file_name), '_');
   return std::string(cut_text(name, kMaxTaskName - kRoomForNumber));

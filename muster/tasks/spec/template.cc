@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -19,7 +20,7 @@ Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& 
   for (const auto& [name, text] : source.environment)
     task.environment[name] = text.with(values);
   task.directory = source.directory.with(values);
-  for (size_t i = 0; i < values.size(); ++i)
+  for (const size_t i : indices_of(values))
     task.parameters[source.each[i].name] = values[i];
   return task;
 }
@@ -34,7 +35,7 @@ std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& 
 // The name alone does not make tasks differ in what they do.
 std::vector<std::string> unused_parameters(const TaskTemplate& source) {
   std::vector<std::string> unused;
-  for (size_t i = 0; i < source.each.size(); ++i) {
+  for (const size_t i : indices_of(source.each)) {
     const auto has_it = [&](const TaskText& text) {
       return text.uses(i);
     };

@@ -1,0 +1,16 @@
+// The numbers 0, 1, … by which a range's elements are reached: for (const size_t i :
+// indices_of(gpus)). For loops over several ranges at once.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <ranges>
+
+namespace muster {
+
+// The range must keep its size while the loop runs.
+auto indices_of(const auto& range) {
+  return std::views::iota(size_t{0}, size_t{std::size(range)});
+}
+
+}  // namespace muster
