@@ -40,7 +40,7 @@ std::string compressed(std::string_view text) {
                                text.size(),
                                Z_BEST_SPEED);
   if (result != Z_OK)
-    throw Error(ErrorCode::internal, cat("compress: zlib failed with ", result));
+    throw Error(ErrorCode::internal, "compress: zlib failed with ", result);
   bytes.resize(size);
   return bytes;
 }

@@ -153,9 +153,11 @@ Fd open_plain_file(const std::string& path, const std::string& who) {
     fail_errno(cat(who, "cannot open '", path, "'"), errno);
   if (S_ISREG(info.st_mode))
     return fd;
-  throw Error(
-      ErrorCode::io,
-      cat(who, "expected a file at '", printable(path), "', got something else; correct the path"));
+  throw Error(ErrorCode::io,
+              who,
+              "expected a file at '",
+              printable(path),
+              "', got something else; correct the path");
 }
 
 std::string read_plain_file(const std::string& path, size_t most) {

@@ -133,7 +133,11 @@ FolderLock::FolderLock(FolderClaim claim)
 void FolderLock::go_on_without(int error) {
   why_not_ = std::generic_category().message(error);
   log(LogLevel::debug,
-      cat("no lock on ", printable(claim_.folder), " (", why_not_, "); going on without"));
+      "no lock on ",
+      printable(claim_.folder),
+      " (",
+      why_not_,
+      "); going on without");
 }
 
 // Whether the holder with this note belongs to the same start.
@@ -164,7 +168,7 @@ bool FolderLock::try_lock() {
   const bool noted = ::ftruncate(file_.get(), 0) == 0 &&
                      ::pwrite(file_.get(), note.data(), note.size(), 0) == std::ssize(note);
   if (!noted)
-    log(LogLevel::debug, cat("no note in ", printable(path_)));
+    log(LogLevel::debug, "no note in ", printable(path_));
   return true;
 }
 

@@ -41,9 +41,9 @@ std::string current_folder() {
   if (!error)
     return folder.string();
   throw Error(ErrorCode::io,
-              cat("cannot find the current folder (",
-                  error.message(),
-                  "): it has been removed; change to one that exists"));
+              "cannot find the current folder (",
+              error.message(),
+              "): it has been removed; change to one that exists");
 }
 
 // Only a relative path needs the current folder.
@@ -53,11 +53,11 @@ std::string absolute_path(const std::string& path) {
   if (!error)
     return absolute.string();
   throw Error(ErrorCode::io,
-              cat("cannot find the folder that '",
-                  printable(path),
-                  "' is relative to (",
-                  error.message(),
-                  "); change to one that exists, or give an absolute path"));
+              "cannot find the folder that '",
+              printable(path),
+              "' is relative to (",
+              error.message(),
+              "); change to one that exists, or give an absolute path");
 }
 
 }  // namespace muster

@@ -26,13 +26,13 @@ inline Error left_alone(int64_t sequence, int other, const std::string& call) {
 inline Error left(int64_t sequence, const std::string& call, int other) {
   note_lost_rank(other);
   return Error(ErrorCode::peer_failed,
-               cat("collective #",
-                   sequence,
-                   " ('",
-                   call,
-                   "'): rank ",
-                   other,
-                   " left the group: its function ended, or it called shutdown()"));
+               "collective #",
+               sequence,
+               " ('",
+               call,
+               "'): rank ",
+               other,
+               " left the group: its function ended, or it called shutdown()");
 }
 
 }  // namespace muster

@@ -57,14 +57,14 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
   taken->share();
   if (!taken->why_not().empty()) {
     log(LogLevel::warn,
-        cat(subject,
-            ": no lock on '",
-            printable(folder),
-            "' (",
-            taken->why_not(),
-            "): another job that ",
-            does,
-            " there is not refused"));
+        subject,
+        ": no lock on '",
+        printable(folder),
+        "' (",
+        taken->why_not(),
+        "): another job that ",
+        does,
+        " there is not refused");
   }
   mine = taken;
   return taken;

@@ -110,11 +110,11 @@ Fd open_runtime_folder(const std::string& path, bool create, std::chrono::millis
       return folder;
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
-                  cat("runtime folder: expected to lock '",
-                      printable(path),
-                      "' beside others (flock), got no lock; see who has it (`lsof ",
-                      printable(path),
-                      "`)"));
+                  "runtime folder: expected to lock '",
+                  printable(path),
+                  "' beside others (flock), got no lock; see who has it (`lsof ",
+                  printable(path),
+                  "`)");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -365,11 +365,11 @@ void warn_of_unknown_conf(const RunFlags& flags) {
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (!kKnown.contains(name))
       log(LogLevel::warn,
-          cat("--rdzv-conf: '",
-              printable(name),
-              "' is not a known name and has no effect (known: ",
-              join(kKnown, ", "),
-              ")"));
+          "--rdzv-conf: '",
+          printable(name),
+          "' is not a known name and has no effect (known: ",
+          join(kKnown, ", "),
+          ")");
   }
 }
 
@@ -388,12 +388,13 @@ void warn_of_flags_for_several_hosts(const RunFlags& flags) {
   }
   if (!unused.empty())
     log(LogLevel::warn,
-        cat(join(unused, ", "), ": of no effect on one host; leave out what is for several"));
+        join(unused, ", "),
+        ": of no effect on one host; leave out what is for several");
   try {
     ClusterOptions of_nobody;
     set_times(flags.rdzv_conf, of_nobody);
   } catch (const Error& error) {
-    log(LogLevel::warn, cat(error.message(), " (of no effect on one host)"));
+    log(LogLevel::warn, error.message(), " (of no effect on one host)");
   }
 }
 

@@ -146,7 +146,7 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   inventory.source = "the hosts";
   for (const size_t i : indices_of(answers)) {
     if (answers[i].wait_for(kSayWhoIsWaitedFor) == std::future_status::timeout)
-      log(LogLevel::info, cat("waiting for the answer of host ", hosts[i].name));
+      log(LogLevel::info, "waiting for the answer of host ", hosts[i].name);
     inventory.hosts.push_back(answers[i].get());
   }
   const Plan plan = place(inventory, options);

@@ -128,13 +128,13 @@ void CoordinatorThread::run() {
 
 // Ends the job, as nobody must wait for orders that will not come.
 void CoordinatorThread::give_up(const std::string& why) {
-  log(LogLevel::error, cat("coordinator: ", why));
+  log(LogLevel::error, "coordinator: ", why);
   try {
     give({{.kind = Order::Kind::finish,
            .reason = cat("the job cannot be coordinated any more: ", why),
            .exit_code = 1}});
   } catch (const std::exception& error) {
-    log(LogLevel::error, cat("coordinator: ", error.what()));
+    log(LogLevel::error, "coordinator: ", error.what());
     broken_ = true;
   }
 }
@@ -149,7 +149,7 @@ std::vector<Order> CoordinatorThread::next_orders() {
   const int64_t number = next_report_++;
   try {
     Report report = report_from_text(*text);
-    log(LogLevel::debug, cat("report ", number, ": ", to_string(report.kind), " of ", report.from));
+    log(LogLevel::debug, "report ", number, ": ", to_string(report.kind), " of ", report.from);
     history_.note(number, report, now);
     if (options_.notes_joins && report.kind == Report::Kind::join && report.facts) {
       const std::lock_guard lock(mutex_);
@@ -157,7 +157,7 @@ std::vector<Order> CoordinatorThread::next_orders() {
     }
     return coordinator_.on_report(std::move(report), now);
   } catch (const Error& error) {
-    log(LogLevel::error, cat("coordinator: ", error.message()));
+    log(LogLevel::error, "coordinator: ", error.message());
     return {};
   }
 }
@@ -259,7 +259,12 @@ milliseconds CoordinatorThread::age_of_job() const {
 void CoordinatorThread::give(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
     log(LogLevel::debug,
-        cat("order ", next_order_, ": ", to_string(order.kind), ", round ", order.round));
+        "order ",
+        next_order_,
+        ": ",
+        to_string(order.kind),
+        ", round ",
+        order.round);
     const WrittenOrder written = write_order(*store_, next_order_, order);
     if (!written.is_ours)
       throw Deposed();
@@ -303,10 +308,10 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
       continue;
     signs_.erase(known);
     log(LogLevel::warn,
-        cat("no sign of life from host ",
-            coordinator_.name_of(id),
-            " for ",
-            format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent))));
+        "no sign of life from host ",
+        coordinator_.name_of(id),
+        " for ",
+        format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent)));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
 }
@@ -331,8 +336,7 @@ void CoordinatorThread::forget_history() {
     }
     tell_kept_entries();
   } catch (const Error& error) {
-    log(LogLevel::debug,
-        cat("coordinator: what is of no use stays in the store: ", error.message()));
+    log(LogLevel::debug, "coordinator: what is of no use stays in the store: ", error.message());
     history_.put_back(std::span(keys).subspan(removed), Clock::now());
   }
 }

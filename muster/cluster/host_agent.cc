@@ -215,7 +215,7 @@ void HostAgent::take(Order order) {
   }
   if (ends_our_ranks(order)) {
     if (!cluster_.remote && !order.reason.empty())
-      log(LogLevel::info, cat("ending this round's ranks: ", order.reason));
+      log(LogLevel::info, "ending this round's ranks: ", order.reason);
     if (order.is_asked)
       processes_->ask_all_to_stop();
     else
@@ -273,7 +273,9 @@ void HostAgent::tell_of_loss() const {
     log(LogLevel::error, own_error_);
   const bool was_etcd = cluster_.backend == "etcd";
   log(LogLevel::error,
-      cat(was_etcd ? "etcd" : "the host that serves the rendezvous", " is gone: ", why_lost_));
+      was_etcd ? "etcd" : "the host that serves the rendezvous",
+      " is gone: ",
+      why_lost_);
 }
 
 // A signal came while no ranks ran here. The host that serves ends the job for all; any host does
@@ -287,7 +289,7 @@ std::optional<int> HostAgent::leave(int signal) {
     job_->leave();
   member_->report({.kind = Report::Kind::leave, .stopped_by = signal});
   hand_over();
-  log(LogLevel::info, cat("stopped by ", signal_name(signal), "; this host has left the job"));
+  log(LogLevel::info, "stopped by ", signal_name(signal), "; this host has left the job");
   return 128 + signal;
 }
 

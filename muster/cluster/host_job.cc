@@ -163,16 +163,16 @@ void HostJob::announce_to_others(const Order& order) const {
   if (cluster_.remote || options_.quiet)
     return;
   log(LogLevel::info,
-      cat("host ",
-          *order.host_index,
-          " of ",
-          order.num_hosts,
-          ": ",
-          in_words(rank_numbers_on_host(order.plan, *order.host_index)),
-          " of ",
-          world_size(order.plan),
-          "; rank 0 is at ",
-          order.master_addr));
+      "host ",
+      *order.host_index,
+      " of ",
+      order.num_hosts,
+      ": ",
+      in_words(rank_numbers_on_host(order.plan, *order.host_index)),
+      " of ",
+      world_size(order.plan),
+      "; rank 0 is at ",
+      order.master_addr);
 }
 
 std::vector<RankSpec> HostJob::rank_specs(const Order& order) const {

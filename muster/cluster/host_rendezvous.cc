@@ -169,11 +169,11 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
       }
       if (!std::exchange(said, true))
         log(LogLevel::info,
-            cat("waiting for the host that serves the rendezvous at ",
-                options.endpoint,
-                holder_text(port_here),
-                ": ",
-                without_advice(error)));
+            "waiting for the host that serves the rendezvous at ",
+            options.endpoint,
+            holder_text(port_here),
+            ": ",
+            without_advice(error));
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(200), deadline.left()));
     }
   }
@@ -252,8 +252,7 @@ std::string address_towards_any(const std::vector<std::string>& endpoints) {
     } catch (const Error& error) {
       if (i + 1 == endpoints.size())
         throw;
-      log(LogLevel::warn,
-          cat("etcd at ", endpoints[i], ": ", error.message(), "; asking the next"));
+      log(LogLevel::warn, "etcd at ", endpoints[i], ": ", error.message(), "; asking the next");
     }
   }
 }
@@ -423,14 +422,14 @@ std::string address_to_serve(const std::string& host) {
     if (outward.empty())
       return text;
     log(LogLevel::warn,
-        cat("host name ",
-            host,
-            " means ",
-            text,
-            " here, which no other host can reach (see "
-            "/etc/hosts); using ",
-            outward,
-            " instead; --local-addr chooses another"));
+        "host name ",
+        host,
+        " means ",
+        text,
+        " here, which no other host can reach (see "
+        "/etc/hosts); using ",
+        outward,
+        " instead; --local-addr chooses another");
     return outward;
   }
   return "";

@@ -156,7 +156,7 @@ bool without_error(const Tell& tell) {
     tell();
     return true;
   } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("telemetry: ", error.what()));
+    log(LogLevel::debug, "telemetry: ", error.what());
     return false;
   }
 }
@@ -488,11 +488,11 @@ void HostTelemetry::collect(int last_attempt) {
   for (size_t i = 1; i < hosts.ids.size(); ++i) {
     if (deadline.passed()) {
       log(LogLevel::warn,
-          cat("what the ranks of ",
-              hosts.ids.size() - i,
-              " of ",
-              hosts.ids.size(),
-              " hosts did has not come in time; the job's report and trace are without it"));
+          "what the ranks of ",
+          hosts.ids.size() - i,
+          " of ",
+          hosts.ids.size(),
+          " hosts did has not come in time; the job's report and trace are without it");
       return;
     }
     collect_activity(hosts.ids[i], hosts.ranks.at(i), last_attempt);

@@ -75,9 +75,9 @@ void HostWatch::read_some() {
   }
   if (watch_ != 0 && read_.size() > kMaxAnswer) {
     log(LogLevel::warn,
-        cat("--host-discovery: expected less than a mebibyte from '",
-            printable(command_),
-            "', got more; not asking again"));
+        "--host-discovery: expected less than a mebibyte from '",
+        printable(command_),
+        "', got more; not asking again");
     stop();
   }
 }
@@ -98,11 +98,11 @@ bool HostWatch::take_answer() {
     take(answer);
   } else {
     log(LogLevel::warn,
-        cat("--host-discovery: expected '",
-            printable(command_),
-            "' to succeed, got exit code ",
-            code,
-            "; asking again"));
+        "--host-discovery: expected '",
+        printable(command_),
+        "' to succeed, got exit code ",
+        code,
+        "; asking again");
   }
   return true;
 }

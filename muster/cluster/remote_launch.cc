@@ -336,7 +336,7 @@ class RemoteJob {
       });
       if (runs_there || ++starts_[host.name] > cluster_.max_host_failures)
         continue;
-      log(LogLevel::info, cat("host ", host.name, " is new; starting an agent there"));
+      log(LogLevel::info, "host ", host.name, " is new; starting an agent there");
       start(host);
     }
   }
@@ -366,7 +366,7 @@ class RemoteJob {
       log(LogLevel::error, "no host is left");
       return 1;
     }
-    log(LogLevel::error, cat("stopped by ", signal_name(ended.stopped_by)));
+    log(LogLevel::error, "stopped by ", signal_name(ended.stopped_by));
     return 128 + ended.stopped_by;
   }
 
@@ -374,7 +374,7 @@ class RemoteJob {
   int report(const WaitResult& ended) {
     const auto order = coordinator_->result();
     for (const std::string& survivor : ended.survivors)
-      log(LogLevel::error, cat("could not end ", survivor));
+      log(LogLevel::error, "could not end ", survivor);
     if (!order)
       return report_no_order(ended);
     const bool stopped = order->exit_code == kStoppedExitCode && have_stopped(order->exits);

@@ -167,10 +167,10 @@ void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNod
   for (const size_t i : indices_of(names)) {
     if (contains(nodes, names[i], &SlurmNode::name)) {
       log(LogLevel::warn,
-          cat("Slurm: node ",
-              names[i],
-              " belongs to several components of this heterogeneous job; only what the first has "
-              "there is used"));
+          "Slurm: node ",
+          names[i],
+          " belongs to several components of this heterogeneous job; only what the first has "
+          "there is used");
       continue;
     }
     nodes.push_back({.name = names[i],

@@ -163,11 +163,11 @@ void move_earlier_logs(const std::string& log_dir) {
   if (!error)
     return;
   throw Error(ErrorCode::io,
-              cat("cannot move the logs of an earlier start into '",
-                  printable(earlier.string()),
-                  "': ",
-                  error.message(),
-                  "; give another folder with --run-dir or --log-dir"));
+              "cannot move the logs of an earlier start into '",
+              printable(earlier.string()),
+              "': ",
+              error.message(),
+              "; give another folder with --run-dir or --log-dir");
 }
 
 void remove_earlier_parts(const std::string& run_dir) {

@@ -77,7 +77,7 @@ void tell_trace(const JobFacts& job, bool first_host) {
   const auto trace = merge_trace(job.work_dir);
   if (!trace)
     return;
-  log(LogLevel::info, cat("trace: ", trace_text(*trace)));
+  log(LogLevel::info, "trace: ", trace_text(*trace));
 }
 
 // The activity of the attempt's ranks. A file that cannot be read is none of them.
@@ -115,11 +115,15 @@ void keep_earlier_trace(const std::string& work_dir) {
   try {
     if (const auto trace = merge_earlier_trace(work_dir))
       log(LogLevel::info,
-          cat("trace of an earlier launch here, which was killed: ", trace_text(*trace)));
+          "trace of an earlier launch here, which was killed: ",
+          trace_text(*trace));
   } catch (const std::exception& error) {
     const std::string aside = cat(work_dir, "/trace.", make_uuid());
     log(LogLevel::error,
-        cat(error.what(), "; the events of an earlier launch are moved to '", aside, "'"));
+        error.what(),
+        "; the events of an earlier launch are moved to '",
+        aside,
+        "'");
     std::error_code failed;
     std::filesystem::rename(work_dir + "/trace", aside, failed);
   }

@@ -79,7 +79,7 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
 void tell_errors(const std::vector<RankExit>& exits) {
   for (const RankExit& exit : exits) {
     if (exit.failed() && !exit.message.empty())
-      log(LogLevel::error, cat("rank ", exit.rank, ": ", exit.cause, ", ", exit.message));
+      log(LogLevel::error, "rank ", exit.rank, ": ", exit.cause, ", ", exit.message);
   }
 }
 

@@ -43,7 +43,7 @@ void tell_warnings(const Plan& plan) {
   for (const std::string& warning : plan.warnings)
     log(LogLevel::warn, printable(warning));
   if (plan.simulated)
-    log(LogLevel::warn, cat("the machine of the plan", kIsSimulated));
+    log(LogLevel::warn, "the machine of the plan", kIsSimulated);
 }
 
 }  // namespace

@@ -47,10 +47,10 @@ int report(const GroupResult& result,
       result.all_gone ? "every rank has ended" : "not every rank could be ended";
   if (result.timed_out) {
     log(LogLevel::error,
-        cat("stopped: the time limit of ",
-            format_duration(*options.time_limit),
-            " (--timeout) is over; ",
-            ranks));
+        "stopped: the time limit of ",
+        format_duration(*options.time_limit),
+        " (--timeout) is over; ",
+        ranks);
   }
   report_failure(result.exits, job, attempt, options.max_restarts, result.fault, bad);
   if (!result.fault.empty())
@@ -64,7 +64,7 @@ int report(const GroupResult& result,
     return first->shell_code();
   if (result.stopped_by == 0)
     return 0;
-  log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; ", ranks));
+  log(LogLevel::info, "stopped by ", signal_name(result.stopped_by), "; ", ranks);
   return 128 + result.stopped_by;
 }
 
@@ -83,12 +83,12 @@ void tell_lost_ranks(const GroupResult& result) {
   if (lost.empty())
     return;
   log(LogLevel::warn,
-      cat("the job has ended well without ",
-          lost.size(),
-          " of its ",
-          plural(result.exits.size(), "rank"),
-          ", which were lost: ",
-          join(lost, ", ")));
+      "the job has ended well without ",
+      lost.size(),
+      " of its ",
+      plural(result.exits.size(), "rank"),
+      ", which were lost: ",
+      join(lost, ", "));
 }
 
 // The ranks go on without the GPUs that have gone bad. False, and says so, where others cannot be
@@ -101,10 +101,10 @@ bool leave_bad_gpus(const std::vector<BadGpu>& bad,
   try {
     leased = place_without(reasons_of(bad), static_cast<int>(leased.plan.ranks.size()), options);
   } catch (const Error& error) {
-    log(LogLevel::error, cat(describe(bad), "; not starting again: ", error.message()));
+    log(LogLevel::error, describe(bad), "; not starting again: ", error.message());
     return false;
   }
-  log(LogLevel::warn, cat(describe(bad), "; muster sets it aside and gives the ranks others"));
+  log(LogLevel::warn, describe(bad), "; muster sets it aside and gives the ranks others");
   job.use_plan(leased.plan, std::move(leased.leases));
   show_plan(leased.plan, options, STDERR_FILENO);
   return true;
@@ -191,9 +191,9 @@ class LocalJob {
     if (result.fault.empty() && have_stopped(result.exits)) {
       tell_activity(job_.facts(), attempt_, options_.quiet);
       log(LogLevel::info,
-          cat("all ranks have stopped, as they were asked to (exit code ",
-              kStoppedExitCode,
-              "); start the job again to resume"));
+          "all ranks have stopped, as they were asked to (exit code ",
+          kStoppedExitCode,
+          "); start the job again to resume");
       return record_->finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
     }
     return std::nullopt;

@@ -145,11 +145,10 @@ class Taking : NoCopy {
     auto pause = std::chrono::microseconds(50);
     while (!try_lock(file_.get(), {0, 1}, path)) {
       if (deadline.passed()) {
-        throw Error(
-            ErrorCode::timeout,
-            cat("lease: expected another process to release '",
-                printable(path),
-                "', got no release; see whether a muster process is stopped (`ps`: state T)"));
+        throw Error(ErrorCode::timeout,
+                    "lease: expected another process to release '",
+                    printable(path),
+                    "', got no release; see whether a muster process is stopped (`ps`: state T)");
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));

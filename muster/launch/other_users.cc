@@ -85,8 +85,7 @@ std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuU
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
   const auto wanted = mapped(lease_wishes(plan, host_index), &LeaseWish::gpu);
   for (const std::string& line : other_users_of(host, wanted))
-    log(LogLevel::warn,
-        cat(line, ", whose memory and time this job shares; --gpus idle takes others"));
+    log(LogLevel::warn, line, ", whose memory and time this job shares; --gpus idle takes others");
 }
 
 }  // namespace muster

@@ -75,9 +75,9 @@ void PortWatch::look() {
   const auto found = listeners_.on(port_);
   if (!found) {
     log(LogLevel::debug,
-        cat("MASTER_PORT ",
-            port_,
-            ": neither netlink nor /proc/net/tcp tells who listens there; not watched"));
+        "MASTER_PORT ",
+        port_,
+        ": neither netlink nor /proc/net/tcp tells who listens there; not watched");
     return stop();
   }
   for (const TcpListener& listener : *found) {
@@ -89,7 +89,7 @@ void PortWatch::look() {
   }
   // If this job listens on one address alone, another is still free for others.
   if (std::ranges::any_of(*found, &TcpListener::has_whole_port)) {
-    log(LogLevel::debug, cat("MASTER_PORT ", port_, ": this job listens there; watched no more"));
+    log(LogLevel::debug, "MASTER_PORT ", port_, ": this job listens there; watched no more");
     return stop();
   }
   look_later();

@@ -56,7 +56,9 @@ bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
     awaited.until = std::min(now + limits_.to_come, awaited.latest);
     if (!std::exchange(awaited.said, true))
       log(LogLevel::info,
-          cat("rank ", starts_.rank_in(slot), " is saving a checkpoint; the others wait for it"));
+          "rank ",
+          starts_.rank_in(slot),
+          " is saving a checkpoint; the others wait for it");
   }
   if (now < awaited.until)
     return true;
@@ -67,11 +69,11 @@ bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
 void RejoinWatch::end(int slot) {
   const pid_t pid = processes_.pid_of(slot);
   log(LogLevel::warn,
-      cat("rank ",
-          starts_.rank_in(slot),
-          " has not come back to the others within ",
-          format_duration(limits_.to_come),
-          "; ending it"));
+      "rank ",
+      starts_.rank_in(slot),
+      " has not come back to the others within ",
+      format_duration(limits_.to_come),
+      "; ending it");
   ended_.insert(pid);
   ::kill(pid, SIGKILL);
 }

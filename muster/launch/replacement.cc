@@ -137,14 +137,14 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
   if (some_have_stopped(failures.failed) || !restarts_.has_budget())
     return false;
   if (const std::string obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
-    log(LogLevel::warn, cat("not replaced in place: ", obstacle));
+    log(LogLevel::warn, "not replaced in place: ", obstacle);
     return false;
   }
   // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of
   // all.
   const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0);
   if (!bad.empty()) {
-    log(LogLevel::warn, cat("not replaced in place: ", describe(bad)));
+    log(LogLevel::warn, "not replaced in place: ", describe(bad));
     return false;
   }
   replaced_ = failures.failed;

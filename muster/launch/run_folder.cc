@@ -69,7 +69,7 @@ Fd lock_runs(const fs::path& runs) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    log(LogLevel::debug, cat("no lock on ", runs.string(), "; going on without"));
+    log(LogLevel::debug, "no lock on ", runs.string(), "; going on without");
     break;
   }
   return fd;
@@ -82,10 +82,10 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   const auto kind = fs::symlink_status(latest, error).type();
   if (!is_one_of(kind, fs::file_type::not_found, fs::file_type::symlink)) {
     log(LogLevel::warn,
-        cat(latest.string(),
-            " is no link to the newest run, which is ",
-            name.string(),
-            "; remove it, and the next run makes the link"));
+        latest.string(),
+        " is no link to the newest run, which is ",
+        name.string(),
+        "; remove it, and the next run makes the link");
     return;
   }
   const fs::path aside = runs / cat(".", kLatest, "-", make_uuid());
@@ -94,7 +94,7 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
     fs::rename(aside, latest, error);
   if (!error)
     return;
-  log(LogLevel::debug, cat("no link ", latest.string(), ": ", error.message()));
+  log(LogLevel::debug, "no link ", latest.string(), ": ", error.message());
   ::unlink(aside.c_str());
 }
 
@@ -169,11 +169,11 @@ bool make_run_folder(const std::string& run_dir, std::string* latest_before) {
   const bool is_new = fs::create_directories(run_dir, error);
   if (error) {
     throw Error(ErrorCode::io,
-                cat("cannot create the run's folder '",
-                    printable(run_dir),
-                    "': ",
-                    error.message(),
-                    "; give another with --run-dir"));
+                "cannot create the run's folder '",
+                printable(run_dir),
+                "': ",
+                error.message(),
+                "; give another with --run-dir");
   }
   check_folder_owner(run_dir);
   const std::string before = link_latest(run_dir);

@@ -123,7 +123,7 @@ bool write_error_file(const std::string& message,
     write_file(*path, json_text(document));
     return true;
   } catch (const std::exception& error) {
-    log(LogLevel::warn, cat("error file: ", error.what()));
+    log(LogLevel::warn, "error file: ", error.what());
     return false;
   }
 }
@@ -138,7 +138,9 @@ void tell_failure(const std::exception_ptr& error) noexcept {
     if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE"))
       return;
     log(LogLevel::error,
-        cat(message, stack.empty() ? "" : "; thrown here, innermost call first:\n", stack));
+        message,
+        stack.empty() ? "" : "; thrown here, innermost call first:\n",
+        stack);
   } catch (const std::exception& failure) {
     log(LogLevel::error, failure.what());
   }

@@ -136,7 +136,7 @@ void InPlace::listen() {
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     if (!ends_)
-      log(LogLevel::debug, cat("no more generations: ", error.what()));
+      log(LogLevel::debug, "no more generations: ", error.what());
   }
 }
 
@@ -177,13 +177,13 @@ void InPlace::check_newest(int mine) const {
   if (newest_ == mine)
     return;
   throw Error(ErrorCode::peer_failed,
-              cat("generation ",
-                  mine,
-                  ": expected its ranks to live, got generation ",
-                  newest_,
-                  " in place of it (rank ",
-                  env_.rank,
-                  ")"));
+              "generation ",
+              mine,
+              ": expected its ranks to live, got generation ",
+              newest_,
+              " in place of it (rank ",
+              env_.rank,
+              ")");
 }
 
 // Each attempt has a connection of its own: interrupted operations may have lost those of the one

@@ -163,8 +163,7 @@ std::optional<int> call_in_group(Start start,
     throw;
   }
   if (!joined) {
-    log(LogLevel::info,
-        cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
+    log(LogLevel::info, "left out: no GPU for local rank ", env.local_rank, " (surplus: drop)");
     return 0;
   }
   ProcessGroup& group = *joined;
@@ -191,11 +190,11 @@ void warn_of_unused_options(const RunOptions& options, const Start& start) {
   if (unused.empty())
     return;
   log(LogLevel::warn,
-      cat(join(unused, ", "),
-          unused.size() == 1 ? " is" : " are",
-          " not used: ",
-          env.source,
-          " has started the ranks; give it the flags, or start the program by itself"));
+      join(unused, ", "),
+      unused.size() == 1 ? " is" : " are",
+      " not used: ",
+      env.source,
+      " has started the ranks; give it the flags, or start the program by itself");
 }
 
 // Joins one attempt after the other until the function has returned in one, or fails for a reason

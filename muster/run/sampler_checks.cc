@@ -90,13 +90,13 @@ SamplerCheck check_of_own_loaders(ProcessGroup group) {
     if (identity.num_replicas > 1 || group.rank() != 0 || std::exchange(said, true))
       return;
     log(LogLevel::warn,
-        cat("data loader: each of the ",
-            group.size(),
-            " ranks trains on all samples of ",
-            identity.order,
-            ", since the loader was made without rank and ranks; divide them by ctx.loader, or set "
-            ".undivided "
-            "= true where each rank has data of its own, or is to see all"));
+        "data loader: each of the ",
+        group.size(),
+        " ranks trains on all samples of ",
+        identity.order,
+        ", since the loader was made without rank and ranks; divide them by ctx.loader, or set "
+        ".undivided "
+        "= true where each rank has data of its own, or is to see all");
   };
 }
 

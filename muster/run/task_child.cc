@@ -207,7 +207,7 @@ void answer_with_error(const TaskOrder& order, const std::string& message) {
       fail_errno("cannot write the answer again", errno);
     write_all(order.result_fd, kFailure + message);
   } catch (const std::exception& error) {
-    log(LogLevel::error, cat(message, " (", error.what(), ")"));
+    log(LogLevel::error, message, " (", error.what(), ")");
   }
 }
 
@@ -239,9 +239,9 @@ std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
   const std::string who = cat(" (process ", process.pid, " on ", order.place, ")");
   if (has_exited && answer.starts_with(kFailure)) {
     // A launcher's text names the rank that failed, and its process.
-    throw Error(ErrorCode::peer_failed, cat(answer.substr(1), is_launcher ? "" : who));
+    throw Error(ErrorCode::peer_failed, answer.substr(1), is_launcher ? "" : who);
   }
-  throw Error(ErrorCode::peer_failed, cat("expected a result, got ", text_of_end(end), who));
+  throw Error(ErrorCode::peer_failed, "expected a result, got ", text_of_end(end), who);
 }
 
 }  // namespace muster

@@ -34,8 +34,7 @@ namespace muster {
 namespace detail {
 
 void fail_wrong_bytes(size_t expected, size_t got) {
-  throw Error(ErrorCode::internal,
-              cat("tasks: expected a result of ", expected, " bytes, got ", got));
+  throw Error(ErrorCode::internal, "tasks: expected a result of ", expected, " bytes, got ", got);
 }
 
 void fail_not_run(const std::string& name) {
@@ -81,7 +80,7 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
       tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
   }
   for (const auto& [why, names] : tasks)
-    log(LogLevel::info, cat("on the CPU: task ", join(names, ", "), ": ", why));
+    log(LogLevel::info, "on the CPU: task ", join(names, ", "), ": ", why);
 }
 
 // What the parent has planned for the task of this child.
@@ -232,12 +231,12 @@ void TaskSet::throw_failures() const {
   if (!not_started.empty())
     lines += cat("\n  not started: ", join(not_started, ", "));
   throw Error(ErrorCode::peer_failed,
-              cat("tasks: expected all ",
-                  outcomes_.size(),
-                  " to end well, got ",
-                  failed.size(),
-                  " that failed:",
-                  lines));
+              "tasks: expected all ",
+              outcomes_.size(),
+              " to end well, got ",
+              failed.size(),
+              " that failed:",
+              lines);
 }
 
 }  // namespace muster

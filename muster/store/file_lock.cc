@@ -49,10 +49,10 @@ void lock_operation(int fd, const std::string& path, const Deadline& deadline) {
   while (!set_lock(fd, F_WRLCK, kOperation)) {
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
-                  cat("file store: expected the lock of '",
-                      path,
-                      "' to be released, got none; see whether a process that uses it is stopped "
-                      "(`ps`: state T)"));
+                  "file store: expected the lock of '",
+                  path,
+                  "' to be released, got none; see whether a process that uses it is stopped "
+                  "(`ps`: state T)");
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::microseconds(2000));
   }

@@ -197,11 +197,11 @@ void FileStore::join() {
 
 void FileStore::warn_of_leftover(const std::string& job) const {
   log(LogLevel::warn,
-      cat("file store '",
-          options_.path,
-          "': left over from an earlier run (job '",
-          job,
-          "') of which no process lives; starting anew"));
+      "file store '",
+      options_.path,
+      "': left over from an earlier run (job '",
+      job,
+      "') of which no process lives; starting anew");
 }
 
 // From here on this process is a member, which others see by its lock.

@@ -60,7 +60,7 @@ std::string_view FrameMac::next(std::string_view size_and_body) {
 void FrameWriter::close(std::string& out, size_t start) {
   const size_t size = out.size() - start - kFrameSizeBytes;
   if (size > kMaxFrameBody)
-    throw Error(ErrorCode::internal, cat("store frame: body of ", size, " bytes"));
+    throw Error(ErrorCode::internal, "store frame: body of ", size, " bytes");
   std::string size_bytes;
   put_number(size_bytes, size, kFrameSizeBytes);
   out.replace(start, kFrameSizeBytes, size_bytes);
@@ -73,9 +73,11 @@ std::optional<std::string_view> FrameReader::take(std::string_view& bytes) {
     return std::nullopt;
   const size_t size = read_size(bytes);
   if (size > kMaxFrameBody)
-    throw Error(
-        ErrorCode::io,
-        cat("store frame: expected at most ", kMaxFrameBody, " bytes, got a size of ", size));
+    throw Error(ErrorCode::io,
+                "store frame: expected at most ",
+                kMaxFrameBody,
+                " bytes, got a size of ",
+                size);
   if (bytes.size() < kFrameSizeBytes + size + kFrameMacBytes)
     return std::nullopt;
   const std::string_view mac = mac_.next(bytes.substr(0, kFrameSizeBytes + size));

@@ -135,12 +135,12 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path,
   while (::access(path.c_str(), R_OK) != 0) {
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
-                  cat("rendezvous: expected the file '",
-                      path,
-                      "' of the process with rank 0 within ",
-                      format_duration(timeout),
-                      ", got none; start the job in a folder that its hosts share, or set "
-                      "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)"));
+                  "rendezvous: expected the file '",
+                  path,
+                  "' of the process with rank 0 within ",
+                  format_duration(timeout),
+                  ", got none; start the job in a folder that its hosts share, or set "
+                  "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)");
     std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
   }
   WipedBytes<kMostBytes> bytes;
@@ -179,19 +179,19 @@ FoundRendezvous connect_by_rendezvous_file(const std::string& path,
         throw;
       if (deadline.passed())
         throw Error(ErrorCode::timeout,
-                    cat("rendezvous: expected the process with rank 0 to serve where the file '",
-                        path,
-                        "' says within ",
-                        format_duration(timeout),
-                        ", got: ",
-                        error.message()));
+                    "rendezvous: expected the process with rank 0 to serve where the file '",
+                    path,
+                    "' says within ",
+                    format_duration(timeout),
+                    ", got: ",
+                    error.message());
       if (!is_said)
         log(LogLevel::info,
-            cat("nobody of this job serves at ",
-                point.endpoint,
-                ", which '",
-                path,
-                "' names; waiting for the file of its process with rank 0"));
+            "nobody of this job serves at ",
+            point.endpoint,
+            ", which '",
+            path,
+            "' names; waiting for the file of its process with rank 0");
     }
     std::this_thread::sleep_for(std::min(kConnectAgainAfter, deadline.left()));
   }

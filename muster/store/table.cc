@@ -129,15 +129,15 @@ Error missing_keys_error(std::string_view operation,
                          std::chrono::milliseconds timeout,
                          const std::string& where) {
   return Error(ErrorCode::timeout,
-               cat("store ",
-                   operation,
-                   ": expected ",
-                   missing,
-                   " within ",
-                   format_duration(timeout),
-                   ", got nothing (",
-                   where,
-                   "); see whether the rank that sets it has started"));
+               "store ",
+               operation,
+               ": expected ",
+               missing,
+               " within ",
+               format_duration(timeout),
+               ", got nothing (",
+               where,
+               "); see whether the rank that sets it has started");
 }
 
 // A clock plus a longer time could overflow.

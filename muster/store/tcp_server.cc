@@ -126,9 +126,9 @@ TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
   listener_ = listen_on(options_.endpoint, Deadline(std::chrono::seconds(10)));
   if (options_.no_auth && !is_loopback(local_address(listener_.get())))
     log(LogLevel::warn,
-        cat("store server on ",
-            to_string(options_.endpoint),
-            " has no authentication: whoever reaches it can change the job"));
+        "store server on ",
+        to_string(options_.endpoint),
+        " has no authentication: whoever reaches it can change the job");
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_ = spare_descriptor();
@@ -379,7 +379,12 @@ void TcpServer::Loop::drop(Id id, const std::string& why, KeyService::Loss loss)
   const auto found = clients_.find(id);
   const Client& client = found->second;
   log(LogLevel::debug,
-      cat("store server: client ", id, " of ", client.connection.host(), " dropped: ", why));
+      "store server: client ",
+      id,
+      " of ",
+      client.connection.host(),
+      " dropped: ",
+      why);
   if (client.connection.is_stranger()) {
     ++dropped_;
     stranger_bytes_ += client.connection.stranger_bytes();

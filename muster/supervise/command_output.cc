@@ -158,8 +158,7 @@ std::string output_of_command(const std::string& command,
   if (status != 0) {
     const std::string end =
         WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : signal_name(WTERMSIG(status));
-    throw Error(ErrorCode::io,
-                cat(flag, ": expected '", printable(command), "' to succeed, got ", end));
+    throw Error(ErrorCode::io, flag, ": expected '", printable(command), "' to succeed, got ", end);
   }
   return answer.text;
 }

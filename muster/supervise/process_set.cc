@@ -56,10 +56,10 @@ void ProcessSet::post_sentinel(const std::vector<std::string>& marks) {
   } catch (const Error& error) {
     sentinel_failed_ = true;
     log(LogLevel::warn,
-        cat("the sentinel did not start (",
-            error.message(),
-            "): if this process is killed by SIGKILL, processes that ranks have started stay "
-            "behind"));
+        "the sentinel did not start (",
+        error.message(),
+        "): if this process is killed by SIGKILL, processes that ranks have started stay "
+        "behind");
   }
 }
 
@@ -183,8 +183,7 @@ void ProcessSet::on_signal(int signal) {
   if (contains(options_.stop_signals, signal))
     return on_stop_signal(signal);
   if (signal == SIGTSTP && !options_.goes_on_because.empty())
-    return log(LogLevel::warn,
-               cat("SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because));
+    return log(LogLevel::warn, "SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because);
   if (options_.on_pass)
     return options_.on_pass(signal);
   pass_on(signal);

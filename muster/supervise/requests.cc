@@ -46,7 +46,8 @@ void Requests::tell(const std::set<pid_t>& pids) {
 void Requests::say_if_kept(int signal) const {
   if (left_.contains(signal))
     log(LogLevel::info,
-        cat(signal_name(signal), " is kept for each process until it runs and catches it"));
+        signal_name(signal),
+        " is kept for each process until it runs and catches it");
 }
 
 void Requests::forget(pid_t pid) {

@@ -56,11 +56,11 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
   if (most == 0 || cpus <= most)
     return;
   log(LogLevel::warn,
-      cat("--cpus ",
-          cpus,
-          ": ",
-          a_host_has(inventory, plural(most, "CPU")),
-          ", which that many tasks will share"));
+      "--cpus ",
+      cpus,
+      ": ",
+      a_host_has(inventory, plural(most, "CPU")),
+      ", which that many tasks will share");
 }
 
 // What makes tasks run elsewhere than asked is said of a quiet run too.
@@ -148,8 +148,7 @@ void warn_of_others(const DevicePool& pool, int here) {
     return;
   const auto wanted = mapped(pool.hosts()[here].gpus, &PoolGpu::uuid);
   for (const std::string& line : other_users_of(pool.inventory().hosts[here], wanted))
-    log(LogLevel::warn,
-        cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
+    log(LogLevel::warn, line, ", whose memory and time tasks there share; --gpus chooses others");
 }
 
 // The note by which `muster ps` shows the run.
@@ -199,7 +198,7 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std
   const JournalState& before = run.before;
   check_journal_is_there(run);
   if (!before.cut.empty())
-    log(LogLevel::warn, cat("journal: ", before.cut));
+    log(LogLevel::warn, "journal: ", before.cut);
   if (!run.is_new)
     end_left_over(run.run_dir, before.marks);
   journal.begin_at(before.good_bytes, before.last_sum);

@@ -395,7 +395,9 @@ void tell_who_is_waited_for(const std::vector<std::unique_ptr<RemoteHost>>& host
   const char* const hosts_word = word_for(names.size(), "host ", "hosts ");
   if (!names.empty())
     log(LogLevel::info,
-        cat("waiting for the answer of ", hosts_word, join_first(names, ", ", kMostNamed)));
+        "waiting for the answer of ",
+        hosts_word,
+        join_first(names, ", ", kMostNamed));
 }
 
 }  // namespace
