@@ -130,7 +130,7 @@ Arguments asked_for_help(const Arguments& words) {
   Arguments args(words.begin(), words.begin() + (words.empty() ? 0 : 1));
   const muster::CommandHelp program = whole_program();
   const std::vector<muster::CommandHelp>* commands = &program.commands;
-  for (const size_t i : indices_of(words)) {
+  for (const size_t i : muster::indices_of(words)) {
     const auto found = std::ranges::find(*commands, words[i], &muster::CommandHelp::name);
     if (found == commands->end())
       break;

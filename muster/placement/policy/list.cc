@@ -26,7 +26,7 @@ const char* origin(const PolicyInput& input) {
 }
 
 // Returns each GPU's index once, though a GPU that is split stands in the list with each instance.
-std::vector<int> indices_of(const PolicyInput& input) {
+std::vector<int> gpu_indices(const PolicyInput& input) {
   std::vector<int> indices;
   for (const UsableGpu& gpu : input.gpus) {
     const int index = gpu_of(input.host, gpu).index.value;
@@ -47,7 +47,7 @@ std::optional<int> ranks_asked_for(const PolicyInput& input) {
 std::vector<int> map_for(const PolicyInput& input) {
   if (!input.request.map_of)
     return input.request.map;
-  return input.request.map_of(input.host, indices_of(input), ranks_asked_for(input));
+  return input.request.map_of(input.host, gpu_indices(input), ranks_asked_for(input));
 }
 
 // A list places as many ranks as it is long; a function is told how many there are.
@@ -67,7 +67,7 @@ int list_capacity(const PolicyInput& input) {
                          ": expected a GPU of host ",
                          input.host.name,
                          " that can be used (",
-                         join(indices_of(input), ", "),
+                         join(gpu_indices(input), ", "),
                          "), got ",
                          index,
                          " at place ",
