@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/tasks/hosts/last_json_line.h"
@@ -43,7 +44,7 @@ void check_result(const std::string& text) {
     std::abort();
   not_finite_field(line, {{"lr", "NaN"}});
   for (const auto& [name, value] : fields_of(line))
-    number_in(value);
+    parse_as<double>(value);
 }
 
 }  // namespace
