@@ -331,7 +331,9 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   work->waiting =
       state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
   Work started = launch(work, start);
-  if (state_->late_watch && work->on_gpu && !is_captured())
+  if (on_device_ && is_captured())
+    state_->is_in_graph = true;
+  else if (state_->late_watch && work->on_gpu)
     state_->late_watch->add_of_gpu(work);
   return started;
 }

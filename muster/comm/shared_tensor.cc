@@ -1,7 +1,10 @@
-// c10d asks a backend for such memory by a device's index; the CPU's is -1.
+// c10d asks a backend for such memory by a device's index; the CPU's is -1. Ranks need not agree on
+// what is shared: a collective works in place where all ranks' tensors are.
 #include "muster/comm/shared_tensor.h"
 
 #include <ATen/ops/empty.h>
+
+#include "muster/base/error.h"
 
 namespace muster {
 
@@ -16,7 +19,13 @@ at::Tensor empty_shared(const ProcessGroup& group,
                         const at::TensorOptions& options) {
   if (!has_shared_memory(group, options))
     return at::empty({length}, options);
-  return group.c10d()->getBackend(c10::kCPU)->allocateTensor(length, options);
+  try {
+    return group.c10d()->getBackend(c10::kCPU)->allocateTensor(length, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable)
+      throw;
+    return at::empty({length}, options);
+  }
 }
 
 }  // namespace muster

@@ -13,8 +13,8 @@ namespace muster {
 // none.
 bool has_shared_memory(const ProcessGroup& group, const at::TensorOptions& options);
 
-// One dimension of that length, with any values: in shared memory where there is such memory. It
-// may outlive the group. Throws: unavailable when no memory is left.
+// One dimension of that length, with any values: in shared memory where there is such memory, and
+// room in it. It may outlive the group.
 at::Tensor empty_shared(const ProcessGroup& group,
                         int64_t length,
                         const at::TensorOptions& options);

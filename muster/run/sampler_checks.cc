@@ -101,18 +101,18 @@ SamplerCheck check_of_own_loaders(ProcessGroup group) {
 }
 
 std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
-  return [group = std::move(group), said = false](const StreamEnd& end) mutable {
-    if (said || group.size() == 1 || end.ranks != group.size())
+  return [group = std::move(group), said = false, is_alone = false](const StreamEnd& end) mutable {
+    if (is_alone || group.size() == 1 || end.ranks != group.size())
       return;
     try {
       const std::string first = first_to_end(group, end);
-      said = first != cat(end.batches);
-      if (!said || group.store()->add("stream_end/said", 1) > 1)
+      const bool differs = first != cat(end.batches);
+      if (!differs || std::exchange(said, true) || group.store()->add("stream_end/said", 1) > 1)
         return;
       log(LogLevel::warn,
           end.of_steps ? uneven_steps_warning(end, first) : uneven_ends_warning(end, first));
     } catch (const std::exception&) {
-      said = true;  // whoever serves the store has gone
+      is_alone = true;  // whoever serves the store has gone
     }
   };
 }

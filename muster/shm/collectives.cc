@@ -353,13 +353,19 @@ std::byte* Collectives::data_of(int rank) const {
   return team_.at(team_.call(rank, sequence_).offset);
 }
 
-// The step in the end keeps a rank's data as they are until all have them.
+// The step keeps a rank's data as they are until all have read them. One that has given up has not
+// waited for it.
+void Collectives::end_reading(const Deadline& deadline) {
+  team_.check_nobody_gave_up(name());
+  step(deadline);
+}
+
 void Collectives::all_gather_in_place(const Request& request, const Deadline& deadline) {
   copy_own_part(request);
   team_.for_others([&](int rank) {
     copy_bytes(request.out[rank].data, data_of(rank), request.out[rank].bytes);
   });
-  step(deadline);
+  end_reading(deadline);
 }
 
 void Collectives::reduce_scatter_in_place(const Request& request, const Deadline& deadline) {
@@ -367,7 +373,7 @@ void Collectives::reduce_scatter_in_place(const Request& request, const Deadline
   for (int rank = 0; rank < team_.size(); ++rank)
     sources[rank] = data_of(rank) + team_.rank() * request.part_bytes();
   reduce_for(request.type, request.op)(request.out[0].data, sources, team_.size(), request.count);
-  step(deadline);
+  end_reading(deadline);
 }
 
 // Every rank reduces its share of all, and writes the result where all have theirs. Shares begin on
@@ -391,7 +397,7 @@ void Collectives::all_reduce_in_place(const Request& request, const Deadline& de
     team_.for_others(
         [&](int rank) { copy_bytes(data_of(rank) + at * element, result, count * element); });
   }
-  step(deadline);
+  end_reading(deadline);
 }
 
 // In every round a rank gives the others what they reduce, reduces its own share, and takes theirs.

@@ -95,6 +95,7 @@ class Collectives {
   void take_round(const Request& request, size_t capacity, size_t round) const;
   size_t rounds_to_move(const Request& request, size_t capacity) const;
   void step(const Deadline& deadline);
+  void end_reading(const Deadline& deadline);
 
   std::byte* slot(int rank) const { return team_.at(team_.layout().slot_data(rank, sequence_)); }
   std::byte* stage(int rank, uint64_t round) const {

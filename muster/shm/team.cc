@@ -172,11 +172,9 @@ void Team::check_here(const Step& what) const {
       here(what), ": this rank has given up the group, after a failure or abort(); make a new one");
 }
 
-void Team::check_all_here(const Step& what) const {
-  check_here(what);
+void Team::check_states(const Step& what, bool (*is_wrong)(RankState)) const {
   for (int rank = 0; rank < size(); ++rank) {
-    const RankState state = line(rank).state.load();
-    if (state == RankState::here)
+    if (!is_wrong(line(rank).state.load()))
       continue;
     throw Error(ErrorCode::peer_failed,
                 here(what),
@@ -184,6 +182,15 @@ void Team::check_all_here(const Step& what) const {
                 failure({rank}),
                 "; the first rank that failed has the cause");
   }
+}
+
+void Team::check_all_here(const Step& what) const {
+  check_here(what);
+  check_states(what, [](RankState state) { return state != RankState::here; });
+}
+
+void Team::check_nobody_gave_up(const Step& what) const {
+  check_states(what, [](RankState state) { return state == RankState::gave_up; });
 }
 
 // The counter is raised before the others' `waits_for` are read, and a rank that is about to sleep

@@ -92,6 +92,8 @@ class Team : NoCopy {
   // ended.
   void check_here(const Step& what) const;
   void check_all_here(const Step& what) const;
+  // Throws: peer_failed when another rank has given up. One that has ended since is no failure.
+  void check_nobody_gave_up(const Step& what) const;
 
   // Wakes everybody who sleeps, to look at the ranks' states.
   void ring_all() const;
@@ -110,6 +112,7 @@ class Team : NoCopy {
   template <class Condition>
   std::vector<int> ranks_that(const Condition& condition) const;
   std::vector<int> missing() const;
+  void check_states(const Step& what, bool (*is_wrong)(RankState)) const;
   std::vector<int> in_state(RankState state, const std::vector<int>& ranks) const;
   void check_going_on(const Step& what, const std::vector<int>& late, const Deadline& deadline);
   void sleep_for(int peer, const Deadline& deadline);

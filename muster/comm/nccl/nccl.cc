@@ -78,8 +78,8 @@ class HeldGraph final : public GpuGraph {
     const std::lock_guard lock(mutex_);
     if (is_dropped_)
       throw failed_precondition(
-          "CUDA graph: expected communicators that live, got one in it that was aborted or "
-          "shut down; make a new group, and capture anew");
+          "CUDA graph: expected communicators that live, got the end of one of this process; "
+          "capture anew, as by a new GraphedStep, in a new group if its own has ended");
     graph_->replay();
   }
   void drop() {
@@ -246,10 +246,10 @@ void end_communicator(const std::function<void()>& end) {
       failure = std::current_exception();
     }
   };
-  std::thread ending;
+  std::jthread ending;
   {
     const BlockedSignals blocked;  // in the thread, for good
-    ending = std::thread(catching);
+    ending = std::jthread(catching);
   }
   held_graphs().drop();
   ending.join();

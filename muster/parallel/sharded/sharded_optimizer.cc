@@ -21,7 +21,6 @@
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/comm/shared_tensor.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -202,8 +201,9 @@ void ShardsState::make_buckets(const Groups& groups) {
   buckets = shard_buckets(groups, options.bucket_mb);
   for (ShardBucket& bucket : buckets) {
     bucket.layout = FlatLayout(bucket.parameters, group.size());
-    bucket.flat = empty_shared(
-        group, bucket.layout.length(), bucket.parameters[0].options().requires_grad(false));
+    // Not in shared memory: a forked child that saves them would see the parent's later steps.
+    bucket.flat =
+        at::empty({bucket.layout.length()}, bucket.parameters[0].options().requires_grad(false));
     flatten_parameters(bucket.layout, bucket.flat, bucket.parameters);
     bucket.pieces = bucket.layout.pieces(group.rank());
     const at::Tensor mine =
