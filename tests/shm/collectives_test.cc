@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <latch>
 #include <random>
 #include <span>
 
@@ -379,6 +380,39 @@ TEST(Collectives, RanksThatArePartOfAGroupHaveItsNumbersInMessages) {
     }
   };
   run_ranks(2, body, std::chrono::seconds(20), {.ranks = {3, 5}, .size = 8});
+}
+
+// Rank 1 has come to the last step, waited in vain, and uses its memory for something else.
+TEST(Collectives, WhatIsReadOfARankThatHasGivenUpIsAnError) {
+  std::latch has_given_up(1);
+  run_ranks(2, [&](Team& team) {
+    Collectives collectives(team);
+    constexpr uint64_t kCount = 4000;
+    const size_t offset = team.layout().arena(team.rank());
+    team.memory()->reserve(offset, kCount * sizeof(int64_t));
+    const Part mine{.data = team.at(offset), .bytes = kCount * sizeof(int64_t)};
+    std::vector<int64_t> first(kCount), second(kCount);
+    const Request request{.kind = Kind::all_gather,
+                          .type = Type::i64,
+                          .count = kCount,
+                          .in = {mine},
+                          .out = {part_of(first), part_of(second)}};
+    collectives.begin(request);
+    if (team.rank() == 1) {
+      team.arrive();
+      team.give_up();
+      has_given_up.count_down();
+      return;
+    }
+    has_given_up.wait();
+    try {
+      collectives.finish(request, Deadline(std::chrono::seconds(20)));
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer_failed);
+      EXPECT_THAT(error.message(), HasSubstr("rank 1 failed before, or gave up waiting"));
+    }
+  });
 }
 
 // Else the others would take its next arrival for the end of what it gave up.
