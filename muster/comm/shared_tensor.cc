@@ -3,6 +3,7 @@
 #include "muster/comm/shared_tensor.h"
 
 #include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "muster/base/error.h"
 
