@@ -178,6 +178,8 @@ class TaskRunner:
         if task is not None:
             task.ended_by_us = reason
             task.retries = 0
+        if number in self._workers:
+            self._workers[number].end()
         self._server.end(number, _GRACE_SECONDS)
 
     def _is_idle(self) -> bool:
@@ -414,8 +416,9 @@ class TaskRunner:
         self._schedule()
 
     def _task_of(self, worker: Worker) -> Optional[Task]:
-        """The task that a worker had when it ended. One that could not even start fails the task that it was started for."""
-        if worker.task is not None or worker.connected:
+        """The task that a worker had when it ended. One that could not even start, and was not told to end,
+        fails the task that it was started for."""
+        if worker.task is not None or worker.connected or worker.ending:
             return worker.task
         task = self._waiting.first_of(Task.is_plain)
         if task is None or not self._waiting.remove(task) or not task.claim():

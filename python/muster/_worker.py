@@ -21,15 +21,16 @@ class Worker:
         self.share = share
         self.log = log
         self.connected = False
+        self.ending = False  # its process has been told to end, and takes no task from then on
         self.task: Optional[Task] = None
         self._given = threading.Condition()
         self._queue: List[Optional[Task]] = []
 
     def is_starting(self) -> bool:
-        return not self.connected and not self._queue
+        return not self.connected and not self.ending
 
     def is_ready(self) -> bool:
-        return self.connected and not self._queue
+        return self.connected and not self.ending
 
     def give(self, task: Task) -> None:
         self.task = task
@@ -39,6 +40,8 @@ class Worker:
             self._given.notify()
 
     def end(self) -> None:
+        """The process ends once it has no task."""
+        self.ending = True
         with self._given:
             self._queue.append(None)
             self._given.notify()

@@ -395,6 +395,45 @@ class Processes(PackageCase):
                     print("the first one's complaint" in told, "a last word" in told)
             """), "False True\n")
 
+    def test_a_warm_process_that_is_to_end_takes_no_more_tasks(self):
+        self.must_print(script("""
+            import atexit, signal
+            def wait_for(name):
+                while not pathlib.Path(name).exists(): time.sleep(0.01)
+            def end_well():
+                told = []
+                signal.signal(signal.SIGTERM, lambda *_: told.append("told"))
+                pathlib.Path("begun").touch()
+                while not told: time.sleep(0.01)
+                return told, os.getpid()
+            def end_late():
+                atexit.register(lambda: (pathlib.Path("ends").touch(), wait_for("may end")))
+                pathlib.Path("late").touch()
+                return os.getpid()
+            def pid(): return os.getpid()
+            def wait_for_late():
+                wait_for("late")
+                return os.getpid()
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, warm=True) as pool:
+                    ended = pool.submit(end_well)
+                    wait_for("begun")
+                    pool.end_tasks(ended)
+                    (told, first), second = ended.result(), pool.submit(pid).result()
+                    print(told, second != first, pool.submit(pid).result() == second)
+                with muster.Executor(cpu_slots=2, warm=True) as pool:
+                    pids = [future.result() for future in [pool.submit(wait_for_late), pool.submit(end_late)]]
+                    pool.submit(pid, time_limit=300).result()  # idle processes end for it
+                    wait_for("ends")
+                    last = pool.submit(pid)
+                    pathlib.Path("may end").touch()
+                    print(last.exception() or last.result() not in pids)
+                with muster.Executor(cpu_slots=1, warm=True) as pool:
+                    pool.submit(pid)
+                    pool.end_tasks()  # while the process starts
+                    print(pool.submit(pid).result() != second)
+            """), "['told'] True True\nTrue\nTrue\n")
+
     def test_a_rank_that_ends_without_an_answer_fails_the_task(self):
         self.must_print(script("""
             def leave(which):
