@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -51,9 +52,19 @@ def _places() -> Iterator[Optional[str]]:
 
 def lease_descriptors() -> List[int]:
     """Those of this process's job, which the program looks for: what the job holds is no obstacle to what it starts in turn. Python
-    closes them in its children otherwise."""
+    closes them in its children otherwise. The variable outlives a descriptor that somebody has closed, and the number may be another file's."""
     told = os.environ.get("MUSTER_LEASE_FD", "").split(",")
-    return [int(word) for word in told if word.isdigit() and os.path.exists(f"/proc/self/fd/{word}")]
+    return [int(word) for word in told if word.isdigit() and _is_lease(f"/proc/self/fd/{word}")]
+
+
+def _is_lease(descriptor: str) -> bool:
+    """Whether it is open for a GPU's file of a runtime folder (lease.cc names it)."""
+    try:
+        folder, name = os.path.split(os.readlink(descriptor))
+        is_file = stat.S_ISREG(os.stat(descriptor).st_mode)
+    except OSError:
+        return False
+    return is_file and os.path.basename(folder) == f"muster-{os.geteuid()}" and name.startswith(("gpu-", "mig-"))
 
 
 def call(arguments: Sequence[str], *, environment: Optional[Mapping[str, str]] = None,

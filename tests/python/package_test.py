@@ -44,9 +44,10 @@ class PackageTest(unittest.TestCase):
         self.box = str(self.folder / "box.json")
         (self.folder / "box.json").write_text(json.dumps(BOX))
 
-    def python(self, script, *, code=0, **more):
+    def python(self, script, *, code=0, given="", **more):
         """What a script prints, and what it says."""
-        done = subprocess.run([sys.executable, "-c", script], cwd=self.folder, env={**os.environ, **more}, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", script], cwd=self.folder, env={**os.environ, **more}, input=given, capture_output=True, text=True,
+                              timeout=120)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout, done.stderr
 
@@ -113,6 +114,25 @@ class Package(PackageTest):
                               env={**os.environ, "MYPYPATH": str(PACKAGE)}, capture_output=True, text=True)
         self.assertIn("script.py:9: error: Incompatible types in assignment", done.stdout)
         self.assertIn("Found 1 error in 1 file", done.stdout)
+
+    def test_the_program_gets_the_leases_of_its_job_alone(self):
+        runtime = self.folder.resolve() / f"muster-{os.geteuid()}"
+        runtime.mkdir()
+        program = self.folder / "program"
+        program.write_text("#!/bin/sh\nfor fd; do readlink /proc/$$/fd/$fd; done; exit 0\n")
+        program.chmod(0o755)
+        paths = [runtime / "gpu-3", runtime / "mig-gpu-3_1_0", runtime / "taking", self.folder / "gpu-3"]
+        out, _ = self.python(textwrap.dedent("""\
+            import os, sys, muster
+            from muster import _program
+            for number, path in enumerate(sys.stdin.read().split(), 50):
+                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+            os.dup2(os.pipe()[0], 70)
+            told = [*range(50, 56), 70, 71]
+            os.environ["MUSTER_LEASE_FD"] = ",".join(["", "x", "\N{SUPERSCRIPT TWO}", *map(str, told)])
+            print(_program.call(list(map(str, told))).stdout, end="")
+            """), given="\n".join(map(str, paths)), MUSTER_PROGRAM=str(program))
+        self.assertEqual(out.split(), [str(path) for path in paths[:2]])
 
 
 class Devices(PackageTest):
