@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 import sys
 from typing import Any, Iterable, Mapping, Optional, Union
 
+from muster._plain import index_of
 from muster.devices import Device
 from muster.errors import InvalidArgument
 
@@ -22,9 +22,10 @@ def device_text(device: DeviceName, what: str = "gpus") -> str:
     """
     if isinstance(device, Device):
         return device.uuid or str(device.index)
-    if isinstance(device, bool) or not (isinstance(device, str) or hasattr(device, "__index__")):
+    text = device if isinstance(device, str) else index_of(device)
+    if text is None:
         raise InvalidArgument(f"{what}: expected an index, a UUID or a Device, got {device!r}; correct it")
-    return device if isinstance(device, str) else str(operator.index(device))
+    return str(text)
 
 
 def gpus_text(gpus: Union[None, DeviceName, Iterable[DeviceName]], what: str = "gpus") -> Optional[str]:
@@ -42,16 +43,21 @@ def gpus_text(gpus: Union[None, DeviceName, Iterable[DeviceName]], what: str = "
 
 
 def _names(gpus: Union[DeviceName, Iterable[DeviceName]], what: str) -> str:
-    is_one = isinstance(gpus, Device) or not isinstance(gpus, Iterable)
-    told = [gpus] if is_one else list(gpus)  # type: ignore[arg-type]
+    told = [gpus] if _is_one(gpus) else list(gpus)  # type: ignore[arg-type]
     return ",".join(device_text(device, what) for device in told)  # type: ignore[arg-type]
+
+
+def _is_one(gpus: object) -> bool:
+    """An array or a tensor without dimensions is a number that cannot be gone through."""
+    return isinstance(gpus, Device) or not isinstance(gpus, Iterable) or getattr(gpus, "ndim", None) == 0
 
 
 def tell_of_one_gpu(where: str, gpus: object) -> None:
     """A plain number names one GPU, and whoever means as many would get one in silence. A list or a text says which is meant."""
-    if hasattr(gpus, "__index__") and not isinstance(gpus, bool) and operator.index(gpus) > 1 and sys.stderr is not None:
-        print(f"{where}: info: gpus={gpus} is GPU {gpus} alone; write gpus=[{gpus}] for it, and gpus='free:{gpus}' for as many that are free", file=sys.stderr,
-              flush=True)
+    index = index_of(gpus) if _is_one(gpus) else None
+    if index is not None and index > 1 and sys.stderr is not None:
+        print(f"{where}: info: gpus={index} is GPU {index} alone; write gpus=[{index}] for it, and gpus='free:{index}' for as many that are free",
+              file=sys.stderr, flush=True)
 
 
 def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 import numbers
 import operator
 import os
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Optional
+
+
+def index_of(value: Any) -> Optional[int]:
+    """A whole number, also one of numpy, as an int; None for what is none. Arrays and tensors have __index__, which raises."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def plain_value(value: Any) -> Any:
@@ -13,8 +21,9 @@ def plain_value(value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, (str, bytes, bool, Mapping)):
         return value
-    if hasattr(value, "__index__"):
-        return operator.index(value)
+    index = index_of(value)
+    if index is not None:
+        return index
     if isinstance(value, numbers.Real):
         return float(value)
     return [plain_value(one) for one in value] if isinstance(value, Iterable) else value

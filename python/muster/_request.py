@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, List, Optional, Sequence, Union
 
 from muster._places import WHOLE, Need
+from muster._plain import index_of
 from muster._task import bytes_of, seconds_of
 from muster.errors import InvalidArgument
 
@@ -44,7 +45,8 @@ def whole_number(where: str, what: str, value: Any, least: int) -> int:
 
 def _is_whole(value: Any, least: int) -> bool:
     """Whether it is an int of at least that, also one of numpy."""
-    return hasattr(value, "__index__") and not isinstance(value, bool) and operator.index(value) >= least
+    index = index_of(value)
+    return index is not None and index >= least
 
 
 def _need(gpus: Optional[float], memory: Union[None, int, str], ranks: int) -> Need:

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The package muster without torch, from its sources: MUSTER_PROGRAM and MUSTER_LIBRARY are the build's."""
+import contextlib
 import datetime
 import doctest
 import importlib.util
+import io
 import json
 import math
 import os
@@ -27,7 +29,7 @@ os.environ.update(PYTHONPATH=str(PACKAGE), PYTHONDONTWRITEBYTECODE="1", PYTHON_E
 sys.path.insert(0, str(PACKAGE))
 
 import muster  # noqa: E402
-from muster import _flags, _keywords, _run_flags, _task  # noqa: E402
+from muster import _flags, _keywords, _request, _run_flags, _task  # noqa: E402
 from muster._tensorboard import EventFile  # noqa: E402
 from muster.metrics import _mean_and_count, _means  # noqa: E402
 
@@ -246,6 +248,34 @@ class Values(PackageTest):
                          ["-n", "2", "--run-dir", "a", "--quiet", "--wait=5m"])
         minute = datetime.timedelta(minutes=1)
         self.assertEqual(_run_flags.run_flags({"timeout": minute, "wait": minute}, "/tmp"), ["--timeout", "60.0", "--wait=60.0"])
+
+    def test_arrays_are_lists(self):
+        def array(values):
+            """As those of numpy and torch: with __index__, which raises where there are dimensions."""
+            class Array:
+                ndim = 1 if isinstance(values, list) else 0
+                def __index__(self):
+                    if self.ndim:
+                        raise TypeError("only integer scalar arrays can be converted to a scalar index")
+                    return values
+                def __iter__(self):
+                    if not self.ndim:
+                        raise TypeError("iteration over a 0-d array")
+                    return map(array, values)
+            return Array()
+        for gpus, expected in ((array([2, 1]), [2, 1]), (array(2), [2]), ([array(2), array(0)], [2, 0])):
+            self.assertEqual([rank.device.index for rank in muster.plan(inventory=self.box, gpus=gpus)], expected)
+        self.assertEqual([rank.device.index for rank in muster.plan(n=2, inventory=self.box, map=array([2, 0]))], [2, 0])
+        with self.assertRaisesRegex(muster.InvalidArgument, "^gpus: expected an index, a UUID or a Device, got "):
+            muster.plan(inventory=self.box, gpus=array([[2, 1]]))
+        for keyword in "ranks", "retries":
+            with self.assertRaisesRegex(muster.InvalidArgument, f"^muster.Executor.submit: expected .*{keyword}.* got .*; correct"):
+                _request.request_of(**{"gpus": None, "memory": None, "ranks": 1, "after": (), "retries": 0, "time_limit": None, "name": None,
+                                       keyword: array([1, 2])})
+        for gpus, told in ((array([2, 4]), ""), (array([2]), ""), (array(2), "muster.spawn: info: gpus=2 is GPU 2 alone; ")):
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                _flags.tell_of_one_gpu("muster.spawn", gpus)
+            self.assertEqual(said.getvalue().partition("write")[0], told)
 
     def test_wrong_ones_are_named(self):
         for wrong in ({"map": 1}, {"scores": [1, 2]}, {"scores": {1: float("nan")}}, {"mesh": [2, 2]}, {"rank_memory": 1.5}, {"n": True}):
