@@ -17,6 +17,16 @@ from muster.errors import InvalidArgument
 Futures = Sequence["concurrent.futures.Future[Any]"]
 
 
+class _LeftOut:
+    """The default of a keyword whose every value may be meant for the function."""
+
+    def __repr__(self) -> str:
+        return "LEFT_OUT"
+
+
+LEFT_OUT: Any = _LeftOut()
+
+
 @dataclass(frozen=True)
 class Request:
     """The keywords of a call."""
@@ -29,8 +39,8 @@ class Request:
     name: Optional[str]
 
 
-def request_of(gpus: Optional[float], memory: Union[None, int, str], ranks: int, after: Futures, retries: int,
-               time_limit: Union[None, float, str, timedelta], name: Optional[str]) -> Request:
+def request_of(gpus: Optional[float] = None, memory: Union[None, int, str] = None, ranks: int = 1, after: Futures = (), retries: int = 0,
+               time_limit: Union[None, float, str, timedelta] = None, name: Optional[str] = None) -> Request:
     """Raises InvalidArgument for a value that is none of its kind."""
     return Request(need=_need(gpus, memory, ranks), ranks=operator.index(ranks),
                    retries=whole_number("muster.Executor.submit", "retries", retries, 0), time_limit=seconds_of(time_limit), after=_futures(after), name=_name(name))

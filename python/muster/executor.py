@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Set, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text, tell_of_one_gpu
 from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing, sources_of
 from muster._log_file import log_path
 from muster._python_path import working_folder
-from muster._request import Futures, request_of, whole_number
+from muster._request import LEFT_OUT, Futures, request_of, whole_number
 from muster._task import Task, TaskFuture
 from muster._task_runner import TaskRunner
 from muster.errors import Error, InvalidArgument
@@ -61,28 +61,28 @@ class Executor(concurrent.futures.Executor):
         self._runner = TaskRunner(folder, _uuids(gpus), cpu_slots, warm, lease)
         _live.add(self)
 
-    def submit(self, fn: Callable[..., _Result], /, *args: Any, gpus: Optional[float] = None, memory: Union[None, int, str] = None,  # type: ignore[override]
-               ranks: int = 1, after: Futures = (), retries: int = 0,
-               time_limit: Union[None, float, str, timedelta] = None, name: Optional[str] = None, **kwargs: Any) -> TaskFuture[_Result]:
+    def submit(self, fn: Callable[..., _Result], /, *args: Any, gpus: Optional[float] = LEFT_OUT, memory: Union[None, int, str] = LEFT_OUT,  # type: ignore[override]
+               ranks: int = LEFT_OUT, after: Futures = LEFT_OUT, retries: int = LEFT_OUT,
+               time_limit: Union[None, float, str, timedelta] = LEFT_OUT, name: Optional[str] = LEFT_OUT, **kwargs: Any) -> TaskFuture[_Result]:
         """Has `fn(*args, **kwargs)` run, and returns at once.
 
         gpus        devices of its own: a number, or a fraction of one (1, or `ranks`)
         memory      free memory on each: bytes, or "8GiB"
-        ranks       processes of one job over these devices; `muster.init()` joins them, and rank 0's result is the task's
+        ranks       processes of one job over these devices (1); `muster.init()` joins them, and rank 0's result is the task's
         after       futures that must have succeeded before; if one fails, so does this one
-        retries     starts after a failure, in addition to the first
+        retries     starts after a failure, in addition to the first (0)
         time_limit  of each start: seconds, "1h30m", or a timedelta
         name        in logs and tables (the function's)
 
-        A function that has one of these names as an argument takes it through functools.partial; here it is refused.
+        A function that has one of these names as an argument takes it through functools.partial; here it is refused, whatever its
+        value is.
         """
         self._runner.refuse_where_it_has_ended()
-        request = request_of(gpus, memory, ranks, after, retries, time_limit, name)
-        asked = {"gpus": (gpus, None), "memory": (memory, None), "ranks": (ranks, 1), "after": (after, ()), "retries": (retries, 0),
-                 "time_limit": (time_limit, None), "name": (name, None)}
-        given = {keyword: value for keyword, (value, without) in asked.items() if value is not without}
+        asked: Dict[str, Any] = {"gpus": gpus, "memory": memory, "ranks": ranks, "after": after, "retries": retries, "time_limit": time_limit, "name": name}
+        given = {keyword: value for keyword, value in asked.items() if value is not LEFT_OUT}
+        request = request_of(**given)
         refuse_what_two_take(fn, args, kwargs, given, "muster.Executor.submit")
-        self._runner.refuse_what_never_fits(request.need, memory)
+        self._runner.refuse_what_never_fits(request.need, given.get("memory"))
         packed = pack(fn, args, kwargs, "muster.Executor.submit")
         refuse_what_does_not_fit(fn, args, kwargs, "muster.Executor.submit")
 

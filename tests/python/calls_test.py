@@ -63,6 +63,7 @@ class Functions(PackageCase):
         self.must_print(script("""
             import functools
             def fit(path, name="none", ranks=1): return path, name, ranks
+            def train(x, gpus=8, memory=8, ranks=8, after=8, retries=8, time_limit=8, name=8): return x
             @functools.wraps(fit)
             def wrapped(*args, **kwargs): return fit(*args, **kwargs)
             if __name__ == "__main__":
@@ -72,12 +73,25 @@ class Functions(PackageCase):
                             pool.submit(function, name="resnet", ranks=1)
                         except muster.InvalidArgument as error:
                             print(error)
+                    for default in {"gpus": None}, {"memory": None}, {"ranks": 1}, {"after": ()}, {"retries": 0}, {"time_limit": None}, {"name": None}:
+                        print(pool.submit(abs, -1, **default).result(), end=" ")
+                        try:
+                            pool.submit(train, 3, **default)
+                        except muster.InvalidArgument as error:
+                            print(str(error).partition(", got ")[2].partition(",")[0])
                     print(pool.submit(fit, "a", "b", name="of the task").result())
                     print(pool.submit(functools.partial(fit, name="b"), "a", name="of the task").result())
             """), """\
+            muster.Executor.submit: expected keywords of its own, got ranks=1, name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, ranks=1, name='resnet'), and leave it out here unless the task's is meant as well
+            muster.Executor.submit: expected keywords of its own, got ranks=1, name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, ranks=1, name='resnet'), and leave it out here unless the task's is meant as well
             muster.Executor.submit: expected keywords of its own, got name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, name='resnet'), and leave it out here unless the task's is meant as well
-            muster.Executor.submit: expected keywords of its own, got name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, name='resnet'), and leave it out here unless the task's is meant as well
-            muster.Executor.submit: expected keywords of its own, got name='resnet', which 'fit' takes too; give the function's as functools.partial(fit, name='resnet'), and leave it out here unless the task's is meant as well
+            1 gpus=None
+            1 memory=None
+            1 ranks=1
+            1 after=()
+            1 retries=0
+            1 time_limit=None
+            1 name=None
             ('a', 'b', 1)
             ('a', 'b', 1)
             """)

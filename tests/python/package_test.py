@@ -270,8 +270,7 @@ class Values(PackageTest):
             muster.plan(inventory=self.box, gpus=array([[2, 1]]))
         for keyword in "ranks", "retries":
             with self.assertRaisesRegex(muster.InvalidArgument, f"^muster.Executor.submit: expected .*{keyword}.* got .*; correct"):
-                _request.request_of(**{"gpus": None, "memory": None, "ranks": 1, "after": (), "retries": 0, "time_limit": None, "name": None,
-                                       keyword: array([1, 2])})
+                _request.request_of(**{keyword: array([1, 2])})
         for gpus, told in ((array([2, 4]), ""), (array([2]), ""), (array(2), "muster.spawn: info: gpus=2 is GPU 2 alone; ")):
             with contextlib.redirect_stderr(io.StringIO()) as said:
                 _flags.tell_of_one_gpu("muster.spawn", gpus)
