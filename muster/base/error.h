@@ -26,9 +26,8 @@ const char* to_string(ErrorCode code);
 
 // A code, and where it is thrown.
 struct ThrownCode {
-  ThrownCode(  // NOLINT(google-explicit-constructor)
-      ErrorCode given,
-      std::source_location here = std::source_location::current())
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  ThrownCode(ErrorCode given, std::source_location here = std::source_location::current())
       : code(given), where(here) {}
 
   ErrorCode code;
@@ -60,17 +59,16 @@ class Error : public std::runtime_error {
 // The first part of an error's message, with the place where it is written.
 struct FirstPart {
   template <class Part>
-  FirstPart(  // NOLINT(google-explicit-constructor): errors are written as cat() is
-      const Part& part,
-      std::source_location written = std::source_location::current())
+  // NOLINTNEXTLINE(google-explicit-constructor): errors are written as cat() is
+  FirstPart(const Part& part, std::source_location written = std::source_location::current())
       : text(cat(part)), where(written) {}
 
   std::string text;
   std::source_location where;
 };
 
-// Errors of the codes that are thrown most, with a message in parts: throw invalid_argument("rank
-// ", 3, " of ", 2).
+// Errors of the codes that are thrown most, with a message in parts:
+// throw invalid_argument("rank ", 3, " of ", 2).
 template <class... Parts>
 Error invalid_argument(const FirstPart& first, const Parts&... parts) {
   return {ErrorCode::invalid_argument, cat(first.text, parts...), first.where};
