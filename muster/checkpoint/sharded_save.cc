@@ -212,11 +212,11 @@ std::string ShardedSave::start(const SaveOptions& options,
   peers.together([&] {
     if (::access(save->folder.c_str(), W_OK) == 0)
       return;
-    throw Error(ErrorCode::failed_precondition,
-                "checkpoint: expected to write into '",
-                save->folder,
-                "', which rank 0 has made, got none here; a sharded checkpoint needs a folder that "
-                "all hosts share");
+    throw failed_precondition(
+        "checkpoint: expected to write into '",
+        save->folder,
+        "', which rank 0 has made, got none here; a sharded checkpoint needs a folder that "
+        "all hosts share");
   });
   save->plan = plan;
   if (background) {

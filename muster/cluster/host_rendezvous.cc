@@ -380,14 +380,14 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
     return {};
   if (loopback)
     return user_secret();
-  throw Error(ErrorCode::failed_precondition,
-              cat("rendezvous at ",
-                  options.endpoint,
-                  ": expected the job's secret, got none; make one with `(umask 077; muster secret "
-                  "> FILE)`, copy "
-                  "it to every host and give it with --secret-file FILE, or say --no-auth where "
-                  "nobody else can "
-                  "reach these hosts"));
+  throw failed_precondition(
+      "rendezvous at ",
+      options.endpoint,
+      ": expected the job's secret, got none; make one with `(umask 077; muster secret "
+      "> FILE)`, copy "
+      "it to every host and give it with --secret-file FILE, or say --no-auth where "
+      "nobody else can "
+      "reach these hosts");
 }
 
 // A host may have many addresses; one that is here will do.

@@ -29,16 +29,15 @@ void check_pixels(int64_t height,
   // Each is below 2^31, so the product does not overflow.
   if (height * width <= options.max_pixels)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              "image: expected at most ",
-              options.max_pixels,
-              " pixels in '",
-              name,
-              "', got ",
-              width,
-              "x",
-              height,
-              "; raise max_pixels where that is right");
+  throw invalid_argument("image: expected at most ",
+                         options.max_pixels,
+                         " pixels in '",
+                         name,
+                         "', got ",
+                         width,
+                         "x",
+                         height,
+                         "; raise max_pixels where that is right");
 }
 
 void check_part(const ImagePart& part, const ImageSize& whole, const std::string& name) {

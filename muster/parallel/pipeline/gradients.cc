@@ -140,8 +140,7 @@ std::vector<int> agreed_holders(const at::Tensor& parameter, ProcessGroup& group
   std::vector<int> holders =
       filtered_indices<int>(group.size(), [&](int rank) { return !forms[rank].empty(); });
   if (holders.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    throw invalid_argument(
         "pipeline: expected a tied weight on some rank, got none on any; give it where it is used");
   }
   const std::string& first = forms[holders[0]];

@@ -37,16 +37,16 @@ void SameInput::require(const char* layer, const at::Tensor& input, ProcessGroup
   for (int rank = 1; rank < group.size(); ++rank) {
     if (!are_other_values(samples.front(), samples[rank]))
       continue;
-    throw Error(ErrorCode::invalid_argument,
-                layer,
-                ": expected the same input on every rank of its group, got other values on rank ",
-                group.job_rank(rank),
-                " than on rank ",
-                group.job_rank(0),
-                " (rank ",
-                group.job_rank(),
-                "); give these ranks the same samples, ctx.sampler(order, mesh.group(\"dp\")), and "
-                "the same dropout masks, or set sequence_dim where each has its own tokens");
+    throw invalid_argument(
+        layer,
+        ": expected the same input on every rank of its group, got other values on rank ",
+        group.job_rank(rank),
+        " than on rank ",
+        group.job_rank(0),
+        " (rank ",
+        group.job_rank(),
+        "); give these ranks the same samples, ctx.sampler(order, mesh.group(\"dp\")), and "
+        "the same dropout masks, or set sequence_dim where each has its own tokens");
   }
 }
 

@@ -65,17 +65,16 @@ void expect_ids(const char* call,
   const int64_t most = ids.max().item<int64_t>();
   if (least >= 0 && most < vocabulary)
     return;
-  throw Error(ErrorCode::invalid_argument,
-              call,
-              ": expected ",
-              what,
-              " from 0 to ",
-              vocabulary - 1,
-              ", got ",
-              least < 0 ? least : most,
-              " (rank ",
-              group.job_rank(),
-              "); look at where the tokens come from");
+  throw invalid_argument(call,
+                         ": expected ",
+                         what,
+                         " from 0 to ",
+                         vocabulary - 1,
+                         ", got ",
+                         least < 0 ? least : most,
+                         " (rank ",
+                         group.job_rank(),
+                         "); look at where the tokens come from");
 }
 
 // The name of an option that is set and not supported here, or null.
