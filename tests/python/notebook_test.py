@@ -78,7 +78,8 @@ class Notebook(PackageCase):
         self.addCleanup(client.stop_channels)
         client.wait_for_ready(timeout=120)
         self.assertEqual(reply_to(client, client.execute(DEFINE))["status"], "ok")
-        waiting = client.execute("muster.spawn(wait_for_ever, n=2)")
+        # Otherwise the kernel refuses whatever it is asked in the moment after a cell has failed.
+        waiting = client.execute("muster.spawn(wait_for_ever, n=2)", stop_on_error=False)
         self.wait_for(lambda: len(self.pids_in()) == 2, "two ranks")
         manager.interrupt_kernel()
         reply = reply_to(client, waiting)
