@@ -161,7 +161,7 @@ void Coordinator::on_failing(const Report& report) {
   for (const RankExit& exit : report.exits)
     trouble_.add_failure(exit);
   if (phase_ != Phase::running)
-    return;
+    return end_spared();
   if (!report.error.empty())
     return stop_round(cat("not replaced in place: ", report.error));
   if (!report.exits.empty()) {
@@ -190,6 +190,8 @@ void Coordinator::on_ended(const Report& report) {
       report.error.empty() && report.stopped_by == 0 && trouble_.failures.empty();
   if (!ended_well && phase_ == Phase::running)
     stop_round(why_ended(report));
+  else if (phase_ == Phase::stopping)
+    end_spared();
 }
 
 // A rank that is told of twice has the place of the first time.
@@ -336,9 +338,16 @@ void Coordinator::refuse(const std::string& id, const std::string& reason) {
 // `is_asked`: none has failed or is lost, so that they may agree on the step after which they stop.
 void Coordinator::stop_round(const std::string& reason, bool is_asked) {
   phase_ = Phase::stopping;
+  spares_ = is_asked && rules_.replaces;
   stop_deadline_ = now_ + rules_.stop_timeout;
   orders_.push_back(
       {.kind = Order::Kind::stop, .round = round_, .is_asked = is_asked, .reason = reason});
+}
+
+// Ranks that were to come together before they stop can no longer do so, or have done so.
+void Coordinator::end_spared() {
+  if (std::exchange(spares_, false))
+    orders_.push_back({.kind = Order::Kind::stop, .round = round_});
 }
 
 // Hosts that take no part in the round have no ranks to be waited for. Within a round ranks only

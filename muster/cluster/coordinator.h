@@ -146,6 +146,7 @@ class Coordinator {
   bool is_second_agent(const std::string& newcomer);
   bool turn_away_second_agent(const Order& order);
   void stop_round(const std::string& reason, bool is_asked = false);
+  void end_spared();
   bool all_ended();
   void round_over();
   void restart_after_loss();
@@ -203,6 +204,7 @@ class Coordinator {
   Clock::time_point not_before_;
   std::optional<Clock::time_point> last_call_;
   std::optional<Clock::time_point> stop_deadline_;
+  bool spares_ = false;  // the stop under way lets ranks come together first
   Phase phase_ = Phase::gathering;
   int round_ = 0;
   int restarts_ = 0;

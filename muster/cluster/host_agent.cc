@@ -210,7 +210,7 @@ void HostAgent::take(Order order) {
     return take_signal(order);
   if (order.kind == Order::Kind::stop) {
     stopped_round_ = order.round;
-    if (job_)
+    if (job_ && !order.reason.empty())
       job_->explain(order);
   }
   if (ends_our_ranks(order)) {

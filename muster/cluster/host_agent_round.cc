@@ -115,6 +115,7 @@ std::vector<RankExit> HostAgent::run_ranks(const Order& order, int* stopped_by) 
   const auto specs = job_->rank_specs(order);
   if (specs.empty())
     return {};
+  replacing_.others_run_elsewhere = order.num_hosts > 1;
   running_round_ = order.round;
   take_orders();  // it may have been stopped already
   for (const Order& early : std::exchange(early_signals_, {})) {
@@ -209,6 +210,7 @@ bool HostAgent::go_on_in_place(const Order& order) {
     return true;
   followed_failures_ = order.exits;
   job_->change_round(order);
+  replacing_.others_run_elsewhere = order.num_hosts > 1;
   replacing_.go_on({.number = attempt_of(order.round),
                     .specs = job_->rank_specs(order),
                     .pause = order.pause,

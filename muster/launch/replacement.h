@@ -52,6 +52,7 @@ struct Replacing {
   std::function<bool(const std::string& process)> is_saving = {};
   std::chrono::milliseconds patience{30'000};  // with a process that does not come
   std::chrono::milliseconds patience_with_saves = std::chrono::minutes(5);  // more, while it saves
+  bool others_run_elsewhere = false;  // the job has ranks on other hosts
   // A process that was to come to the generation had done its work already: all here end.
   std::function<void(const std::string& why)> on_given_up = {};
   // run_local_ranks sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.

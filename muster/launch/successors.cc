@@ -164,7 +164,8 @@ void Successors::explain(std::vector<RankExit>& exits) const {
 
 std::set<int> Successors::prepare_for_stop() {
   start();
-  return started_;
+  const bool others_run = rules_.others_run_elsewhere || !std::ranges::includes(started_, running_);
+  return others_run ? started_ : std::set<int>();
 }
 
 }  // namespace muster

@@ -41,7 +41,8 @@ class Successors : NoCopy {
 
   // The job is asked to stop. Starts at once what a pause holds up, so that the ranks come
   // together, and can agree on the step after which they stop. Returns the slots of the processes
-  // of this generation that need not be told: they may not listen yet, and would end of the signal.
+  // of this generation that the others will tell: they may not listen yet, and would end of the
+  // signal.
   std::set<int> prepare_for_stop();
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }

@@ -257,13 +257,8 @@ void ProcessSet::signal_groups(int signal) const {
 bool ProcessSet::stop_as_asked(int signal) {
   const bool has_failed = first_failure_ != kNone && !make_good();
   const std::set<int> spared = rules_.before_stop ? rules_.before_stop() : std::set<int>();
-  const auto is_told = [&](const auto& member) {
-    return !member->exit && !spared.contains(member->id);
-  };
-  if (std::ranges::any_of(members_, is_told)) {
-    for (const auto& member : members_)
-      member->is_spared = !member->exit && spared.contains(member->id);
-  }
+  for (const auto& member : members_)
+    member->is_spared = !member->exit && spared.contains(member->id);
   is_asked_ = !has_failed;
   stop(signal);
   return !has_failed;
@@ -284,6 +279,7 @@ void ProcessSet::stop(int signal) {
   phase_ = Phase::stopping;
   rules_.until.reset();  // it ends already
   deadline_ = Clock::now() + rules_.grace;
+  half_of_grace_ = loop_.call_at(Clock::now() + rules_.grace / 2, [this] { tell_spared(); });
   if (rules_.on_stop)
     return rules_.on_stop(signal);
   signal_mains(signal, true);
@@ -294,8 +290,12 @@ void ProcessSet::stop(int signal) {
 }
 
 void ProcessSet::end_all() {
-  if (phase_ == Phase::running && !members_.empty())
+  if (phase_ == Phase::running && !members_.empty()) {
     stop(SIGTERM);
+  } else if (phase_ == Phase::stopping) {
+    is_asked_ = false;
+    tell_spared();
+  }
 }
 
 void ProcessSet::ask_all_to_stop() {
@@ -395,7 +395,8 @@ std::vector<ProcessSet::Member*> ProcessSet::running() const {
 bool ProcessSet::goes_on() const {
   if (!running().empty())
     return true;
-  if (phase_ != Phase::running || !rules_.awaits_others)
+  const bool may_spawn = phase_ == Phase::running || stops_as_asked();
+  if (!may_spawn || !rules_.awaits_others)
     return false;
   return first_failure_ != kNone || rules_.awaits_others();
 }
@@ -451,6 +452,7 @@ WaitResult ProcessSet::finish() {
   members_.clear();
   requests_.forget_told();
   is_waiting_ = false;
+  loop_.cancel(half_of_grace_);
   phase_ = Phase::running;
   is_asked_ = false;
   deadline_.reset();

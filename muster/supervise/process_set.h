@@ -60,7 +60,8 @@ struct WaitRules {
   // is_made_good is called for the last failures too.
   std::function<bool()> awaits_others = {};
   // Called before a stop signal or the time limit stops the set; it may still spawn members.
-  // Returns the members that are stopped only after another member has ended, if there are others.
+  // Returns the members that are to end by themselves: they are stopped only after another member
+  // has ended, after end_all(), or when half of the grace period is over.
   std::function<std::set<int>()> before_stop = {};
   // Describes a process that a member has started and left behind; `id` is the member's, if the
   // process is in its process group. Without it, describe_process().
@@ -124,10 +125,11 @@ class ProcessSet : NoCopy {
   void end_all();
 
   // The same for processes that are asked to stop, and may come together before they do:
-  // before_stop is called first. Processes that are spawned afterwards are told when another ends.
+  // before_stop is called first.
   void ask_all_to_stop();
 
-  // Whether they stop because they were asked to, and have time left: more may be spawned.
+  // Whether they stop because they were asked to, and have time left: more may be spawned, which
+  // are stopped as those that before_stop returns.
   bool stops_as_asked() const { return phase_ == Phase::stopping && is_asked_; }
 
   // The same without the grace period.
@@ -198,11 +200,12 @@ class ProcessSet : NoCopy {
   WaitRules rules_;
   WaitResult result_;
   Phase phase_ = Phase::running;
-  bool is_asked_ = false;  // to stop; no failure is why
+  bool is_asked_ = false;  // to stop; no failure is why, and more may be spawned
   bool has_passed_kill_on_ = false;
   Requests requests_;
   bool is_waiting_ = false;  // in wait_all
   std::optional<Clock::time_point> deadline_;
+  EventLoop::Handle half_of_grace_ = 0;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow
   std::ptrdiff_t made_good_ = 0;          // in result_.exits: ends before this were handled

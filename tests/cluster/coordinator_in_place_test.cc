@@ -74,6 +74,22 @@ TEST(CoordinatorInPlace, AStopThatIsAskedForLetsTheRanksComeTogether) {
   }
 }
 
+// Until then a host waits for ranks that are to follow, and spares those that have followed.
+TEST(CoordinatorInPlace, AfterSuchAStopAnEndOrAFailureEndsTheRestAtOnce) {
+  for (const bool has_failed : {false, true}) {
+    TwoHosts world(fixed(2, 3));
+    const Report stop{.kind = Report::Kind::stop, .from = "id-a", .stopped_by = SIGTERM};
+    EXPECT_TRUE(world.report(stop).at(0).is_asked);
+    const auto orders =
+        has_failed ? world.fail("b", 1, failure_of(1, "b", 0, SIGKILL)) : world.end("a", 1);
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+    EXPECT_EQ(orders[0].round, 1);
+    EXPECT_FALSE(orders[0].is_asked);
+    EXPECT_THAT(world.fail("b", 1, failure_of(1, "b", 0, SIGKILL)), IsEmpty()) << "once";
+  }
+}
+
 TEST(CoordinatorInPlace, EndsAllWhereTheBudgetIsUsedUp) {
   TwoHosts world(fixed(2, 1));
   world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));

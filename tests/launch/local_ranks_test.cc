@@ -524,6 +524,74 @@ TEST(RunLocalRanks, SoDoesAStopThatIsOrdered) {
   }
 }
 
+// The one rank of a host: those that it comes together with are elsewhere.
+struct OneOfSeveral {
+  explicit OneOfSeveral(std::string follower) : command(std::move(follower)) {
+    replacing.others_run_elsewhere = true;
+    replacing.replace = [this](const RankFailures&) {
+      ::kill(::getpid(), SIGTERM);
+      processes.loop().call_at(Clock::now() + milliseconds(50), [this] { answer(); });
+      return true;
+    };
+    replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
+    };
+  }
+
+  GroupResult run(milliseconds grace) {
+    return run_local_ranks(processes,
+                           shells({"kill -KILL $$"}, folder),
+                           {},
+                           {.shutdown_timeout = grace, .replacing = &replacing});
+  }
+
+  ScratchFolder folder;
+  std::string command;
+  Replacing replacing;
+  ProcessSet processes;
+  std::function<void()> answer = [this] {
+    replacing.go_on(
+        {.number = 1, .specs = shells({command}, folder), .pause = milliseconds(9'000)});
+  };
+};
+
+TEST(RunLocalRanks, AStopWaitsForARankThatIsToFollowAndLetsItEndByItself) {
+  OneOfSeveral host("sleep 0.2; exit 75");
+  const GroupResult result = host.run(std::chrono::hours(1));
+  EXPECT_EQ(result.stopped_by, SIGTERM);
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_TRUE(have_stopped(result.exits));
+  EXPECT_EQ(result.exits[0].sent_signal, 0);
+}
+
+TEST(RunLocalRanks, OneThatDoesNotEndByItselfIsToldBeforeTheGraceIsOver) {
+  OneOfSeveral host("trap 'exit 75' TERM; while :; do sleep 0.01; done");
+  const GroupResult result = host.run(milliseconds(4'000));
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_TRUE(have_stopped(result.exits));
+  EXPECT_EQ(result.exits[0].sent_signal, SIGTERM);
+}
+
+TEST(RunLocalRanks, AnOrderToEndIsForThemToo) {
+  for (const bool is_there : {true, false}) {
+    OneOfSeveral host("trap 'exit 75' TERM; touch listens; while :; do sleep 0.01; done");
+    const auto go_on = host.answer;
+    const auto end_once_it_listens = [&](const auto& again) -> void {
+      if (std::filesystem::exists(host.folder.path() + "/listens"))
+        return host.processes.end_all();
+      host.processes.loop().call_at(Clock::now() + milliseconds(5), [&again] { again(again); });
+    };
+    host.answer = [&] {
+      if (!is_there)
+        return host.processes.end_all();
+      go_on();
+      end_once_it_listens(end_once_it_listens);
+    };
+    const GroupResult result = host.run(std::chrono::hours(1));
+    EXPECT_EQ(result.stopped_by, SIGTERM);
+    EXPECT_EQ(have_stopped(result.exits), is_there);
+  }
+}
+
 TEST(RunLocalRanks, SoDoesTheTimeLimit) {
   const auto until = Clock::now() + milliseconds(3'000);
   const auto pass_time = [&](ProcessSet&, const std::function<void()>& go_on) {

@@ -272,6 +272,23 @@ class ComingAndGoing(ElasticHosts):
         self.assertRegex(done.stderr, "resume: step [0-9]+ in memory")
         self.assertRegex(done.stderr, "stopped after step [0-9]+, which is saved")
 
+    def test_hosts_of_one_rank_each_are_asked_to_stop_while_it_is_replaced(self):
+        for nnodes in ("2", "1:2"):
+            with self.subTest(nnodes=nnodes):
+                argv = ("--steps", "1000000", "--kill", "1@4", "--kill", "1@5/1")  # before the second replacement there is a pause
+                if nnodes == "2":
+                    for number in range(2):
+                        self.agent(number, *argv, nproc=1, flags=("--shutdown-timeout", "1000"))
+                else:
+                    self.elastic(*argv, nproc=1, flags=("--shutdown-timeout", "1000"))
+                self.wait_until_said(r"a replacement is started.*\(2 of 3 restarts\)")
+                for agent in self.agents:
+                    agent.terminate()
+                done = self.finish()
+                self.assertEqual(done.codes, [75, 75], done.stdout + done.stderr)
+                self.assertRegex(done.stderr, "(?s)resume: step [0-9]+ in memory.*resume: step [0-9]+ in memory")
+                self.assertRegex(done.stderr, "stopped after step [0-9]+, which is saved")
+
     def processes_of_generations(self):
         """By generation and rank."""
         return {(int(generation), int(rank)): int(pid) for rank, pid, generation
