@@ -101,6 +101,7 @@ at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   if (is_plain(detached))
     return detached;
   at::Tensor copy = plain(detached);
+  has_copied_ = true;
   if (output)
     copies_.push_back({.original = detached, .contiguous = copy});
   return copy;
@@ -148,7 +149,7 @@ at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, Reduc
 }
 
 // MPI takes no input that lies in its output.
-at::Tensor ProcessGroupCall::apart(const at::Tensor& input, const at::Tensor& output) const {
+at::Tensor ProcessGroupCall::apart(const at::Tensor& input, const at::Tensor& output) {
   if (!input.storage().is_alias_of(output.storage()))
     return input;
   const Extent from = extent_of(input), to = extent_of(output);
@@ -157,7 +158,10 @@ at::Tensor ProcessGroupCall::apart(const at::Tensor& input, const at::Tensor& ou
   const bool are_part_and_whole = part.size * state_->size == whole.size;
   const bool is_in_place = state_->options.backend != "mpi" && are_part_and_whole &&
                            part.begin == whole.begin + state_->rank * part.size;
-  return is_in_place || !overlap(from, to) ? input : input.clone();
+  if (is_in_place || !overlap(from, to))
+    return input;
+  has_copied_ = true;
+  return input.clone();
 }
 
 at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
@@ -375,7 +379,7 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->record = std::move(record);  // empty where the backend has taken it
   if (on_device_)
     work->gpu_ends = state_->gpu_ends;
-  if (on_device_ && first_ != nullptr)
+  if (on_device_ && has_copied_)
     work->started_on = current_stream_of(state_->options.device);
   work->copies = std::move(copies_);
   return Work(std::move(work), state_->shared_from_this());

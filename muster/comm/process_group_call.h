@@ -37,7 +37,7 @@ class ProcessGroupCall {
   // The input as a backend may read it while it writes the output: a copy where both share memory,
   // unless the smaller one lies at this rank's place in the larger, which MPI alone does not
   // take. Both are plain.
-  at::Tensor apart(const at::Tensor& input, const at::Tensor& output) const;
+  at::Tensor apart(const at::Tensor& input, const at::Tensor& output);
   // A message's tensor is on the host where Gloo sends it. (Gloo's collectives copy CUDA tensors
   // themselves.)
   at::Tensor host_tensor(const at::Tensor& given, bool output);
@@ -116,6 +116,7 @@ class ProcessGroupCall {
   bool on_device_ = false;  // the GPU does it
   bool is_barrier_ = false;
   const at::Tensor* first_ = nullptr;  // the caller's first tensor, while the call is made
+  bool has_copied_ = false;            // a tensor, for the call alone
   std::vector<Work::State::Copy> copies_;
 };
 

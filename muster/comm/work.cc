@@ -127,7 +127,7 @@ void wait_or_give_up(Work::State& state) {
 
 // NCCL's work keeps the call's tensors until it is waited for. Those that were made for the call,
 // as of an input that is not contiguous, then go back to the stream where they were made: that one
-// waits too.
+// waits too. A call that has made none leaves its own stream free, as LibTorch does.
 void wait_where_it_started(Work::State& state) {
   if (!state.started_on || state.started_on == current_stream_of(state.started_on->device()))
     return;

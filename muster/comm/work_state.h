@@ -47,7 +47,7 @@ struct Work::State {
   std::shared_ptr<std::atomic<bool>> abandoned{};  // the group's; set when a call is given up
   std::atomic<bool> waited = false;                // its caller waits, or has
   bool on_gpu = false;                             // the GPU does it, and the host may go on
-  std::optional<c10::Stream> started_on{};         // of a GPU's operation: its caller's stream
+  std::optional<c10::Stream> started_on{};         // of a GPU's operation that has copied: where
   std::string signature{};  // of a call that the ranks compare by the agreement
   ForkMark fork{};
   Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation

@@ -3,13 +3,17 @@
 
 #include <c10/core/Event.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu_probe_costs.h"
@@ -276,6 +280,28 @@ void wait_beside(muster::Context& ctx) {
   }
 }
 
+// The other ranks come to the call once rank 0 has seen that its own stream is idle: only the
+// stream that waits for the call waits for them.
+void start_and_go_on(muster::Context& ctx) {
+  const std::filesystem::path seen = ctx.run_dir() + "/idle";
+  const auto numbers = torch::ones({8}, ctx.device());
+  const c10::Stream own = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(ctx.device());
+  ctx.process_group().all_reduce(numbers);
+  own.synchronize();
+  while (ctx.rank() != 0 && !std::filesystem::exists(seen))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  auto work = ctx.process_group().all_reduce_async(numbers);
+  const c10::StreamGuard on_another(stream_of_pool(ctx.device()));
+  numbers.record_stream(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(ctx.device()));
+  work.wait();
+  if (ctx.rank() == 0) {
+    expect(own.query(), "the stream that started the call to go on");
+    std::ofstream(seen).put('\n');
+  }
+  const auto expected = ctx.world_size() * ctx.world_size();
+  expect(numbers.cpu().eq(expected).all().item<bool>(), "the sum of all ranks");
+}
+
 // What NCCL does not have, or does otherwise than the host's backends, is refused by name.
 void refuse_reductions(muster::Context& ctx) {
   using muster::ReduceOp;
@@ -323,6 +349,7 @@ Probes value_probes() {
       {"hooks beside", hooks_beside},
       {"sharded beside", sharded_beside},
       {"wait beside", wait_beside},
+      {"go on beside", start_and_go_on},
       {"refused reductions", refuse_reductions},
   };
 }

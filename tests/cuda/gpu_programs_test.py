@@ -232,6 +232,9 @@ class OnGpus(unittest.TestCase):
     def test_a_call_is_waited_for_on_another_stream_than_it_began_on(self):
         self.assertIn("wait beside holds", self.probe(OVER_NCCL, "wait beside"))
 
+    def test_the_stream_that_began_a_call_goes_on_where_another_waits(self):
+        self.assertIn("go on beside holds", self.probe(OVER_NCCL, "go on beside"))
+
     def test_one_process_with_two_replicas(self):
         self.assertIn("data parallel holds", self.probe(ONE, "data parallel"))
 
