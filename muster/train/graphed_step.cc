@@ -21,6 +21,7 @@
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/optim/graph_numbers.h"
+#include "muster/optim/parts.h"
 #include "muster/trace/span.h"
 
 namespace muster {
@@ -153,6 +154,9 @@ void GraphedStep::check_models() const {
     if (!obstacle.empty())
       refuse("a model wrapped with what a graph can have", obstacle);
   }
+  if (std::ranges::any_of(step_->parameters_, optim::has_divided_gradient))
+    refuse("a model whose gradients are whole on each rank",
+           "a fully sharded one, or one of a ShardedOptimizer with .gradients");
 }
 
 at::Tensor GraphedStep::run(double weight,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/optim/optim.h"
+#include "muster/parallel/sharded/fully_sharded.h"
 #include "tests/support/ranks.h"
 #include "tests/train/two_layers.h"
 
@@ -93,6 +94,18 @@ TEST(GraphedStep, RefusesModelsWhoseReductionAsksTheHost) {
                 HasSubstr("got BucketCap::automatic()"));
     EXPECT_THAT(graph_refusal_of_model(group, {.hook = bf16_compression()}),
                 HasSubstr("got the hook "));
+  });
+}
+
+// Such a model gets and lets go of its parameters in each step.
+TEST(GraphedStep, RefusesAFullyShardedModel) {
+  run_ranks(2, [](ProcessGroup& group) {
+    TwoLayers net;
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    auto optimizer = adamw(sharded.parameters(), 0.1);
+    EXPECT_THAT(message_of_error([&] { GraphedStep(model, optimizer); }),
+                HasSubstr("got a fully sharded one"));
   });
 }
 
