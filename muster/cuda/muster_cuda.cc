@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "muster/base/hex.h"
+#include "muster/base/strings.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/plugin.h"
 
@@ -44,6 +45,11 @@ void begin_thread(int ordinal) {
 std::string device_uuid(int ordinal) {
   const cudaUUID_t uuid = at::cuda::getDeviceProperties(device_at(ordinal).index())->uuid;
   return "GPU-" + muster::uuid_text(std::string_view(uuid.bytes, sizeof(uuid.bytes)));
+}
+
+std::string pci_address(int ordinal) {
+  const auto* const gpu = at::cuda::getDeviceProperties(device_at(ordinal).index());
+  return muster::cat(gpu->pciDomainID, ":", gpu->pciBusID, ":", gpu->pciDeviceID);
 }
 
 std::string nccl_version() {
@@ -130,6 +136,7 @@ constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
                                      .set_device = set_device,
                                      .begin_thread = begin_thread,
                                      .device_uuid = device_uuid,
+                                     .pci_address = pci_address,
                                      .nccl_version = nccl_version,
                                      .make_nccl = make_nccl,
                                      .stay_out_of_split = stay_out_of_split,

@@ -59,6 +59,7 @@ constexpr muster::CudaPlugin kFake{
     .set_device = set_device,
     .begin_thread = muster::testing::set_fake_gpu,
     .device_uuid = [](int ordinal) { return uuids().at(static_cast<size_t>(ordinal)); },
+    .pci_address = [](int ordinal) { return "at " + uuids().at(static_cast<size_t>(ordinal)); },
     .nccl_version = [] { return std::string("0.0.0"); },
     .make_nccl = make_nccl,
     .stay_out_of_split = stay_out_of_split,

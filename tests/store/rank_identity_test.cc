@@ -17,6 +17,7 @@ const RankIdentity kRankOne = {.rank = 1,
                                .pid = 4711,
                                .pid_namespace = 4026531836,
                                .device = "GPU-0f1e",
+                               .pci_address = "0:59:0",
                                .backend = "auto",
                                .libtorch = "2.15.0",
                                .nccl = "2.27.3"};

@@ -205,6 +205,10 @@ std::string use_cuda_device(c10::Device device) {
   return plugin.device_uuid(device.index());
 }
 
+std::string pci_address(c10::Device device) {
+  return load_plugin().pci_address(device.index());
+}
+
 void begin_gpu_thread(c10::Device device) noexcept {
   try {
     if (!device.is_cuda())

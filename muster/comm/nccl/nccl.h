@@ -22,6 +22,9 @@ struct NcclGroup;  // plugin.h
 // device).
 std::string use_cuda_device(c10::Device device);
 
+// Returns the GPU's domain, bus and number on the bus, as "0:59:0". A MIG instance has its GPU's.
+std::string pci_address(c10::Device device);
+
 // A thread that only asks `device` about work of others calls it. It uses no other device then, and
 // a capture of a CUDA graph in another thread does not mind its questions. Without muster_cuda it
 // does nothing.

@@ -43,6 +43,7 @@ struct CudaPlugin {
   void (*set_device)(int ordinal);
   void (*begin_thread)(int ordinal);        // as begin_gpu_thread()
   std::string (*device_uuid)(int ordinal);  // "GPU-8f3c…", as the driver's tools print it
+  std::string (*pci_address)(int ordinal);  // as muster::pci_address()
   std::string (*nccl_version)();            // "2.27.3"
   c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const NcclGroup& group);

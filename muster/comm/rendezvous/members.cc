@@ -155,8 +155,10 @@ bool has_gpu(const RankIdentity& member) {
   return !member.device.starts_with("cpu");
 }
 
-bool share_device(const RankIdentity& one, const RankIdentity& other) {
-  return one.device == other.device && one.host == other.host;
+// NCCL takes the MIG instances of a GPU for that GPU.
+bool share_gpu(const RankIdentity& one, const RankIdentity& other) {
+  const bool is_one_place = !one.pci_address.empty() && one.pci_address == other.pci_address;
+  return one.host == other.host && (one.device == other.device || is_one_place);
 }
 
 // Why these ranks cannot use NCCL; empty where they can. Ranks that share a GPU are named before a
@@ -171,7 +173,7 @@ std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
       continue;
     }
     for (size_t j = i + 1; j < members.size(); ++j) {
-      if (share_device(member, members[j]))
+      if (share_gpu(member, members[j]))
         obstacle = cat(name_of(member), " and ", name_of(members[j]), " share one GPU");
     }
   }

@@ -102,6 +102,17 @@ TEST(ChooseBackend, NcclWhenEveryRankHasAGpuOfItsOwn) {
   EXPECT_EQ(choose_backend({member(0, 2), member(1, 2)}, "gloo"), "gloo");
 }
 
+TEST(ChooseBackend, MigInstancesOfOneGpuAreOneGpuToNccl) {
+  auto one = member(0, 2, "MIG-a"), other = member(1, 2, "MIG-b");
+  one.pci_address = other.pci_address = "0:59:0";
+  EXPECT_EQ(choose_backend({one, other}, "auto"), "shm");
+  one.backend = other.backend = "nccl";
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { choose_backend({one, other}, "nccl"); }),
+              HasSubstr("share one GPU"));
+  one.pci_address = "0:60:0";
+  EXPECT_EQ(choose_backend({one, other}, "auto"), "nccl");
+}
+
 TEST(ChooseBackend, TwoNcclRanksOnOneGpuAreAnErrorNamingBoth) {
   auto a = member(0, 3, "GPU-a"), b = member(1, 3, "GPU-b"), c = member(2, 3, "GPU-a");
   a.backend = b.backend = c.backend = "nccl";
