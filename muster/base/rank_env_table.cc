@@ -1,4 +1,4 @@
-// One row a variable. docs/design.md describes the same variables to people, in the same two
+// One row a variable. docs/design/rank.md describes the same variables to people, in the same two
 // blocks; the test docs.rank_environment compares both.
 #include "muster/base/rank_env_table.h"
 

@@ -1,7 +1,7 @@
 // Reduces one model's gradients over a process group. This is the part of DistributedDataParallel
 // that does not depend on the model's type. It drives PyTorch's own c10d::Reducer as Python's
-// DistributedDataParallel does, and reports the mistakes that PyTorch misses (docs/design.md lists
-// them).
+// DistributedDataParallel does, and reports the mistakes that PyTorch misses
+// (docs/design/gradients.md lists them).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-# Told to nobody as a rank: design.md has them among the variables that muster reads, or for tasks.
+# Told to nobody as a rank: the page has them among the variables that muster reads, or for tasks.
 NOT_IN_THE_PAGES_TABLE = {"MUSTER_SECRET_FILE", "MUSTER_TASK_ORDER", "MUSTER_GPUS", "MUSTER_INVENTORY", "MUSTER_RUNTIME_DIR"}
 
 
@@ -22,7 +22,7 @@ def of_source(text, policy_header):
 def of_page(text):
     """{variable: member, or None} of the table, and the text of the whole section"""
     section = text[text.index("\n## The environment of a rank\n"):]
-    section = section[:section.index("\n### ")]
+    section = section[:section.index("\n## ", 1)]
     told = {}
     for row in re.findall(r"^\| ([A-Z].*) \|$", section, re.M):
         cells = row.split(" | ")
