@@ -13,6 +13,7 @@ neither torch nor numpy.
 """
 from __future__ import annotations
 
+import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
@@ -58,3 +59,6 @@ def __dir__() -> list[str]:
 if hasattr(_sys.modules.get("torch"), "distributed"):
     from muster import _torch
     _torch.meet_torch()
+if _os.environ.get("MUSTER_LEASE_FD"):
+    from muster import _leases
+    _leases.pass_on()

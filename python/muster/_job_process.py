@@ -9,7 +9,8 @@ import threading
 from typing import IO, Any, Dict, List, Optional, Sequence
 
 from muster._forks import owned_by_this_process
-from muster._program import lease_descriptors, program
+from muster._leases import lease_descriptors
+from muster._program import program
 from muster._waits import wait_for_event
 
 END_WITH = "MUSTER_END_WITH"  # a descriptor: when its other end is closed, the program ends its job

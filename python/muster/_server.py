@@ -13,7 +13,8 @@ import uuid
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from muster._forks import owned_by_this_process
-from muster._program import lease_descriptors, program
+from muster._leases import lease_descriptors
+from muster._program import program
 from muster._python_path import working_folder
 from muster._version import __version__
 from muster.errors import Unavailable

@@ -96,6 +96,34 @@ class Gpus(PackageCase):
                               capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stdout), (0, "GPU-a\n"), done.stderr)
 
+    def test_processes_of_multiprocessing_have_the_leases_of_their_job(self):
+        path = self.write(script("""
+            import multiprocessing
+            def see(): return os.environ["CUDA_VISIBLE_DEVICES"]
+            def search(told):
+                with muster.Executor() as pool:
+                    told.send((pool.submit(see).result(), muster.spawn(see, quiet=True) if "RANK" not in os.environ else None))
+            def start(how, function, *arguments):
+                here, there = multiprocessing.Pipe()
+                child = multiprocessing.get_context(how).Process(target=function, args=(*arguments, there))
+                child.start()
+                told = here.recv() if here.poll(100) else "nothing"
+                child.terminate() if told == "nothing" else child.join()
+                return told
+            def start_another(how, told): told.send(start(how, search))
+            def start_all(): return start("spawn", search), start("forkserver", search), start("spawn", start_another, "spawn")
+            if __name__ == "__main__":
+                if "RANK" in os.environ:
+                    print(start_all())
+                    sys.exit()
+                with muster.Executor() as pool:
+                    print(pool.submit(start_all).result())
+            """))
+        for command, of_spawn in (([], ["GPU-a"]), ([os.environ["MUSTER_PROGRAM"], "run", "-q", "-n", "1"], None)):
+            done = subprocess.run([*command, sys.executable, "-B", str(path)], cwd=self.folder, env=self.environment, timeout=500, capture_output=True, text=True,
+                                  check=False)
+            self.assertEqual((done.returncode, done.stdout), (0, f"{(('GPU-a', of_spawn),) * 3}\n"), done.stderr)
+
     def test_other_jobs_have_their_leases(self):
         self.must_print(script("""
             def wait():
