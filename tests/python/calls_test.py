@@ -128,6 +128,62 @@ class Functions(PackageCase):
             {'a': 3}
             """)
 
+    def test_what_is_really_called_counts_and_not_what_a_decorator_shows(self):
+        self.must_print(script("""
+            import functools, inspect
+            def shown_as(shown):
+                def decorate(function):
+                    function.__signature__ = inspect.signature(shown)
+                    return function
+                return decorate
+            @shown_as(lambda path: 0)
+            def fit(path, rate=0.5, name="none"): return path, rate, name
+            def passes_on(function):
+                @functools.wraps(function)  # which takes the signature over
+                def wrapper(*args, **kwargs): return function(*args, **kwargs)
+                return wrapper
+            def gives_a_name(function):
+                @functools.wraps(function)
+                def wrapper(path): return function(path, name="its own")
+                return wrapper
+            @passes_on
+            @shown_as(lambda path: 0)
+            def wrapped(path, rate=0.5, name="none"): return path, rate, name
+            @gives_a_name
+            def named(path, rate=0.5, name="none"): return path, rate, name
+            @shown_as(lambda *args, **kwargs: 0)
+            def strict(path): return path
+            class Model:
+                @shown_as(lambda self: 0)
+                def fit(self, path): return path
+            def told(call, *args, **kwargs):
+                try:
+                    print(call(*args, **kwargs).result())
+                except muster.InvalidArgument as error:
+                    print(str(error).partition(": expected ")[2].partition(";")[0])
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    told(pool.submit, fit, "a", 0.1)
+                    told(pool.submit, wrapped, "a", rate=0.2)
+                    told(pool.submit, functools.partial(wrapped, "a"), 0.3)
+                    told(pool.submit, Model().fit, "a")
+                    told(pool.submit, named, "a", name="the task's")
+                    told(pool.submit, fit, "a", name="whose")
+                    told(pool.submit, wrapped, "a", name="whose")
+                    told(pool.submit, strict, "a", "b")
+                print(muster.spawn(wrapped, args=("a", 0.4), n=1, quiet=True))
+            """), """\
+            ('a', 0.1, 'none')
+            ('a', 0.2, 'none')
+            ('a', 0.3, 'none')
+            a
+            ('a', 0.5, 'its own')
+            keywords of its own, got name='whose', which 'fit' takes too
+            keywords of its own, got name='whose', which 'wrapped' takes too
+            the arguments (path) of 'strict', got 2 by place: too many positional arguments
+            [('a', 0.4, 'none')]
+            """)
+
     def test_a_program_without_a_file_is_named(self):
         text = "import sys; sys.modules['cloudpickle'] = None\nimport muster\ndef one(): return 1\nmuster.spawn(one, n=1)\n"
         done = subprocess.run([sys.executable, "-c", text], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
