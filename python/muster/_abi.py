@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Mapping, Optional
 
-from muster._plain import plain_value
+from muster._plain import path_text, plain_value
 from muster.errors import InvalidArgument, Unavailable, error_of
 
 _NAME = "libmuster.so.0"
@@ -88,6 +88,8 @@ def ask_text(name: str, argument: Optional[str] = None) -> str:
 
 def _sent(key: str, value: Any) -> Any:
     plain = plain_value(value)
+    if key == "inventory" and isinstance(plain, str):
+        return path_text(plain)
     if isinstance(plain, (str, int, float, list, dict)) and not isinstance(plain, bool):
         return plain
     raise InvalidArgument(f"{key}: expected a text or a number, got {value!r}; correct it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numbers
 import operator
 import os
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional, Union
 
 
 def index_of(value: Any) -> Optional[int]:
@@ -13,6 +13,11 @@ def index_of(value: Any) -> Optional[int]:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
+
+
+def path_text(path: Union[str, "os.PathLike[str]"]) -> str:
+    """As text. A "~" at its beginning is the user's folder, as no shell has put that there."""
+    return os.path.expanduser(os.fspath(path))
 
 
 def plain_value(value: Any) -> Any:

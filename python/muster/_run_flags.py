@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any, Iterator, List, Mapping
 
 from muster._flags import gpus_text, mesh_text, scores_table
-from muster._plain import plain_value
+from muster._plain import path_text, plain_value
 from muster.errors import InvalidArgument
 
 SHORT = {"n": "-n"}
 # Those that have no value.
 _SWITCHES = {"virtual_local_rank", "no_lease", "no_gpu_check", "quiet", "no_collapse", "no_auth", "standalone"}
+_PATHS = {"config", "hostfile", "inventory", "log_dir", "plan", "run_dir", "scores", "secret_file", "topology", "workdir"}
 _MAY_STAND_ALONE = {"trace", "wait"}
 # Those that start no function, and what to do instead.
 _OF_OTHERS = {"dry_run": "call muster.plan, which starts nothing", "json": "call muster.plan(...).to_json()", "help": "call help(muster.spawn)",
@@ -90,6 +91,10 @@ def _text(name: str, value: Any, folder: str) -> str:
     if name == "hosts" and isinstance(value, Mapping) and value:
         return ",".join(f"{host}:{ranks}" for host, ranks in value.items())
     plain = plain_value(value)
+    if isinstance(plain, str) and name in _PATHS:
+        return path_text(plain)
+    if isinstance(plain, str) and name == "map" and plain.startswith("@"):
+        return f"@{path_text(plain[1:])}"
     if isinstance(plain, (str, int, float)) and not isinstance(plain, bool):
         return str(plain)
     if isinstance(plain, list) and plain:

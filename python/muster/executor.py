@@ -15,6 +15,7 @@ from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text, tell_of_one_gpu
 from muster._function import EXECUTOR_IS_NO_ARGUMENT, name_of, pack, refuse_while_importing, sources_of
 from muster._log_file import log_path
+from muster._plain import path_text
 from muster._python_path import working_folder
 from muster._request import LEFT_OUT, Futures, request_of, whole_number
 from muster._task import Task, TaskFuture
@@ -57,7 +58,8 @@ class Executor(concurrent.futures.Executor):
         if cpu_slots is not None:
             cpu_slots = whole_number("muster.Executor", "cpu_slots", cpu_slots, 1)
         tell_of_one_gpu("muster.Executor", gpus)
-        folder = os.path.abspath(os.path.join(working_folder("muster.Executor"), run_dir or os.path.join("runs", _new_name())))
+        here = working_folder("muster.Executor")
+        folder = os.path.abspath(os.path.join(here, path_text(run_dir or os.path.join("runs", _new_name()))))
         self._runner = TaskRunner(folder, _uuids(gpus), cpu_slots, warm, lease)
         _live.add(self)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 from muster import spans
 from muster._folder_lock import lock_folder
-from muster._plain import plain_value
+from muster._plain import path_text, plain_value
 from muster.context import refuse_in_a_child
 from muster.errors import InvalidArgument, Unavailable
 from muster.rank import attempt, rank, run_dir, world_size
@@ -84,7 +84,7 @@ def _step(step: Any) -> float:
 
 def _writer_of(folder: Union[None, str, "os.PathLike[str]"]) -> Optional[_Writer]:
     """Rank 0's; takes the folder at first."""
-    where = os.fspath(folder) if folder else run_dir()
+    where = path_text(folder) if folder else run_dir()
     if rank() != 0 or not where:
         return None
     here = os.path.realpath(where)

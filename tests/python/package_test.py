@@ -18,6 +18,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+from unittest import mock
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = SOURCE / "python"
@@ -245,6 +246,19 @@ class Values(PackageTest):
         minute = datetime.timedelta(minutes=1)
         self.assertEqual(_run_flags.run_flags({"timeout": minute, "wait": minute}, "/tmp"), ["--timeout", "60.0", "--wait=60.0"])
 
+    def test_a_path_may_begin_with_a_tilde(self):
+        with mock.patch.dict(os.environ, HOME=str(self.folder)):
+            for box in "~/box.json", pathlib.Path("~/box.json"):
+                self.assertEqual(len(muster.devices(inventory=box)), 4)
+                self.assertEqual(len(muster.plan(n=2, inventory=box, map=lambda rank, devices: rank)), 2)
+                muster.metrics(1, folder=box.parent if isinstance(box, pathlib.Path) else "~", loss=1)
+            self.assertEqual(muster.continue_metrics(0, folder="~"), 2)
+            flags = ("config", "hostfile", "inventory", "log_dir", "plan", "run_dir", "scores", "secret_file", "topology", "workdir")
+            given = _run_flags.run_flags({**dict.fromkeys(flags, "~/a"), "map": "@~/a", "role": "~/a"}, "/tmp")
+            self.assertEqual(given[1::2], [f"{self.folder}/a"] * len(flags) + [f"@{self.folder}/a", "~/a"])
+        out, _ = self.python("import muster; print(muster.Executor(cpu_slots=1, run_dir='~/runs/a').submit(muster.run_dir).result())", HOME=str(self.folder))
+        self.assertEqual(out, f"{self.folder}/runs/a/1-run_dir\n")
+
     def test_arrays_are_lists(self):
         def array(values):
             """As those of numpy and torch: with __index__, which raises where there are dimensions."""
@@ -358,7 +372,6 @@ for wrong in {"step": 2**70}, {"step": float("nan")}, {"samples": "many"}:
 class Backends(PackageTest):
     def test_the_backend_follows_the_device_and_what_is_installed(self):
         from types import SimpleNamespace
-        from unittest import mock
 
         from muster._join import _backend_name
         cpu, cuda = SimpleNamespace(type="cpu"), SimpleNamespace(type="cuda")
