@@ -13,14 +13,24 @@ import socket
 import tempfile
 import threading
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from muster._forks import owned_by_this_process
 from muster._threads import Threads
 
 ADDRESS = "MUSTER_CALL"  # where a started process finds its call
 KEY = "MUSTER_CALL_KEY"
+NUMBER = "MUSTER_CALL_ID"  # of an Executor's task, or of a warm worker
+LOG = "MUSTER_CALL_LOG"  # of a warm worker, which writes there itself
 _LONGEST_ADDRESS = 107  # bytes, of a unix socket
+
+class Call(NamedTuple):
+    """What a started process is to do. A warm worker has many, and the attempt and the folder are each call's own."""
+
+    packed: bytes
+    attempt: int
+    folder: str = ""  # for what a task writes; empty: none, or that of its job
+
 
 Take = Callable[[Dict[str, Any], Connection], None]
 
@@ -131,19 +141,17 @@ def connect(hello: Dict[str, Any]) -> Connection:
     return connection
 
 
-def send_call(connection: Connection, packed: bytes, attempt: int) -> None:
-    """To a started process. A warm worker has many calls, and the attempt is each call's own."""
-    connection.send_bytes(str(attempt).encode())
-    connection.send_bytes(packed)
+def send_call(connection: Connection, call: Optional[Call]) -> None:
+    """To a started process; None: there is no more. What is packed may be large, and is not packed again."""
+    connection.send(call and call._replace(packed=b""))
+    if call is not None:
+        connection.send_bytes(call.packed)
 
 
-def next_call(connection: Connection) -> bytes:
-    """In a started process: the next one; none when there is no more."""
+def next_call(connection: Connection) -> Optional[Call]:
+    """In a started process: the next one; None when there is no more."""
     try:
-        attempt = connection.recv_bytes()
-        if not attempt:
-            return b""
-        os.environ["MUSTER_ATTEMPT"] = attempt.decode()
-        return connection.recv_bytes()
+        call: Optional[Call] = connection.recv()
+        return call and call._replace(packed=connection.recv_bytes())
     except (EOFError, OSError):
-        return b""
+        return None

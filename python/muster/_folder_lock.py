@@ -21,7 +21,7 @@ _held: Dict[str, int] = {}  # descriptors by path: several writers of a process 
 
 
 def lock_folder(folder: str, file: str, patience: float = 5.0) -> None:
-    """Held until this process ends. Where the folder cannot be locked, it warns. Blocking: while another process has it."""
+    """Held until release_all(), or until this process ends. Where the folder cannot be locked, it warns. Blocking: while another process has it."""
     path = os.path.realpath(os.path.join(folder, file))
     if path in _held:
         return
@@ -124,14 +124,16 @@ def _forget_all() -> None:
         _close(_held.popitem()[1])
 
 
-def _release_all() -> None:
+def release_all() -> None:
     """A folder that nobody writes into has no lock file."""
-    for path, fd in _held.items():
+    while _held:
+        path, fd = _held.popitem()
         try:
             if _set_lock(fd, fcntl.F_WRLCK):
                 os.unlink(path)
         except OSError:
             pass  # the folder is gone
+        _close(fd)
 
 
 def _close(fd: int) -> None:
@@ -140,4 +142,4 @@ def _close(fd: int) -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
-atexit.register(_release_all)
+atexit.register(release_all)

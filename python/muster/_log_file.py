@@ -32,15 +32,29 @@ def log_path(run_dir: str, number: int, name: str, ranks: int) -> str:
 
 
 def own_log(path: str, ranks: int = 1) -> str:
-    """This path, or another beside it where another executor has that file, or that folder, in the same run_dir. It is made now, so
-    that nobody else takes it."""
-    own, rest, make = (path[:-len(".log")], ".log", _make_file) if ranks == 1 else (os.path.dirname(path), "", os.mkdir)
+    """This path, or another beside it where another executor has that in the same run_dir. It is made now, so that nobody else takes
+    it, with the folder beside it; the log of a job is in its folder."""
+    if ranks > 1:
+        return os.path.join(own_folder(os.path.dirname(path)), os.path.basename(path))
+    return _own(folder_beside(path), ".log", _make_log)
+
+
+def own_log_of_worker(path: str) -> str:
+    """The same without a folder."""
+    return _own(folder_beside(path), ".log", _make_file)
+
+
+def own_folder(path: str) -> str:
+    """The same for a folder."""
+    return _own(path, "", os.mkdir)
+
+
+def _own(begin: str, end: str, make: Callable[[str], None]) -> str:
     try:
-        os.makedirs(os.path.dirname(own), exist_ok=True)
-        found = next(made for made in (f"{own}{other}{rest}" for other in _others()) if _is_made(make, made))
+        os.makedirs(os.path.dirname(begin), exist_ok=True)
+        return next(made for made in (f"{begin}{other}{end}" for other in _others()) if _is_made(make, made))
     except OSError:  # which is said once there is something to write
-        return path
-    return found if ranks == 1 else os.path.join(found, os.path.basename(path))
+        return begin + end
 
 
 def _others() -> Iterator[str]:
@@ -62,6 +76,15 @@ def _make_file(path: str) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
 
+def _make_log(path: str) -> None:
+    _make_file(path)
+    try:
+        os.mkdir(folder_beside(path))
+    except FileExistsError:
+        os.unlink(path)
+        raise
+
+
 def last_number_in(folder: str) -> int:
     """The highest number of a task that an earlier executor has left there."""
     try:
@@ -78,11 +101,11 @@ def folder_beside(log: str) -> str:
 
 
 def remove_if_empty(path: str) -> None:
-    """Where nothing was printed, and nothing written."""
+    """A log to which nothing was printed, or a folder into which nothing was written."""
     with contextlib.suppress(OSError):
-        os.rmdir(folder_beside(path))
-    with contextlib.suppress(OSError):
-        if os.path.getsize(path) == 0:
+        if os.path.isdir(path):
+            os.rmdir(path)
+        elif os.path.getsize(path) == 0:
             os.unlink(path)
 
 

@@ -11,11 +11,12 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
-from muster._channel import connect, next_call
+from muster._channel import LOG, NUMBER, connect, next_call
 from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
 from muster.context import STOPPED, current
 from muster.errors import text_of
+from muster.metrics import close_files
 
 _LINGERS_AFTER = 10.0  # seconds
 
@@ -23,21 +24,20 @@ _LINGERS_AFTER = 10.0  # seconds
 def main() -> int:
     rank = int(os.environ.get("RANK", "0"))
     unset_what_is_gone()
-    log = os.environ.pop("MUSTER_CALL_LOG", "")
+    log = os.environ.pop(LOG, "")
     if log:
         _print_into(log)
-        os.environ.pop("MUSTER_TASK_DIR", None)  # a warm worker's tasks have none of their own
-    folder = os.environ.pop("MUSTER_CALL_FOLDER", "")
-    if folder:
-        _work_in(folder)
-    call = os.environ.pop("MUSTER_CALL_ID", "")  # of an Executor
-    connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": call,
+    number = os.environ.pop(NUMBER, "")
+    connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": number,
                           "run_dir": _folder_of_the_job(), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
     code = 0
-    while packed := next_call(connection):
-        code = _make_call(connection, packed, "the task" if call else f"rank {rank}")
+    while (call := next_call(connection)) is not None:
+        os.environ["MUSTER_ATTEMPT"] = str(call.attempt)
+        if call.folder:
+            _work_in(call.folder)
+        code = _make_call(connection, call.packed, "the task" if number else f"rank {rank}", is_warm=bool(log))
     if code == 0:
-        _watch_the_end("the task" if call else "the function")
+        _watch_the_end("the task" if number else "the function")
         code = _leave()
     return code
 
@@ -64,7 +64,7 @@ def _work_in(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
 
 
-def _make_call(connection: Connection, packed: bytes, who: str) -> int:
+def _make_call(connection: Connection, packed: bytes, who: str, is_warm: bool) -> int:
     own = os.getpid()
     try:
         result = pack_result(call_packed(packed), who)
@@ -75,6 +75,9 @@ def _make_call(connection: Connection, packed: bytes, who: str) -> int:
         _end_a_child(own, error)
         _tell_failure(connection, error)
         return 1
+    finally:
+        if is_warm:
+            close_files()
     _flush()
     connection.send({"kind": "returned"})
     connection.send_bytes(result)

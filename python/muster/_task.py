@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Set, TypeVar, Union
 
+from muster._channel import Call
 from muster._function import FUTURE_IS_NO_ARGUMENT
-from muster._log_file import size_of_log
+from muster._log_file import folder_beside, own_folder, own_log, size_of_log
 from muster._places import Need, Share
 from muster._threads import Timer
 from muster._waits import wait_until
@@ -81,7 +82,8 @@ class Task:
     failures: int = 0
     answer: Optional[Dict[str, Any]] = None
     log_begin: int = 0  # of this start: the log has those of earlier ones before, and a warm worker's those of other tasks
-    has_own_log: bool = False
+    folder: str = ""  # for what it writes; empty: that of its job
+    own: List[str] = field(default_factory=list)  # what was made for it
     sources: Dict[str, int] = field(default_factory=dict)  # files of its code, and when they were written
     answered: Set[int] = field(default_factory=set)  # ranks
     ended_by_us: str = ""
@@ -99,6 +101,20 @@ class Task:
         self.is_claimed = True
         return self.future.set_running_or_notify_cancel()
 
+    def take_log(self) -> None:
+        """Before its first start: a log of its own, and a folder beside it."""
+        if not self.own:
+            log = own_log(str(self.future.log), self.ranks)
+            self.folder = folder_beside(log) if self.ranks == 1 else ""
+            self.future.log, self.own = log, [log, *filter(None, [self.folder])]
+
+    def take_folder(self, log: str) -> None:
+        """Before a start in a process that has a log already."""
+        if not self.own:
+            self.folder = own_folder(folder_beside(str(self.future.log)))
+            self.own = [self.folder]
+        self.future.log = log
+
     def begin(self, share: Share) -> None:
         self.share = share
         self.answer = None
@@ -107,6 +123,10 @@ class Task:
         self.ended_by_us = ""
         self.future.attempts += 1
         self.future.devices = [place.name for place in share.places]
+
+    def call(self) -> Call:
+        """For its process."""
+        return Call(self.packed, self.attempt, self.folder)
 
     def has_returned(self) -> bool:
         """Whether the function has returned on every rank."""

@@ -9,12 +9,12 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
 
-from muster._channel import Channel, send_call
+from muster._channel import LOG, NUMBER, Channel, send_call
 from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
 from muster._function import written_at
-from muster._log_file import append_to_log, folder_beside, last_number_in, own_log, remove_if_empty
+from muster._log_file import append_to_log, last_number_in, own_log_of_worker, remove_if_empty
 from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
@@ -26,9 +26,6 @@ from muster._worker import Worker, answer_of, tell
 from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import TaskFailed, tell_of_a_bad_end
 
-CALL = "MUSTER_CALL_ID"
-FOLDER = "MUSTER_CALL_FOLDER"
-LOG = "MUSTER_CALL_LOG"  # a warm worker writes there itself
 _STOPPED = 75  # the task has saved, and asks to be started again
 _GRACE_SECONDS = 30.0
 _TELL_OF_OTHERS_AFTER = 3.0
@@ -251,8 +248,8 @@ class TaskRunner:
         with self._lock:
             if task.claim():
                 task.packed = b""
-                if task.has_own_log:
-                    remove_if_empty(str(task.future.log))
+                for path in task.own:
+                    remove_if_empty(path)
                 self._completions.add(complete)
 
     def _try_to_start(self, task: Task) -> bool:
@@ -271,13 +268,10 @@ class TaskRunner:
             if not task.claim():
                 self._places.give_back(share)
                 return
-            if not task.has_own_log:
-                task.future.log, task.has_own_log = own_log(str(task.future.log), task.ranks), True
+            task.take_log()
             task.begin(share)
             self._tell_of_edits(task)
-            folder = {} if task.ranks > 1 else {FOLDER: folder_beside(str(task.future.log))}  # a job's folder is that of its log
-            self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log),
-                        {**task.environment, **folder})
+            self._start(task.number, task.name, share, task.ranks, task.attempt, str(task.future.log), task.environment)
         except Exception as error:
             self._fail_to_start(task, share, error)
             return
@@ -295,7 +289,7 @@ class TaskRunner:
 
     def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str,
                more: Mapping[str, str]) -> None:
-        environment = {**more, **self._channel.environment(), CALL: str(number), "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1",
+        environment = {**more, **self._channel.environment(), NUMBER: str(number), "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1",
                        "PYTHONFAULTHANDLER": os.environ.get("PYTHONFAULTHANDLER", "1")}
         uuids = [place.uuid for place in share.places if place.uuid]
         self._server.start(number, name, rank_command(), environment, ranks, attempt, uuids, share.units if uuids else 0, share.memory, log)
@@ -307,8 +301,8 @@ class TaskRunner:
             if worker.task is None and worker.is_ready():
                 self._waiting.remove(task)
                 if task.claim():
+                    task.take_folder(worker.log)
                     task.begin(worker.share)
-                    task.future.log = worker.log
                     worker.give(task)
                 return True
         while (share := self._places.take(task.need)) is not None:
@@ -330,7 +324,7 @@ class TaskRunner:
 
     def _start_worker(self, share: Share) -> None:
         self._number += 1
-        log = own_log(os.path.join(self.run_dir, f"worker-{self._number}.log"))
+        log = own_log_of_worker(os.path.join(self.run_dir, f"worker-{self._number}.log"))
         worker = Worker(self._number, share, log)
         self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log,
                     {**changes_since(self._server.environment), LOG: log})
@@ -351,7 +345,7 @@ class TaskRunner:
         if worker is not None:
             self._serve_worker(worker, connection)
         elif task is not None:
-            send_call(connection, task.packed, task.attempt)
+            send_call(connection, task.call())
             answer_of(connection, functools.partial(self._note_answer, task, hello["rank"]))
 
     def _note_answer(self, task: Task, rank: int, answer: Dict[str, Any]) -> None:
@@ -370,9 +364,9 @@ class TaskRunner:
         while True:
             task = worker.next_task()
             if task is None:
-                connection.send_bytes(b"")
+                send_call(connection, None)
                 return
-            send_call(connection, task.packed, task.attempt)
+            send_call(connection, task.call())
             answer = answer_of(connection)
             with self._lock:
                 if self._workers.get(worker.number) is not worker:
@@ -423,8 +417,9 @@ class TaskRunner:
         task = self._waiting.first_of(Task.is_plain)
         if task is None or not self._waiting.remove(task) or not task.claim():
             return None
+        task.take_folder(worker.log)
         task.begin(worker.share)
-        task.future.log = worker.log
+        task.log_begin = 0  # all of it is of this start
         return task
 
     def _judge(self, task: Task, message: Dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, Optional
 
 from muster._function import unpack_exception, unpack_result
-from muster._log_file import size_of_log
 from muster._places import Share
 from muster._task import Task
 from muster.failed import TaskFailed
@@ -34,7 +33,6 @@ class Worker:
 
     def give(self, task: Task) -> None:
         self.task = task
-        task.log_begin = size_of_log(self.log)
         with self._given:
             self._queue.append(task)
             self._given.notify()

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from muster import spans
-from muster._folder_lock import lock_folder
+from muster._folder_lock import lock_folder, release_all
 from muster._plain import path_text, plain_value
 from muster.context import refuse_in_a_child
 from muster.errors import InvalidArgument, Unavailable
@@ -185,6 +185,12 @@ def _shares(times: List[List[float]]) -> Dict[str, float]:
     sums = [sum(of_category) for of_category in zip(*times)]
     whole = sum(sums)
     return {f"time/{category}": part / whole for category, part in zip(spans.CATEGORIES, sums)} if whole > 0 else {}
+
+
+def close_files() -> None:
+    """At the end of a task. Its process may go on, and others may write into its folders."""
+    _writers.clear()
+    release_all()
 
 
 class _Writer:

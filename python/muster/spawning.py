@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit
-from muster._channel import ADDRESS, KEY, Channel, send_call
+from muster._channel import ADDRESS, KEY, Call, Channel, send_call
 from muster._flags import DeviceName, gpus_text, scores_table, tell_of_one_gpu
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception, unpack_result
 from muster._job_process import JobProcess
@@ -144,7 +144,7 @@ class _Job:
             self._run_dir = hello["run_dir"] or self._run_dir
             self._returned.pop(rank, None)
             self._raised.pop(rank, None)
-        send_call(connection, self._packed, hello["attempt"])
+        send_call(connection, Call(self._packed, hello["attempt"]))
         answer = connection.recv()
         if answer["kind"] == "returned":
             result = connection.recv_bytes()

@@ -344,13 +344,56 @@ class Tasks(PackageCase):
                         print(os.path.relpath(folder), is_told, (folder / "metrics.jsonl").read_text().split())
                     pool.submit(note_pid).result()
                 print(sorted(os.listdir("runs/a")))
-                with muster.Executor(cpu_slots=1, warm=True) as pool:
-                    print(pool.submit(muster.run_dir).result())
             """), """\
             runs/a/1-train True ['{"step":0,"loss":1}', '{"step":1,"loss":1}']
             runs/a/2-train True ['{"step":0,"loss":2}', '{"step":1,"loss":2}']
             ['1-train', '2-train']
-            None
+            """)
+
+    def test_warm_tasks_have_folders_of_their_own_too(self):
+        self.must_print(script("""
+            def train(rate):
+                folder = pathlib.Path(muster.run_dir())
+                step = len(list(folder.glob("step-*")))
+                muster.metrics(step, loss=rate)
+                (folder / f"step-{step}").touch()
+                if step == 0:
+                    raise ValueError("starts again")
+                return folder, os.environ["MUSTER_TASK_DIR"] == str(folder)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, warm=True, run_dir="runs/a") as pool:
+                    futures = [pool.submit(train, rate, retries=1) for rate in (1, 2)]
+                    for future in futures:
+                        folder, is_told = future.result()
+                        print(folder.parent == pathlib.Path("runs/a").resolve(), folder.name.partition("-")[2], is_told, (folder / "metrics.jsonl").read_text().split())
+                    pool.submit(note_pid).result()
+                names = [name for name in os.listdir("runs/a") if not name.startswith("worker-")]
+                print(len(names), all(name.endswith("-train") for name in names))
+            """), """\
+            True train True ['{"step":0,"loss":1}', '{"step":1,"loss":1}']
+            True train True ['{"step":0,"loss":2}', '{"step":1,"loss":2}']
+            2 True
+            """)
+
+    def test_a_warm_process_keeps_no_folder_of_a_task_before(self):
+        self.must_print(script("""
+            def write(step):
+                muster.metrics(step, folder="shared", loss=1)
+                return os.getpid()
+            def hold():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+                return os.getpid()
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2, warm=True) as pool:
+                    first = pool.submit(write, 1).result()
+                    held = pool.submit(hold)  # the same process
+                    second = pool.submit(write, 2).result()
+                    print(os.listdir("shared"))
+                    pathlib.Path("go").touch()
+                    print(first == held.result() != second, pathlib.Path("shared/metrics.jsonl").read_text().split())
+            """), """\
+            ['metrics.jsonl']
+            True ['{"step":1,"loss":1}', '{"step":2,"loss":1}']
             """)
 
     def test_jobs_of_several_ranks_run_side_by_side_in_folders_of_their_own(self):
