@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
 from typing import Any, Iterable, Mapping, Optional, Union
 
 from muster._plain import index_of
+from muster._streams import say
 from muster.devices import Device
 from muster.errors import InvalidArgument
 
@@ -55,9 +55,8 @@ def _is_one(gpus: object) -> bool:
 def tell_of_one_gpu(where: str, gpus: object) -> None:
     """A plain number names one GPU, and whoever means as many would get one in silence. A list or a text says which is meant."""
     index = index_of(gpus) if _is_one(gpus) else None
-    if index is not None and index > 1 and sys.stderr is not None:
-        print(f"{where}: info: gpus={index} is GPU {index} alone; write gpus=[{index}] for it, and gpus='free:{index}' for as many that are free",
-              file=sys.stderr, flush=True)
+    if index is not None and index > 1:
+        say(f"{where}: info: gpus={index} is GPU {index} alone; write gpus=[{index}] for it, and gpus='free:{index}' for as many that are free")
 
 
 def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:

@@ -7,10 +7,10 @@ import errno
 import fcntl
 import os
 import struct
-import sys
 import time
 from typing import Dict, List, Tuple
 
+from muster._streams import say
 from muster.errors import FailedPrecondition
 from muster.rank import attempt
 
@@ -38,8 +38,8 @@ def lock_folder(folder: str, file: str, patience: float = 5.0) -> None:
             _close(fd)
             fd = _open_held(path)
             if fd < 0:
-                print(f"[rank 0] warning: metrics: no lock on '{folder}' ({os.strerror(error.errno or errno.EIO)}): another job that writes "
-                      "there is not refused", file=sys.stderr)
+                say(f"[rank 0] warning: metrics: no lock on '{folder}' ({os.strerror(error.errno or errno.EIO)}): another job that writes "
+                    "there is not refused")
                 return
         holder = _holder(_note(fd))
         _close(fd)

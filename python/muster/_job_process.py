@@ -11,6 +11,7 @@ from typing import IO, Any, Dict, List, Optional, Sequence
 from muster._forks import owned_by_this_process
 from muster._leases import lease_descriptors
 from muster._program import program
+from muster._streams import flush
 from muster._waits import wait_for_event
 
 END_WITH = "MUSTER_END_WITH"  # a descriptor: when its other end is closed, the program ends its job
@@ -27,7 +28,7 @@ class JobProcess:
         self._ours: Optional[int] = ours
         owned_by_this_process(self)  # a copy that a child keeps open would keep the job alive
         try:
-            _flush()  # what was printed before comes before what the ranks print
+            flush()  # what was printed before comes before what the ranks print
             self._process = subprocess.Popen(
                 [program(), *arguments], env={**environment, END_WITH: str(theirs)}, pass_fds=(theirs, *lease_descriptors()), stdin=subprocess.DEVNULL,
                 stdout=_target(sys.stdout, sys.__stdout__), stderr=_target_of_errors(),
@@ -92,14 +93,6 @@ class JobProcess:
         if self._ours is not None:
             os.close(self._ours)
             self._ours = None
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # it is closed, or None
 
 
 def _target(stream: Any, original: Any) -> Optional[int]:

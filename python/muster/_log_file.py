@@ -5,8 +5,9 @@ import contextlib
 import itertools
 import os
 import re
-import sys
 from typing import Callable, Iterator
+
+from muster._streams import say
 
 _has_warned = False
 
@@ -19,9 +20,9 @@ def append_to_log(path: str, output: bytes) -> None:
         with open(path, "ab") as log:
             log.write(output)
     except OSError as error:
-        if not _has_warned and sys.stderr is not None:
-            print(f"muster.Executor: expected a log that can be written, got: {error}; free space, or give another run_dir. What tasks print "
-                  "is lost until then", file=sys.stderr)
+        if not _has_warned:
+            say(f"muster.Executor: expected a log that can be written, got: {error}; free space, or give another run_dir. What tasks print is lost "
+                "until then")
         _has_warned = True
 
 

@@ -14,6 +14,7 @@ from typing import Any, Optional
 from muster._channel import LOG, NUMBER, connect, next_call
 from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
+from muster._streams import flush, say
 from muster.context import STOPPED, current
 from muster.errors import text_of
 from muster.metrics import close_files
@@ -78,7 +79,7 @@ def _make_call(connection: Connection, packed: bytes, who: str, is_warm: bool) -
     finally:
         if is_warm:
             close_files()
-    _flush()
+    flush()
     connection.send({"kind": "returned"})
     connection.send_bytes(result)
     connection.recv()  # it has been read
@@ -91,16 +92,8 @@ def _end_a_child(own: int, error: Optional[BaseException] = None) -> None:
         return
     if error is not None:
         traceback.print_exception(type(error), error, _own_frames_left_out(error))
-    _flush()
+    flush()
     os._exit(0 if error is None else 1)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # the function has closed or replaced it
 
 
 def _tell_failure(connection: Connection, error: BaseException) -> None:
@@ -110,9 +103,8 @@ def _tell_failure(connection: Connection, error: BaseException) -> None:
     if path and not os.path.exists(path):
         _write_error_file(path, error, told)
     if not os.environ.get("MUSTER_CARD"):
-        sys.stderr.write(told)
-        sys.stderr.flush()
-    _flush()
+        say(told, end="")
+    flush()
     try:
         connection.send({"kind": "raised", "traceback": told, "exception": pack_exception(error)})
         connection.recv()
@@ -156,11 +148,8 @@ def _watch_the_end(who: str) -> None:
 
 def _tell_what_lingers(who: str) -> None:
     names = [f"thread '{thread.name}'" for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
-    try:
-        print(f"[muster] info: {who} has returned {_LINGERS_AFTER:.0f} s ago, and its process has not ended: it waits for "
-              f"{', '.join(names) or 'what an atexit handler or a library does'}; end that, or make the thread a daemon", file=sys.stderr, flush=True)
-    except (AttributeError, OSError, ValueError):
-        pass  # closed
+    say(f"[muster] info: {who} has returned {_LINGERS_AFTER:.0f} s ago, and its process has not ended: it waits for "
+        f"{', '.join(names) or 'what an atexit handler or a library does'}; end that, or make the thread a daemon")
 
 
 def _leave() -> int:

@@ -72,7 +72,6 @@ class Task:
     retries: int = 0
     time_limit: Optional[float] = None
     environment: Dict[str, str] = field(default_factory=dict)  # in addition to the server's
-    after: List["concurrent.futures.Future[Any]"] = field(default_factory=list)
     future: TaskFuture[Any] = field(default_factory=TaskFuture)
     share: Share = field(default_factory=Share)
     attempt: int = 0

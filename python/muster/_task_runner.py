@@ -18,6 +18,7 @@ from muster._log_file import append_to_log, last_number_in, own_log_of_worker, r
 from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
+from muster._streams import say
 from muster._task import Task, TaskFuture, failure_of
 from muster._threads import Timers
 from muster._waiting import Waiting
@@ -61,7 +62,7 @@ class TaskRunner:
         asks_for_cpus = cpu_slots is not None or os.environ.get("CUDA_VISIBLE_DEVICES") == ""
         hidden = why_no_gpu(self._server.inventory) if wanted is None and not asks_for_cpus else ""
         if hidden:
-            print(f"muster.Executor: info: {hidden}: tasks have CPU slots; see CUDA_VISIBLE_DEVICES, or `muster doctor`", file=sys.stderr, flush=True)
+            say(f"muster.Executor: info: {hidden}: tasks have CPU slots; see CUDA_VISIBLE_DEVICES, or `muster doctor`")
         for held in self._server.held:
             self._places.set_held(held["gpu"], held["units"], _readable(held["by"]))
         self._timers = Timers()
@@ -210,8 +211,8 @@ class TaskRunner:
         with self._lock:
             told = self._places.held() if self._waits_for_others() else []
             self._looks_for_others = bool(told)
-        if told and sys.stderr is not None:
-            print(f"muster.Executor: info: tasks wait for GPUs of other jobs: {'; '.join(told)}", file=sys.stderr, flush=True)
+        if told:
+            say(f"muster.Executor: info: tasks wait for GPUs of other jobs: {'; '.join(told)}")
 
     def _on_earlier(self, task: Task, earlier: "concurrent.futures.Future[Any]") -> None:
         """A future has ended that this task comes after."""
@@ -283,9 +284,9 @@ class TaskRunner:
         """Once for each file: tasks of one search would have run different code in silence."""
         edited = [path for path, written in task.sources.items() if path not in self._edited and written_at(path) not in (0, written)]
         self._edited.update(edited)
-        for path in edited if sys.stderr is not None else ():
-            print(f"muster.Executor: warning: '{path}' was written since task '{task.name}' was submitted: it and later tasks run what stands there now. To edit "
-                  "it meanwhile, start a copy", file=sys.stderr, flush=True)
+        for path in edited:
+            say(f"muster.Executor: warning: '{path}' was written since task '{task.name}' was submitted: it and later tasks run what stands there now. To edit "
+                "it meanwhile, start a copy")
 
     def _start(self, number: int, name: str, share: Share, ranks: int, attempt: int, log: str,
                more: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from muster._streams import say
 
 _guarded = False
 
@@ -27,9 +28,8 @@ def guard() -> None:
         made = original(*args, **kwargs)
         size = distributed.get_world_size()
         if size < int(started) and "muster" not in distributed.get_backend_config():  # that backend says it itself
-            print(f"[rank {os.environ.get('RANK', '?')}] warning: process group: expected the {started} ranks that were started, got a "
-                  f"group of {size}; give init_process_group no rank and no world size, or those of RANK and WORLD_SIZE",
-                  file=sys.stderr, flush=True)
+            say(f"[rank {os.environ.get('RANK', '?')}] warning: process group: expected the {started} ranks that were started, got a "
+                f"group of {size}; give init_process_group no rank and no world size, or those of RANK and WORLD_SIZE")
         return made
 
     distributed.init_process_group = init_process_group

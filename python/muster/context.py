@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
 from muster import _abi, _meet, _stops, spans
 from muster._forks import owned_by_this_process
 from muster._join import Joined, join, refuse_others
+from muster._streams import say
 from muster.errors import FailedPrecondition, InvalidArgument
 from muster.rank import attempt, batch_share, run_dir
 
@@ -157,7 +158,7 @@ class Context:
         signal = _stops.seen() if self.stop_requested() else 0
         seen = self._highest(signal)
         if seen and not self._stops and self.is_main:
-            print(f"[rank 0] info: {_stops.name_of(seen)}: the ranks stop after this step", file=sys.stderr, flush=True)
+            say(f"[rank 0] info: {_stops.name_of(seen)}: the ranks stop after this step")
         self._stops = self._stops or seen != 0
         return self._stops
 

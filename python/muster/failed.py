@@ -4,10 +4,10 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import sys
 from typing import Any, List, Mapping, Optional
 
 from muster._stops import name_of
+from muster._streams import say
 from muster.errors import Error
 
 
@@ -84,10 +84,9 @@ class TaskFailed(Error):
 def tell_of_a_bad_end(task: Any, end: Mapping[str, Any]) -> None:
     """Of the process of a task that has its result already, as a library that crashes while Python ends. The result counts."""
     number, code = int(end["signal"]), int(end["exit_code"])
-    if (number or code) and sys.stderr is not None:
+    if number or code:
         how = f"was killed by {name_of(number)}" if number else f"ended with exit code {code}"
-        print(f"muster.Executor: warning: task '{task.name}' has returned, and its process {how} after that; its result counts. See {task.future.log}",
-              file=sys.stderr, flush=True)
+        say(f"muster.Executor: warning: task '{task.name}' has returned, and its process {how} after that; its result counts. See {task.future.log}")
 
 
 def _last_lines(path: Optional[str], begin: int, most: int = 10) -> List[str]:

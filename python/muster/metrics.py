@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 from muster import spans
 from muster._folder_lock import lock_folder, release_all
 from muster._plain import path_text, plain_value
+from muster._streams import say
 from muster.context import refuse_in_a_child
 from muster.errors import InvalidArgument, Unavailable
 from muster.rank import attempt, rank, run_dir, world_size
@@ -237,12 +238,12 @@ class _Writer:
             append(self.path, (line_of({"step": step, **values}) + "\n").encode())
         except OSError as error:
             if self.lost == 0:
-                print(f"[rank 0] warning: metrics: cannot write '{self.path}': {error}; training goes on, and metrics are lost until "
-                      "they can be written again", file=sys.stderr)
+                say(f"[rank 0] warning: metrics: cannot write '{self.path}': {error}; training goes on, and metrics are lost until "
+                    "they can be written again")
             self.lost += 1
             return
         if self.lost:
-            print(f"[rank 0] warning: metrics: written again; {self.lost} lines were lost", file=sys.stderr)
+            say(f"[rank 0] warning: metrics: written again; {self.lost} lines were lost")
         self.lost = 0
 
     def _events(self) -> EventFile:
@@ -289,8 +290,8 @@ def _move_lines(path: str, which: str, goes: Callable[[float], bool], after: flo
         aside.write(moved if moved.endswith(b"\n") else moved + b"\n")
     os.truncate(path, begin)
     lines = moved.count(b"\n") + (not moved.endswith(b"\n"))
-    print(f"[rank 0] info: metrics: {lines} line{'s' if lines > 1 else ''} {which} moved to '{path}.replaced', as the training "
-          "takes these steps again", file=sys.stderr)
+    say(f"[rank 0] info: metrics: {lines} line{'s' if lines > 1 else ''} {which} moved to '{path}.replaced', as the training "
+        "takes these steps again")
     return lines
 
 

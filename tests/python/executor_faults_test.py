@@ -290,6 +290,26 @@ class Processes(PackageCase):
         self.assertIn("warning: task 'crash_at_the_end' has returned, and its process was killed by SIGKILL after that; its result counts. See ", err)
         self.assertIn("warning: task 'leave_at_the_end' has returned, and its process ended with exit code 7 after that; its result counts. See ", err)
 
+    def test_what_nobody_can_read_ends_nothing(self):
+        self.must_print(script("""
+            import atexit
+            class Gone:
+                def write(self, text): raise BrokenPipeError("nobody reads")
+                def flush(self): raise BrokenPipeError("nobody reads")
+            def leave_at_the_end(x):
+                atexit.register(os._exit, 7)
+                return x
+            def fail(stream):
+                sys.stderr = stream
+                raise ValueError("no")
+            if __name__ == "__main__":
+                for stream in Gone(), None:
+                    sys.stderr = stream
+                    with muster.Executor(cpu_slots=1) as pool:
+                        print(pool.submit(leave_at_the_end, 1).result(), pool.submit(leave_at_the_end, 2).result(), repr(pool.submit(fail, stream).exception()))
+                sys.stderr = sys.__stderr__
+            """), "1 2 ValueError('no')\n1 2 ValueError('no')\n")
+
     def test_what_keeps_a_process_after_its_function_is_said(self):
         self.must_print(script("""
             import threading
