@@ -148,6 +148,16 @@ def send_call(connection: Connection, call: Optional[Call]) -> None:
         connection.send_bytes(call.packed)
 
 
+def answer_of(connection: Connection, note: Callable[[Dict[str, Any]], None] = lambda answer: None) -> Dict[str, Any]:
+    """Of a started process. It goes on, and may end, once its answer was noted."""
+    answer: Dict[str, Any] = connection.recv()
+    if answer["kind"] == "returned":
+        answer["result"] = connection.recv_bytes()
+    note(answer)
+    connection.send("taken")
+    return answer
+
+
 def next_call(connection: Connection) -> Optional[Call]:
     """In a started process: the next one; None when there is no more."""
     try:

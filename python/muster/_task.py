@@ -185,7 +185,7 @@ def _seconds_of(time_limit: object) -> Optional[float]:
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_TIME, time_limit))
 
 
-def failure_of(earlier: "concurrent.futures.Future[Any]") -> Optional[str]:
+def why_failed(earlier: "concurrent.futures.Future[Any]") -> Optional[str]:
     """Why a future that has ended did not succeed; None: it did."""
     if earlier.cancelled():
         return "it was cancelled"

@@ -7,9 +7,9 @@ import os
 import sys
 import threading
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Set, Union
 
-from muster._channel import LOG, NUMBER, Channel, send_call
+from muster._channel import LOG, NUMBER, Channel, answer_of, send_call
 from muster._completions import Completions
 from muster._environment import changes_since
 from muster._forks import owned_by_this_process
@@ -19,11 +19,11 @@ from muster._places import WHOLE, Need, Share, places_of, why_no_gpu
 from muster._python_path import python_path, rank_command
 from muster._server import TaskServer, text_bytes
 from muster._streams import say
-from muster._task import Task, TaskFuture, failure_of
+from muster._task import Task, TaskFuture, why_failed
 from muster._threads import Timers
 from muster._waiting import Waiting
 from muster._waits import wait_until
-from muster._worker import Worker, answer_of, tell
+from muster._worker import Worker, tell
 from muster.errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from muster.failed import TaskFailed, tell_of_a_bad_end
 
@@ -216,7 +216,7 @@ class TaskRunner:
 
     def _on_earlier(self, task: Task, earlier: "concurrent.futures.Future[Any]") -> None:
         """A future has ended that this task comes after."""
-        failed = failure_of(earlier)
+        failed = why_failed(earlier)
         with self._lock:
             task.earlier_left -= 1
             if failed is None and task.earlier_left == 0:

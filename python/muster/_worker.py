@@ -3,8 +3,7 @@ other."""
 from __future__ import annotations
 
 import threading
-from multiprocessing.connection import Connection
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from muster._function import unpack_exception, unpack_result
 from muster._places import Share
@@ -48,16 +47,6 @@ class Worker:
         with self._given:
             self._given.wait_for(lambda: bool(self._queue))
             return self._queue.pop(0)
-
-
-def answer_of(connection: Connection, note: Callable[[Dict[str, Any]], None] = lambda answer: None) -> Dict[str, Any]:
-    """The process goes on, and may end, once its answer was noted."""
-    answer: Dict[str, Any] = connection.recv()
-    if answer["kind"] == "returned":
-        answer["result"] = connection.recv_bytes()
-    note(answer)
-    connection.send("taken")
-    return answer
 
 
 def tell(task: Task, answer: Dict[str, Any]) -> None:

@@ -3,7 +3,6 @@ alone, which is rank 0 of 1."""
 from __future__ import annotations
 
 import os
-
 from typing import Any, List, Mapping, Optional, overload
 
 from muster import _abi, _loaders
@@ -24,12 +23,6 @@ def correct(**known: Any) -> None:
     facts()
     assert _facts is not None
     _facts.update(known)
-
-
-def forget() -> None:
-    """Reads the environment again the next time: it is another one."""
-    global _facts
-    _facts = None
 
 
 def rank() -> int:

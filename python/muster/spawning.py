@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import pickle
 import shutil
 import socket
 import tempfile
@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit
-from muster._channel import ADDRESS, KEY, Call, Channel, send_call
+from muster._channel import ADDRESS, KEY, Call, Channel, answer_of, send_call
 from muster._flags import DeviceName, gpus_text, scores_table, tell_of_one_gpu
 from muster._function import name_of, pack, refuse_while_importing, unpack_exception, unpack_result
 from muster._job_process import JobProcess
@@ -145,16 +145,14 @@ class _Job:
             self._returned.pop(rank, None)
             self._raised.pop(rank, None)
         send_call(connection, Call(self._packed, hello["attempt"]))
-        answer = connection.recv()
-        if answer["kind"] == "returned":
-            result = connection.recv_bytes()
-            with self._lock:
-                self._returned[rank] = result
-            connection.send("taken")
-        else:
-            with self._lock:
+        answer_of(connection, functools.partial(self._note_answer, rank))
+
+    def _note_answer(self, rank: int, answer: Dict[str, Any]) -> None:
+        with self._lock:
+            if answer["kind"] == "returned":
+                self._returned[rank] = answer["result"]
+            else:
                 self._raised[rank] = answer
-            connection.send("taken")
 
     def _results(self) -> List[Any]:
         missing = [rank for rank in range(self._world_size) if rank not in self._returned]
