@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import uuid
@@ -19,8 +20,6 @@ from muster._python_path import working_folder
 from muster._version import __version__
 from muster.errors import Unavailable
 
-_SAY_ALIVE_EVERY = 5.0  # seconds; the server gives a silent run up after 45
-
 
 class TaskServer:
     """One process of the program. `on_message` is called, in a thread of this object, for each message, and with a last one
@@ -28,7 +27,6 @@ class TaskServer:
 
     def __init__(self, run_dir: str, grace_seconds: float, lease: bool) -> None:
         self._lock = threading.Lock()
-        self._over = threading.Event()
         self.environment = dict(os.environ)  # the tasks inherit it
         self._process = subprocess.Popen([program(), "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
                                          pass_fds=lease_descriptors(), start_new_session=True)
@@ -45,6 +43,8 @@ class TaskServer:
                    "earlier": [], "grace": int(1000 * grace_seconds), "lease": lease, "visibility": "job"})
         while (message := self._read_or_fail())["muster"] == "held":  # then it says that it is ready
             self.held.append(message)
+        # At a breakpoint, or after a Ctrl-Z, this process says nothing for as long as that takes. Its end closes the pipe, which the server sees.
+        self._say({"muster": "signal", "signal": int(signal.SIGTSTP)})
 
     def _read_or_fail(self) -> Dict[str, Any]:
         message = self._read()
@@ -57,7 +57,6 @@ class TaskServer:
         """From now on messages are handed over."""
         self._reader = threading.Thread(target=self._follow, args=(on_message,), name="muster-tasks", daemon=True)
         self._reader.start()
-        threading.Thread(target=self._keep_alive, name="muster-alive", daemon=True).start()
 
     def start(self, number: int, name: str, argv: Sequence[str], environment: Dict[str, str], ranks: int, attempt: int,
               devices: Sequence[str], units: int, memory_bytes: int, log: str) -> None:
@@ -73,7 +72,6 @@ class TaskServer:
 
     def close(self) -> None:
         """Ends whatever still runs."""
-        self._over.set()
         self._close_input()
         self._process.wait()
         if self._reader is not None:
@@ -116,12 +114,7 @@ class TaskServer:
                 message = {"muster": "gone", "why": f"its reader has failed: {error!r}"}
                 on_message(message)
             if message["muster"] in ("gone", "cannot"):
-                self._over.set()
                 return
-
-    def _keep_alive(self) -> None:
-        while not self._over.wait(_SAY_ALIVE_EVERY):
-            self._say({"muster": "alive"})
 
 
 def _bytes_text(text: str) -> str:

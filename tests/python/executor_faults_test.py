@@ -1,5 +1,7 @@
 """muster.Executor where something goes wrong: callers, tasks, processes and signals."""
 import importlib.util
+import json
+import os
 import shutil
 import signal
 import subprocess
@@ -289,6 +291,22 @@ class Processes(PackageCase):
         self.assertEqual((code, out), (0, "1 1 2\ntask 'die_by_a_signal_without_a_name' failed: killed by signal 40\n"), err)
         self.assertIn("warning: task 'crash_at_the_end' has returned, and its process was killed by SIGKILL after that; its result counts. See ", err)
         self.assertIn("warning: task 'leave_at_the_end' has returned, and its process ended with exit code 7 after that; its result counts. See ", err)
+
+    def test_a_script_may_be_silent(self):
+        """At a breakpoint of a debugger, and stopped by Ctrl-Z: the server counts the run as stopped from the beginning."""
+        program = self.write("""\
+            #!/bin/sh
+            if [ "$2" = --serve ]; then tee said | "$REAL" "$@"; else exec "$REAL" "$@"; fi
+            """, "program")
+        program.chmod(0o755)
+        self.must_print(script("""
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    print(pool.submit(muster.rank).result())
+            """), "0\n", MUSTER_PROGRAM=str(program), REAL=os.environ["MUSTER_PROGRAM"])
+        said = [json.loads(line) for line in (self.folder / "said").read_text().splitlines()]
+        self.assertEqual([(message["muster"], message.get("signal")) for message in said],
+                         [("hello", None), ("begin", None), ("signal", signal.SIGTSTP), ("start", None)])
 
     def test_what_nobody_can_read_ends_nothing(self):
         self.must_print(script("""
