@@ -5,13 +5,14 @@ import math
 import numbers
 from typing import Any, Iterable, Mapping, Optional, Union
 
-from muster._plain import index_of
+from muster._plain import index_of, plain_value
 from muster._streams import say
 from muster.devices import Device
 from muster.errors import InvalidArgument
 
 # An index, a UUID, or a Device.
 DeviceName = Union[int, str, Device]
+_LEAST_MEMORY = 2**20  # bytes
 
 
 def device_text(device: DeviceName, what: str = "gpus") -> str:
@@ -70,6 +71,34 @@ def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:
     if not isinstance(mesh, Mapping) or not mesh:
         raise InvalidArgument(f"mesh: expected the axes and their sizes, got {mesh!r}; write mesh={{'dp': 2, 'tp': 2}}")
     return ",".join(f"{axis}={size}" for axis, size in mesh.items())
+
+
+def refuse_too_few_bytes(what: str, told: object, number: int) -> None:
+    """A number without a unit is one of bytes, and whoever means GiB would ask for nothing."""
+    if 0 < number < _LEAST_MEMORY:
+        raise InvalidArgument(f"{what}: expected 1MiB or more, got {told!r}, which is {number} bytes; write the unit, as in {what}='8GiB'")
+
+
+def memory_texts(told: Union[None, int, str, Iterable[Union[int, str]]]) -> Optional[list[str]]:
+    """The memory of each rank.
+
+    >>> memory_texts(["20GiB", 2**30])
+    ['20GiB', '1073741824B']
+    """
+    if told is None:
+        return None
+    plain = plain_value(told)
+    return [_memory_text(one, told) for one in (plain if isinstance(plain, list) else [plain])]
+
+
+def _memory_text(one: object, told: object) -> str:
+    if isinstance(one, str):
+        return one
+    number = index_of(one)
+    if number is None:
+        raise InvalidArgument(f"rank_memory: expected bytes, or a text such as 40GiB, of each rank, got {told!r}; correct it")
+    refuse_too_few_bytes("rank_memory", one, number)
+    return f"{number}B"
 
 
 def scores_table(scores: Optional[Mapping[DeviceName, float]]) -> Optional[dict[str, float]]:

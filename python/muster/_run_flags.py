@@ -6,7 +6,7 @@ import os
 from datetime import timedelta
 from typing import Any, Iterator, List, Mapping
 
-from muster._flags import gpus_text, mesh_text, scores_table
+from muster._flags import gpus_text, memory_texts, mesh_text, scores_table
 from muster._plain import path_text, plain_value
 from muster.errors import InvalidArgument
 
@@ -82,6 +82,8 @@ def _variables(value: Any) -> Mapping[str, Any]:
 def _text(name: str, value: Any, folder: str) -> str:
     if name == "gpus":
         return str(gpus_text(value))
+    if name == "rank_memory":
+        return ",".join(memory_texts(value) or ())
     if name == "mesh":
         return str(mesh_text(value))
     if name == "scores" and isinstance(value, Mapping):

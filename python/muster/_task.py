@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Set, TypeVar, Union
 
 from muster._channel import Call
+from muster._flags import refuse_too_few_bytes
 from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._log_file import folder_beside, own_folder, own_log, size_of_log
 from muster._places import Need, Share
@@ -153,7 +154,9 @@ def bytes_of(memory: Union[None, int, str]) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(memory))
     if not match or match[2].lower() not in _UNITS:
         raise InvalidArgument(f"memory: expected a size such as 8GiB, got {memory!r}; correct it")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    number = int(float(match[1]) * _UNITS[match[2].lower()])
+    refuse_too_few_bytes("memory", memory, number)
+    return number
 
 
 def seconds_of(time_limit: Union[None, float, str, timedelta]) -> Optional[float]:

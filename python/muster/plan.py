@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Optional, Union, overload
 
 from muster import _abi
-from muster._flags import DeviceName, gpus_text, mesh_text, scores_table
+from muster._flags import DeviceName, gpus_text, memory_texts, mesh_text, scores_table
 from muster._keywords import by_keywords
 from muster._plain import plain_value
 from muster.devices import Device, devices_of
@@ -116,8 +116,7 @@ def plan(n: Union[None, int, str] = None, *,
     """
     request: dict[str, Any] = {
         "n": plain_value(n), "gpus": gpus_text(gpus), "gpus_per_rank": gpus_per_rank, "policy": policy, "scores": scores_table(scores),
-        "rank_memory": _memory(rank_memory),
-        "mesh": mesh_text(mesh), "global_batch": global_batch, "surplus": surplus, "visibility": visibility,
+        "rank_memory": memory_texts(rank_memory), "mesh": mesh_text(mesh), "global_batch": global_batch, "surplus": surplus, "visibility": visibility,
         "numa_binding": numa_binding, "cpu_slots": cpu_slots, "inventory": inventory}
     if map is not None:
         request["map"] = map_indices(map, request)
@@ -134,17 +133,6 @@ def _asked(request: Mapping[str, Any]) -> Any:
         return _abi.ask("muster_plan", request)
     except Error as error:
         raise type(error)(by_keywords(str(error)).replace("size: ", "rank_memory: ", 1)) from None
-
-
-def _memory(told: Union[None, int, str, Iterable[Union[int, str]]]) -> Optional[list[Any]]:
-    if told is None:
-        return None
-    plain = plain_value(told)
-    each = plain if isinstance(plain, list) else [plain]
-    for one in each:
-        if isinstance(one, bool) or not isinstance(one, (int, str)):
-            raise InvalidArgument(f"rank_memory: expected bytes, or a text such as 40GiB, of each rank, got {told!r}; correct it")
-    return each
 
 
 def map_indices(map: Union[MapFunction, Iterable[DeviceName], Mapping[int, DeviceName]], request: Mapping[str, Any]) -> list[int]:

@@ -286,6 +286,18 @@ class Values(PackageTest):
                 _flags.tell_of_one_gpu("muster.spawn", gpus)
             self.assertEqual(said.getvalue().partition("write")[0], told)
 
+    def test_memory_has_a_unit(self):
+        for few in 40, "40", "1KiB":
+            with self.assertRaisesRegex(muster.InvalidArgument, "^memory: expected 1MiB or more, got .*, which is .* bytes; write the unit, as in memory='8GiB'"):
+                _request.request_of(memory=few)
+        self.assertEqual([_request.request_of(memory=memory).need.memory for memory in (0, 2**20, "8GiB")], [0, 2**20, 2**33])
+        for plan in (lambda few: muster.plan(n=1, inventory=self.box, rank_memory=few)), (lambda few: _run_flags.run_flags({"rank_memory": few}, "/tmp")):
+            for few in 40, [2**30, 40], self.Two():
+                with self.assertRaisesRegex(muster.InvalidArgument, "^rank_memory: expected 1MiB or more, got "):
+                    plan(few)
+        self.assertEqual([rank.device.index for rank in muster.plan(n=1, inventory=self.box, rank_memory=[35 * 2**30])], [0])
+        self.assertEqual(_run_flags.run_flags({"rank_memory": [2**30, "20GiB"]}, "/tmp"), ["--rank-memory", "1073741824B,20GiB"])
+
     def test_wrong_ones_are_named(self):
         for wrong in ({"map": 1}, {"scores": [1, 2]}, {"scores": {1: float("nan")}}, {"mesh": [2, 2]}, {"rank_memory": 1.5}, {"n": True}):
             with self.assertRaisesRegex(muster.InvalidArgument, f"^{list(wrong)[0]}: expected .*, got .*; "):
