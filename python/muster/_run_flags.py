@@ -18,9 +18,12 @@ _MAY_STAND_ALONE = {"trace", "wait"}
 # Those that start no function, and what to do instead.
 _OF_OTHERS = {"dry_run": "call muster.plan, which starts nothing", "json": "call muster.plan(...).to_json()", "help": "call help(muster.spawn)",
               **dict.fromkeys(("module", "run_path", "no_python"), "give the function, and leave it out")}
-# Those of torch's mp.spawn, and what to do instead.
-_OF_MP_SPAWN = {"nprocs": "write n={value!r}", "join": "leave it out: it returns when all ranks have ended (muster.Executor has futures)",
-                "daemon": "leave it out: ranks end with this process", "start_method": "leave it out: each rank is a process of its own"}
+# Those of other launchers, and what to do instead.
+_OF_OTHER_LAUNCHERS = {
+    "torch.multiprocessing.spawn": {"nprocs": "write n={value!r}", "join": "leave it out: it returns when all ranks have ended (muster.Executor has futures)",
+                                    "daemon": "leave it out: ranks end with this process", "start_method": "leave it out: each rank is a process of its own"},
+    "Accelerate": {"num_processes": "write n={value!r}"},
+    "Lightning": {"devices": "write gpus=[...] for these, or n=... for as many", "num_nodes": "write hosts={{'a': 4, 'b': 4}}"}}
 
 
 def run_flags(keywords: Mapping[str, Any], folder: str) -> List[str]:
@@ -34,9 +37,10 @@ def run_flags(keywords: Mapping[str, Any], folder: str) -> List[str]:
                               f"{keywords['nproc_per_node']!r}; leave one out")
     flags: List[str] = []
     for name, value in keywords.items():
-        if name in _OF_MP_SPAWN:
-            raise InvalidArgument(f"muster.spawn: expected a keyword of muster.spawn, got {name}={value!r} of torch.multiprocessing.spawn; "
-                                  f"{_OF_MP_SPAWN[name].format(value=value)}")
+        for whose, known in _OF_OTHER_LAUNCHERS.items():
+            if name in known:
+                raise InvalidArgument(f"muster.spawn: expected a keyword of muster.spawn, got {name}={value!r} of {whose}; "
+                                      f"{known[name].format(value=value)}")
         if value is None or value is False:
             continue
         if name in _OF_OTHERS:

@@ -71,7 +71,8 @@ def batch_share(otherwise: int) -> int: ...
 @overload
 def batch_share(otherwise: None = None) -> Optional[int]: ...
 def batch_share(otherwise: Optional[int] = None) -> Optional[int]:
-    """How many samples of each batch are this rank's, by `muster run --global-batch`; `otherwise` without it.
+    """How many samples of each batch are this rank's, by `muster run --global-batch`; `otherwise` without it. Give one for a
+    DataLoader, to which a batch size of None means single samples.
 
     >>> loader = DataLoader(data, batch_size=muster.batch_share(32), sampler=muster.DistributedSampler(data))
     """

@@ -162,7 +162,7 @@ class DistributedSampler(_Sampler):
     """torch.utils.data.DistributedSampler, index for index, and three things more: it goes on in the middle of an epoch with any
     number of ranks, with `pad=False` no sample counts twice, as an evaluation wants it, and it divides each global batch by
     `shares`, the samples of each rank. Those of `muster run --global-batch` are taken where they are unequal; `shares=()` takes
-    none. A rank's batch size is its share then: `muster.batch_share()`.
+    none. A rank's batch size is its share then: `muster.batch_share(32)`.
 
     >>> sampler = muster.DistributedSampler(data, seed=1)
     >>> loader = DataLoader(data, batch_size=muster.batch_share(32), sampler=sampler)

@@ -303,7 +303,7 @@ class Values(PackageTest):
             with self.assertRaisesRegex(muster.InvalidArgument, f"^{list(wrong)[0]}: expected .*, got .*; "):
                 muster.plan(**{"n": 2, "inventory": self.box, **wrong})
         self.assertRaisesRegex(muster.InvalidArgument, "expected a text, got bytes", muster.Plan.from_json, b"{}")
-        for wrong in ({"quiet": "x"}, {"n": True}, {"tee": True}, {"max_restarts": True}, {"dry_run": True}, {"help": True}, {"nprocs": 2}, {"join": False}, {"daemon": True},
+        for wrong in ({"quiet": "x"}, {"n": True}, {"tee": True}, {"max_restarts": True}, {"dry_run": True}, {"help": True}, {"nprocs": 2}, {"num_processes": 2}, {"devices": 2}, {"num_nodes": 2}, {"join": False}, {"daemon": True},
                       {"start_method": "fork"}, {"env": ["A=1"]},
                       {"env": {"A": None}}, {"env": {"A=B": "c"}}, {"n": 1, "nproc_per_node": 2}, {"hosts": {}}):
             with self.assertRaisesRegex(muster.InvalidArgument, f"{list(wrong)[0]}.*, got |, got {list(wrong)[0]}="):
