@@ -141,6 +141,7 @@ class TaskRunner:
                 self._end(number, task, reason)
         for task in waiting:
             if not task.future.cancel():  # it was to start again
+                task.future.is_known = True
                 self._fail(task, f"failed: {reason}")
         self._schedule()
 
@@ -176,6 +177,7 @@ class TaskRunner:
         if task is not None:
             task.ended_by_us = reason
             task.retries = 0
+            task.future.is_known = True
         if number in self._workers:
             self._workers[number].end()
         self._server.end(number, _GRACE_SECONDS)

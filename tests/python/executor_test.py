@@ -196,6 +196,25 @@ class Tasks(PackageCase):
                     print("in burn" in str(future.exception().__cause__))
             """), "TooHot('90 degrees')\nTrue\n")
 
+    def test_a_failure_that_nobody_asks_for_is_told(self):
+        code, out, err = self.run_script(script("""
+            import concurrent.futures as cf
+            def fail(text): raise ValueError(text)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    pool.submit(fail, "nobody asks")
+                    asked = pool.submit(fail, "asked for later")
+                    skipped = pool.submit(fail, "not begun", after=[pool.submit(fail, "told by another")])
+                    cf.wait([asked, skipped])
+                    ended = pool.submit(wait_for_ever)
+                    while not pathlib.Path("pids").exists(): time.sleep(0.01)
+                    pool.end_tasks(ended)
+                print(repr(asked.exception()), "(told by another)" in str(skipped.exception()))
+            """))
+        self.assertEqual((code, out), (0, "ValueError('asked for later') True\n"), err)
+        self.assertEqual(err.count("nobody has asked"), 1, err)
+        self.assertIn("muster.Executor: warning: nobody has asked for the result of a task that failed: ValueError: nobody asks; call result() of its", err)
+
     def test_an_exception_that_cannot_be_made_again_is_told(self):
         self.must_print(script("""
             import threading
@@ -536,6 +555,7 @@ class Tasks(PackageCase):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
         self.assertIn("KeyboardInterrupt", err)
+        self.assertNotIn("nobody has asked", err)
         self.assertEqual(len(self.pids_in()), 2)
         self.wait_for_the_end_of(self.pids_in())
 
