@@ -50,6 +50,12 @@ Sum sum_of(const Range& range, Function function) {
   return sum;
 }
 
+// The sum of numbers, as sum_of(shares).
+template <class Range>
+auto sum_of(const Range& numbers) {
+  return sum_of<std::decay_t<decltype(*std::begin(numbers))>>(numbers, std::identity());
+}
+
 // Copies of the elements of which `is_wanted` is true, in their order.
 template <class Range, class Predicate>
 auto filtered(const Range& range, Predicate is_wanted) {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/mix.h"
 
@@ -127,7 +127,7 @@ class EvenBatches : public BatchSampler {
     const SamplerIdentity identity = sampler_->identity();
     const int64_t global_batch =
         identity.global_batch > 0 ? identity.global_batch : batch_size_ * identity.num_replicas;
-    if (std::accumulate(shares.begin(), shares.end(), int64_t{0}) != global_batch)
+    if (sum_of(shares) != global_batch)
       refuse_shares(cat("shares of the global batch of ", global_batch),
                     cat("[", join(shares, ", "), "]"));
     sampler_->set_shares(shares);

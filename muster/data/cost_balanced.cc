@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
+
 #include <optional>
 #include <utility>
 #include <vector>
@@ -26,8 +26,7 @@ namespace {
 // Says which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
 // `ranks` of them, the costliest, go to one rank each, so nobody is left without.
 std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
-  std::vector<size_t> by_cost(costs.size());
-  std::iota(by_cost.begin(), by_cost.end(), 0);
+  auto by_cost = mapped_indices(costs.size(), std::identity());
   std::ranges::stable_sort(by_cost, std::ranges::greater(), [&](size_t i) { return costs[i]; });
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
   std::vector<size_t> mine;

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -24,7 +25,7 @@ namespace {
 // which is 0 or 1; what that adds is taken from the largest part. The product may need more than 64
 // bits.
 std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, int64_t least) {
-  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const int64_t sum = sum_of(shares);
   using Wide = __int128;
   std::vector<int64_t> parts;
   std::vector<std::pair<int64_t, size_t>> by_remainder;
@@ -34,7 +35,7 @@ std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, i
     by_remainder.emplace_back(-static_cast<int64_t>(exact % sum), i);
   }
   std::ranges::sort(by_remainder);
-  int64_t rest = total - std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  int64_t rest = total - sum_of(parts);
   for (size_t i = 0; rest > 0; ++i, --rest)
     ++parts[by_remainder[i].second];
   for (int64_t& part : parts) {
@@ -93,7 +94,7 @@ void DistributedSampler::take_shares(std::vector<int64_t> shares) {
                            join(shares, ", "),
                            "]; leave them out for equal ones");
   }
-  global_batch_ = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  global_batch_ = sum_of(shares);
   options_.shares = std::move(shares);
 }
 
@@ -190,7 +191,7 @@ int64_t DistributedSampler::batch_samples(int64_t batch) const {
 
 int64_t DistributedSampler::global_samples(int64_t batch) const {
   const auto& parts = parts_of(batch);
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  return sum_of(parts);
 }
 
 // A rank whose part of the last batch is 0 has a batch less than the others.
@@ -218,7 +219,7 @@ int64_t DistributedSampler::position(int64_t i) const {
   const int64_t share = options_.shares[options_.rank];
   const int64_t batch = std::min(i / share, full_batches());
   const auto& parts = parts_of(batch);
-  const int64_t before = std::accumulate(parts.begin(), parts.begin() + options_.rank, int64_t{0});
+  const int64_t before = sum_of(std::span(parts).first(options_.rank));
   return (consumed_ + batch * global_batch_ + before + i - batch * share) % length_;
 }
 
@@ -270,8 +271,7 @@ SamplerIdentity DistributedSampler::identity() const {
     identity.share = options_.shares[rank];
     // The sum of the earlier ranks' shares shows whether all parts lie end to end, without sending
     // the whole list.
-    identity.share_begin =
-        std::accumulate(options_.shares.begin(), options_.shares.begin() + rank, int64_t{0});
+    identity.share_begin = sum_of(std::span(options_.shares).first(rank));
   }
   return identity;
 }

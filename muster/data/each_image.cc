@@ -9,7 +9,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
@@ -148,11 +148,8 @@ at::Tensor in_parts(const at::Tensor& images, const Part& change) {
   const int64_t count = images.size(0);
   if (count == 0)
     return images;
-  if (!images.is_cpu()) {
-    std::vector<int64_t> all(count);
-    std::iota(all.begin(), all.end(), 0);
-    return change(images, all);
-  }
+  if (!images.is_cpu())
+    return change(images, mapped_indices(count, std::identity()));
   std::vector<at::Tensor> changed =
       mapped_indices(count, [&](int64_t i) { return change(images.narrow(0, i, 1), {i}); });
   return at::cat(changed);
@@ -162,16 +159,12 @@ at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKin
   const auto all_are = [&](int64_t kind) {
     return std::all_of(kinds.begin(), kinds.end(), [&](int64_t of) { return of == kind; });
   };
-  if (all_are(kinds.at(0))) {
-    std::vector<int64_t> all(kinds.size());
-    std::iota(all.begin(), all.end(), 0);
-    return kinds[0] < 0 ? images : change(kinds[0], images, all);
-  }
+  if (all_are(kinds.at(0)))
+    return kinds[0] < 0
+               ? images
+               : change(kinds[0], images, mapped_indices(std::ssize(kinds), std::identity()));
   auto out = images.clone();
-  Kinds found = kinds;
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  for (const int64_t kind : found) {
+  for (const int64_t kind : std::set<int64_t>(kinds.begin(), kinds.end())) {
     if (kind < 0)
       continue;
     const auto which = of_kind(kinds, kind);

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/mix.h"
@@ -49,7 +49,7 @@ void check_mixture(const std::vector<int64_t>& sizes,
       refuse_mixture("a data set with samples where the weight is above 0",
                      cat("a size of ", sizes[i], " for data set ", i));
   }
-  if (std::isinf(std::accumulate(weights.begin(), weights.end(), 0.0)))
+  if (std::isinf(sum_of(weights)))
     refuse_mixture("weights whose sum is finite", cat("[", join(weights, ", "), "]"));
   if (std::ranges::all_of(weights, [](double weight) { return weight == 0; }))
     refuse_mixture("a weight above 0", cat("[", join(weights, ", "), "]"));
@@ -57,7 +57,7 @@ void check_mixture(const std::vector<int64_t>& sizes,
 
 // Returns the slots of each data set in an epoch, by largest remainder.
 std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t samples) {
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double sum = sum_of(weights);
   std::vector<int64_t> slots;
   std::vector<std::pair<double, size_t>> by_remainder;
   for (const size_t i : indices_of(weights)) {
@@ -67,7 +67,7 @@ std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t sample
       by_remainder.emplace_back(as_double(slots.back()) - exact, i);
   }
   std::ranges::sort(by_remainder);
-  int64_t left = samples - std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  int64_t left = samples - sum_of(slots);
   for (size_t i = 0; left > 0; ++i, --left)
     ++slots[by_remainder[i % by_remainder.size()].second];
   return slots;
@@ -123,7 +123,7 @@ SampleOrder mixture(const std::vector<int64_t>& sizes,
                     const std::vector<double>& weights,
                     int64_t samples) {
   check_mixture(sizes, weights, samples);
-  const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const int64_t all = sum_of(sizes);
   const int64_t of_epoch = samples == 0 ? all : samples;
   const auto sources =
       std::make_shared<const std::vector<Source>>(sources_of(sizes, slots_of(weights, of_epoch)));

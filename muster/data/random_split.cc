@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -36,7 +35,7 @@ namespace {
 }
 
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
-  const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
+  const double sum = sum_of(fractions);
   constexpr double kTolerance = 1e-6;  // for fractions that were rounded
   const bool is_right = std::ranges::all_of(fractions, [](double part) { return part >= 0; }) &&
                         std::abs(sum - 1) <= kTolerance;
@@ -47,7 +46,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
   std::vector<int64_t> counts = mapped(fractions, [&](double fraction) -> int64_t {
     return std::floor(as_double(size) * fraction);
   });
-  int64_t left = size - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  int64_t left = size - sum_of(counts);
   for (size_t i = 0; left > 0; ++i, --left)
     ++counts[i % counts.size()];
   counts.back() += left;  // below 0 where fractions add to a little more than 1
@@ -121,7 +120,7 @@ Tensors dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths
 
 std::vector<int64_t> SplitLengths::of(int64_t size) const {
   const auto counts = counts_.empty() ? counts_of_fractions(fractions_, size) : counts_;
-  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t sum = sum_of(counts);
   const auto shown = cat("[", join(counts, ", "), "]");
   if (std::ranges::any_of(counts, [](int64_t count) { return count < 1; }))
     refuse_split(cat("parts with at least 1 of ", size, " samples"),

@@ -20,12 +20,12 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/generator.h"
 #include "muster/data/mix.h"
@@ -66,7 +66,7 @@ int64_t check_weights(const std::vector<double>& weights) {
     possible += weights[i] > 0 ? 1 : 0;
   }
   // Behind an infinite sum every draw would be the same sample.
-  if (std::isinf(std::accumulate(weights.begin(), weights.end(), 0.0))) {
+  if (std::isinf(sum_of(weights))) {
     throw invalid_argument("sampler: expected weights whose sum is finite, got an infinite one of ",
                            weights.size(),
                            " weights; divide them by the largest");

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <ranges>
 
 #include "muster/base/indices_of.h"
@@ -119,7 +118,7 @@ const char* reason_text(Category category) {
 }  // namespace
 
 double RankTimes::all() const {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  return sum_of(seconds);
 }
 
 double RankTimes::own() const {

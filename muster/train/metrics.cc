@@ -14,7 +14,6 @@
 #include <functional>
 #include <limits>
 #include <mutex>
-#include <numeric>
 #include <ranges>
 #include <string>
 #include <system_error>
@@ -314,7 +313,7 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
     const auto seconds = reader.take_value<CategorySeconds>();
     std::ranges::transform(sums, seconds, sums.begin(), std::plus());
   }
-  const double all = std::accumulate(sums.begin(), sums.end(), 0.0);
+  const double all = sum_of(sums);
   MetricValues::Pairs shares;
   if (all <= 0)
     return shares;

@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -20,11 +21,6 @@ namespace muster {
 namespace {
 
 constexpr const char* kShares = "shares";
-
-// The sum is the global batch, which never changes.
-int64_t sum_of(const std::vector<int64_t>& shares) {
-  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
-}
 
 // The median leaves out the steps that something else has delayed.
 double median_or_zero(std::vector<double> values) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
+
 #include <queue>
 #include <utility>
 
@@ -21,10 +21,6 @@ namespace muster {
 namespace {
 
 constexpr int64_t kLongestRest = 16;  // comparisons without a trial, after trials that failed
-
-int64_t samples_in(const std::vector<int64_t>& shares) {
-  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
-}
 
 // A rank's time is taken to grow with its samples.
 std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
@@ -53,7 +49,7 @@ std::vector<int64_t> between(const std::vector<int64_t>& from,
     shares[rank] += std::llround(std::trunc(as_number(to[rank] - from[rank]) * part));
   // The samples that rounding has left over go, one after the other, to the rank that is furthest
   // from its goal.
-  const int64_t left = samples_in(from) - samples_in(shares);
+  const int64_t left = sum_of(from) - sum_of(shares);
   const int64_t one = left > 0 ? 1 : -1;
   for (int64_t given = 0; given != left; given += one) {
     size_t furthest = 0;
@@ -100,7 +96,7 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   };
   for (const size_t rank : indices_of(shares))
     next.push(with_one_more(rank));
-  for (int64_t left = sum - samples_in(shares); left > 0; --left) {
+  for (int64_t left = sum - sum_of(shares); left > 0; --left) {
     const size_t rank = next.top().second;
     next.pop();
     ++shares[rank];
@@ -150,7 +146,7 @@ bool ShareSearch::go_back(double took) {
 // A trial costs a step's time if it fails, so it must promise something.
 bool ShareSearch::try_others(const std::vector<double>& seconds) {
   const auto of_one = seconds_a_sample(seconds, kept_);
-  const auto best = shares_by_speed(of_one, samples_in(kept_));
+  const auto best = shares_by_speed(of_one, sum_of(kept_));
   const auto next = between(kept_, best, reach_);
   const double expected = longest_step(next, of_one);
   if (expected > (1 - at_least_) * kept_seconds_) {

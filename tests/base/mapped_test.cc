@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ TEST(Mapped, FilteredElementsAndIndicesKeepTheirOrder) {
   };
   EXPECT_THAT(mapped(filtered(places, is_b), &Place::rank), ElementsAre(0, 2));
   EXPECT_THAT(filtered_indices(5, [](int i) { return i % 2 == 1; }), ElementsAre(1, 3));
+}
+
+TEST(Mapped, ASumOfNumbersHasTheirType) {
+  EXPECT_EQ(sum_of(std::vector<int64_t>{1, int64_t{1} << 40}), (int64_t{1} << 40) + 1);
+  EXPECT_EQ(sum_of(std::vector<double>{0.5, 0.25}), 0.75);
+  EXPECT_EQ(sum_of(std::vector<double>()), 0);
 }
 
 TEST(Mapped, NothingStandsForElementsOfWhichNothingIsSaid) {

@@ -7,12 +7,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <numeric>
 #include <optional>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
 #include "muster/data/readers/cifar_records.h"
@@ -55,7 +55,7 @@ TensorDataset read_files(const std::vector<std::string>& paths,
     const std::string& bytes = files.emplace_back(read_data_file(path, kMaxCifarBytes));
     counts.push_back(count_cifar_records(bytes, kind, path));
   }
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t total = sum_of(counts);
   auto pixels = at::empty({total, 3, kCifarSide, kCifarSide}, at::kByte);
   auto labels = at::empty({total}, at::kLong);
   auto* to = pixels.mutable_data_ptr<uint8_t>();

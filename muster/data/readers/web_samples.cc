@@ -8,12 +8,13 @@
 #include <array>
 #include <exception>
 #include <filesystem>
-#include <numeric>
+#include <functional>
 #include <set>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/zero_padded.h"
 #include "muster/data/generator.h"
@@ -224,8 +225,7 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards,
                            " parts (ranks × workers), got ",
                            count,
                            "; use fewer workers, or make smaller shards");
-  std::vector<int64_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
+  auto order = mapped_indices(count, std::identity());
   // Every part draws one order of all shards and takes its own out of it, so no shard is read
   // twice.
   if (options.shuffle_shards) {
