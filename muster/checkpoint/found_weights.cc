@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -46,7 +45,7 @@ void add_part(FoundWeight& weight,
     return;
   }
   const auto refuse = [&](const std::string& got) {
-    refuse_weights("a unique name for each tensor", path, got, kCorrectNames);
+    refuse_weights(path, "a unique name for each tensor", got, kCorrectNames);
   };
   const std::string& taken = weight.parts[place.part % weight.parts.size()];
   if (!taken.empty()) {
@@ -61,8 +60,8 @@ void add_part(FoundWeight& weight,
   if (!sum.empty() && sum.size() == weight.kind.shape.size())
     sum[0] = weight.kind.shape[0];
   if (sum.empty() || sum != weight.kind.shape)
-    refuse_weights(cat("parts of '", place.model, "' that differ in their first dimension alone"),
-                   path,
+    refuse_weights(path,
+                   cat("parts of '", place.model, "' that differ in their first dimension alone"),
                    cat("'", name, "' of shape [", join(entry.shape, ", "), "] beside others"),
                    kCorrectNames);
   weight.kind.shape[0] += shape[0];
@@ -74,14 +73,6 @@ at::Tensor in_form(const at::Tensor& tensor, WeightForm form) {
 }
 
 }  // namespace
-
-void refuse_weights(const std::string& expected,
-                    const std::string& path,
-                    const std::string& got,
-                    const std::string& next) {
-  throw invalid_argument(
-      "load_weights: expected ", expected, " in '", path, "', got ", got, "; ", next);
-}
 
 FoundWeights find_weights(const TensorEntries& entries,
                           const LoadWeightsOptions& options,
@@ -97,8 +88,8 @@ FoundWeights find_weights(const TensorEntries& entries,
       continue;
     const auto [weight, is_new] = found.try_emplace(place.model);
     if (!is_new && !in_table)
-      refuse_weights("a unique name for each tensor",
-                     path,
+      refuse_weights(path,
+                     "a unique name for each tensor",
                      cat("'", renamed, "' for '", weight->second.parts[0], "' and '", name, "'"),
                      kCorrectNames);
     if (is_new)
@@ -117,8 +108,8 @@ at::Tensor read_found(const FoundWeight& weight,
   for (const std::string& copy : weight.copies) {
     if (at::equal(in_form(file(copy), weight.form), parts[0]))
       continue;
-    refuse_weights(cat("'", copy, "' to be a copy of '", weight.parts[0], "'"),
-                   path,
+    refuse_weights(path,
+                   cat("'", copy, "' to be a copy of '", weight.parts[0], "'"),
                    "other values",
                    "leave one of them out, or make the model with two tensors");
   }

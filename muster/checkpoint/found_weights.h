@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/refusal.h"
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/model_state.h"
 
@@ -33,9 +34,6 @@ FoundWeights find_weights(const TensorEntries& entries,
 at::Tensor read_found(const FoundWeight& weight, const WeightReader& file, const std::string& path);
 
 // `next` is what the caller can do about it.
-[[noreturn]] void refuse_weights(const std::string& expected,
-                                 const std::string& path,
-                                 const std::string& got,
-                                 const std::string& next);
+inline constexpr FileRefusal refuse_weights{"load_weights"};
 
 }  // namespace muster

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/error.h"
 #include "muster/base/json_member.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_kinds.h"

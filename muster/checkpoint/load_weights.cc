@@ -19,7 +19,6 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -71,7 +70,7 @@ const TensorEntry& asked_for(const WeightSource& source,
   const auto found = source.tensors().find(name);
   if (found == source.tensors().end())
     refuse_weights(
-        cat("'", name, "', for which .make asks,"), path, "none of that name", "correct .make");
+        path, cat("'", name, "', for which .make asks,"), "none of that name", "correct .make");
   return found->second;
 }
 
@@ -106,8 +105,8 @@ MadeWeights try_to_make(const ModelTensors& tensors,
     if (!made.defined())
       continue;
     if (made.sizes() != tensor.sizes())
-      refuse_weights(cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
-                     path,
+      refuse_weights(path,
+                     cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
                      cat("[", sizes_text(made), "] of .make"),
                      "correct .make");
     result.made.insert(name);
@@ -153,15 +152,15 @@ void check_can_be_converted(const std::string& name,
     const TensorEntry& kind = entries.at(part);
     const at::ScalarType type = scalar_type_of(kind);
     if (at::isComplexType(type))
-      refuse_weights(cat("real numbers for '", name, "'"),
-                     path,
+      refuse_weights(path,
+                     cat("real numbers for '", name, "'"),
                      cat(to_string(kind), " '", part, "', of which only the real parts would stay"),
                      "take the tensor's parts by .make");
     const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
     const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, part);
     if (at::isFloatingType(tensor.scalar_type()) && (is_whole || is_scaled))
-      refuse_weights(cat("numbers of the model's type for '", name, "'"),
-                     path,
+      refuse_weights(path,
+                     cat("numbers of the model's type for '", name, "'"),
                      cat(to_string(kind), " '", part, "', which is quantized"),
                      "multiply it with its scale by .make, or fetch the model as bf16");
   }
@@ -189,15 +188,15 @@ void check_shape(const std::string& name,
                  const FoundWeight& weight,
                  const std::string& path) {
   if (!weight.missing.empty())
-    refuse_weights(cat("'", weight.missing[0], "', a part of the model's '", name, "',"),
-                   path,
+    refuse_weights(path,
+                   cat("'", weight.missing[0], "', a part of the model's '", name, "',"),
                    "none of that name",
                    "correct .names");
   if (weight.kind.shape == tensor.sizes())
     return;
   const bool is_renamed = weight.parts[0] != name;
-  refuse_weights(cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
-                 path,
+  refuse_weights(path,
+                 cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
                  cat("[",
                      join(weight.kind.shape, ", "),
                      "]",
@@ -209,8 +208,8 @@ void check_shape(const std::string& name,
 void check_names_meet(const LoadedWeights& result, const std::string& path, bool partial) {
   const char* const next = "rename the tensors with .name or .names, or set .partial = true";
   if (!partial && !result.missing.empty())
-    refuse_weights("a tensor for each of the model's",
-                   path,
+    refuse_weights(path,
+                   "a tensor for each of the model's",
                    cat("none for ",
                        plural(result.missing.size(), "tensor"),
                        ", '",
@@ -219,13 +218,13 @@ void check_names_meet(const LoadedWeights& result, const std::string& path, bool
                    next);
   if (!partial && !result.unexpected.empty())
     refuse_weights(
-        "only tensors of the model",
         path,
+        "only tensors of the model",
         cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
         next);
   if (result.loaded.empty())
-    refuse_weights("tensors of the model",
-                   path,
+    refuse_weights(path,
+                   "tensors of the model",
                    "none of their names",
                    "rename the tensors with .name or .names");
 }
@@ -303,8 +302,8 @@ void check_same_if_shared(const Tensors& filled,
       std::ranges::any_of(filled, [&](const at::Tensor& other) { return other.is_same(tensor); });
   if (!is_filled || at::equal(tensor.cpu(), values))
     return;
-  refuse_weights("one content of the tensor that the model shares",
-                 path,
+  refuse_weights(path,
+                 "one content of the tensor that the model shares",
                  cat("another as '", name, "' than under its other name"),
                  "leave one out by .name");
 }
@@ -330,8 +329,8 @@ void check_stays_whole(const std::string& name,
   const at::Tensor others = differing(given, values);
   if (!others.any().item<bool>())
     return;
-  refuse_weights(cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
-                 path,
+  refuse_weights(path,
+                 cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
                  cat(given.masked_select(others)[0].item<double>(),
                      ", which becomes ",
                      values.masked_select(others)[0].item<double>(),
@@ -354,8 +353,8 @@ void check_stays_finite(const std::string& name,
   if (!too_large.any().item<bool>())
     return;
   refuse_weights(
-      cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
       path,
+      cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
       cat(wide.masked_select(too_large)[0].item<double>(), ", which becomes infinite in it"),
       "load into a model of bf16 or fp32, and convert what remains small enough");
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <tuple>
 
-#include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster::detail {
@@ -110,11 +110,7 @@ struct AdagradKind {
   }
 };
 
-[[noreturn]] inline void refuse_optimizer(const std::string& expected,
-                                          const std::string& got,
-                                          const std::string& next) {
-  throw invalid_argument("optimizer state: expected ", expected, ", got ", got, "; ", next);
-}
+inline constexpr Refusal refuse_optimizer{"optimizer state"};
 
 // Calls `use` with the optimizer's kind.
 auto with_kind(Optimizer& optimizer, auto&& use) {

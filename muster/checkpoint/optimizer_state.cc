@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"

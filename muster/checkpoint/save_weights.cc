@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -25,10 +26,7 @@ namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_to_save(const std::string& expected, const std::string& got) {
-  throw invalid_argument(
-      "save_weights: expected ", expected, ", got ", got, "; correct .names or .only");
-}
+constexpr Refusal refuse_to_save{"save_weights", "correct .names or .only"};
 
 // Cuts the tensor into the parts that the file has of it.
 void put_parts(NamedTensors& out,

@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/pickle.h"
 #include "muster/checkpoint/safetensors.h"
@@ -44,13 +44,7 @@ constexpr size_t kMostValues = 10'000'000;
 constexpr const char* kConvertIt =
     "save a copy of another type in Python, as tensor.to(torch.float32)";
 
-[[noreturn]] void refuse_torch_file(const std::string& path,
-                                    const std::string& expected,
-                                    const std::string& got,
-                                    const std::string& next = "it is damaged or of another kind") {
-  throw invalid_argument(
-      "torch file: expected ", expected, " in '", path, "', got ", got, "; ", next);
-}
+constexpr FileRefusal refuse_torch_file{"torch file", "it is damaged or of another kind"};
 
 struct NamedType {
   std::string_view storage;  // its class in torch

@@ -9,19 +9,15 @@
 #include <algorithm>
 #include <string>
 
-#include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster::datasets {
 
 namespace {
 
-[[noreturn]] void refuse_joined(const std::string& expected,
-                                const std::string& got,
-                                const std::string& next) {
-  throw invalid_argument("concat data set: expected ", expected, ", got ", got, "; ", next);
-}
+constexpr Refusal refuse_joined{"concat data set"};
 
 // "Float [3, 32] on cpu" of one sample.
 std::string kind_of(const at::Tensor& rows) {

@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-#include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
@@ -21,10 +21,7 @@ namespace muster::transform {
 
 namespace {
 
-[[noreturn]] void refuse_mix(const std::string& expected, const std::string& got) {
-  throw invalid_argument(
-      "transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call");
-}
+constexpr Refusal refuse_mix{"transform: mix of a batch", "correct the call"};
 
 bool is_of(const at::Tensor& tensor, int64_t dimensions, at::ScalarType type) {
   return tensor.defined() && tensor.dim() == dimensions && tensor.scalar_type() == type;

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/data/as_double.h"
 #include "muster/data/mix.h"
@@ -29,10 +29,7 @@ struct Source {            // one data set
   int64_t slots = 0;       // of an epoch
 };
 
-[[noreturn]] void refuse_mixture(const std::string& expected, const std::string& got) {
-  throw invalid_argument(
-      "mixture: expected ", expected, ", got ", got, "; pass one weight a data set");
-}
+constexpr Refusal refuse_mixture{"mixture", "pass one weight a data set"};
 
 void check_mixture(const std::vector<int64_t>& sizes,
                    const std::vector<double>& weights,

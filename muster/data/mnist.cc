@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
 
@@ -22,17 +23,7 @@ namespace {
 constexpr int64_t kMaxSide = 4096;         // the product of all extents stays within 64 bits
 constexpr uint32_t kMagicOfBytes = 0x800;  // plus the number of dimensions
 
-[[noreturn]] void refuse_idx(const std::string& path,
-                             const std::string& expected,
-                             const std::string& got) {
-  throw invalid_argument("mnist: expected ",
-                         expected,
-                         " in '",
-                         path,
-                         "', got ",
-                         got,
-                         "; fetch the file again, or correct the folder");
-}
+constexpr FileRefusal refuse_idx{"mnist", "fetch the file again, or correct the folder"};
 
 // Callers have checked that four bytes follow.
 uint32_t big_endian(const std::string& bytes, size_t at) {

@@ -16,10 +16,10 @@
 #include <string>
 #include <tuple>
 
-#include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
@@ -28,11 +28,7 @@ namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_split(const std::string& expected,
-                               const std::string& got,
-                               const std::string& next) {
-  throw invalid_argument("split: expected ", expected, ", got ", got, "; ", next);
-}
+constexpr Refusal refuse_split{"split"};
 
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
   const double sum = sum_of(fractions);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/data/as_double.h"
@@ -28,11 +29,7 @@ namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_features(const std::string& expected,
-                                  const std::string& got,
-                                  const std::string& next) {
-  throw invalid_argument("standard scaler: expected ", expected, ", got ", got, "; ", next);
-}
+constexpr Refusal refuse_features{"standard scaler"};
 
 // As a vector by feature: statistics of `features` are over all other dimensions.
 at::Tensor along_features(const at::Tensor& statistic, const at::Tensor& features) {

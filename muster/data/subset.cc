@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/data/mix.h"
@@ -17,10 +17,7 @@ namespace muster::datasets {
 
 namespace {
 
-[[noreturn]] void refuse_indices(const std::string& expected, const std::string& got) {
-  throw invalid_argument(
-      "subset: expected ", expected, ", got ", got, "; pass those of this data set");
-}
+constexpr Refusal refuse_indices{"subset", "pass those of this data set"};
 
 // Memory of its own: what a program writes into its tensor later changes no subset.
 at::Tensor own_indices(const at::Tensor& indices) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
 
@@ -44,9 +45,7 @@ void SampleCount::check(ProcessGroup& group, int64_t dataset_size, int64_t bad) 
 void check_stream(ProcessGroup& group,
                   const StreamLoaderOptions& options,
                   const StreamPosition& position) {
-  const auto refuse = [](const std::string& expected, const std::string& got, const char* next) {
-    throw invalid_argument("evaluate: expected ", expected, ", got ", got, "; ", next);
-  };
+  constexpr Refusal refuse{"evaluate"};
   Peers(group).together([&] {
     const bool is_divided = options.rank == group.rank() && options.ranks == group.size();
     if (!is_divided && !options.undivided)

@@ -15,6 +15,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/comm/job_ranks.h"
@@ -73,9 +74,7 @@ void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
   });
 }
 
-[[noreturn]] void refuse(const std::string& expected, const std::string& got) {
-  throw invalid_argument("graphed step: expected ", expected, ", got ", got, "; or use TrainStep");
-}
+constexpr Refusal refuse{"graphed step", "or use TrainStep"};
 
 // Averages are not part of the graph: their decay may follow the step.
 TrainStepOptions without_averages(TrainStepOptions options) {

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "muster/base/refusal.h"
 #include "muster/base/shortage.h"
 
 namespace muster {
@@ -45,6 +46,28 @@ TEST(Error, EveryCodeHasItsOwnName) {
   EXPECT_STREQ(to_string(ErrorCode::backend_failed), "backend_failed");
   EXPECT_STREQ(to_string(ErrorCode::io), "io");
   EXPECT_STREQ(to_string(ErrorCode::internal), "internal");
+}
+
+TEST(Refusal, SaysWhatItsCallSaysAndWhereThatIs) {
+  constexpr FileRefusal refuse_npy{"npy", "save it again"};
+  const int line = __LINE__ + 2;
+  try {
+    refuse_npy("a.npy", "numbers", "records");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(error.message(), "npy: expected numbers in 'a.npy', got records; save it again");
+    EXPECT_EQ(error.where(), cat("error_test.cc:", line));
+  }
+}
+
+TEST(Refusal, SaysANextStepOfItsCallInPlaceOfItsOwn) {
+  try {
+    Refusal{"split", "add them up"}("10", "9", "pass fractions");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "split: expected 10, got 9; pass fractions");
+  }
 }
 
 TEST(FailErrno, AddsTheSystemsWords) {

@@ -17,6 +17,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/refusal.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
@@ -40,13 +41,7 @@ constexpr size_t kMaxRanges = 1 << 20;
 [[noreturn]] void refuse_manifest(const std::string& name,
                                   const std::string& expected,
                                   const std::string& got) {
-  throw invalid_argument("checkpoint: expected ",
-                         expected,
-                         " in '",
-                         name,
-                         "', got ",
-                         shown_text(got),
-                         "; it is damaged, load another");
+  FileRefusal{"checkpoint", "it is damaged, load another"}(name, expected, shown_text(got));
 }
 
 // The checksum of a document that does not have its own yet.

@@ -4,24 +4,14 @@
 
 #include <cstring>
 
-#include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_cifar(const std::string& name,
-                               const std::string& expected,
-                               const std::string& got) {
-  throw invalid_argument("cifar: expected ",
-                         expected,
-                         " in '",
-                         name,
-                         "', got ",
-                         got,
-                         "; fetch the file again, or correct the folder");
-}
+constexpr FileRefusal refuse_cifar{"cifar", "fetch the file again, or correct the folder"};
 
 }  // namespace
 

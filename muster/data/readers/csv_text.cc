@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/mapped.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -194,7 +195,7 @@ std::string CsvText::hint_at_separator() const {
 void CsvText::refuse_column(const std::string& expected,
                             const std::string& got,
                             const char* next) const {
-  throw invalid_argument("csv: expected ", expected, " in '", name_, "', got ", got, "; ", next);
+  FileRefusal{"csv"}(name_, expected, got, next);
 }
 
 // Takes the field whose quote is at `from`, which becomes the place behind the closing one. A

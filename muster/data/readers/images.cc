@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -75,17 +76,8 @@ std::vector<std::string> folders_in(const std::string& path) {
   return names;
 }
 
-[[noreturn]] void refuse_folder(const std::string& path,
-                                const std::string& expected,
-                                const std::string& got) {
-  throw invalid_argument("image folder: expected ",
-                         expected,
-                         " in '",
-                         path,
-                         "', got ",
-                         got,
-                         "; give the folder whose sub-folders are the classes");
-}
+constexpr FileRefusal refuse_folder{"image folder",
+                                    "give the folder whose sub-folders are the classes"};
 
 // .ipynb_checkpoints, .Trash-1000: as a class it would move the numbers of all others.
 void check_not_hidden(const std::string& path, const std::vector<std::string>& classes) {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/lookup.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -39,12 +39,7 @@ constexpr std::pair<char, int64_t> kKnown[] = {{'b', 1},
                                                {'c', 16}};
 static_assert(std::endian::native == std::endian::little, "'<' is this machine's byte order");
 
-[[noreturn]] void refuse_npy(const std::string& name,
-                             const std::string& expected,
-                             const std::string& got,
-                             const char* next = "save it again with numpy.save") {
-  throw invalid_argument("npy: expected ", expected, " in '", name, "', got ", got, "; ", next);
-}
+constexpr FileRefusal refuse_npy{"npy", "save it again with numpy.save"};
 
 // The header's text is a dictionary as Python writes it, of three values in any order:
 // {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }

@@ -8,7 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "muster/base/error.h"
+#include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -19,12 +19,7 @@ constexpr int64_t kTokensLookedAt = 4096;
 constexpr int64_t kFewestForWidth = 64;   // fewer tokens do not show that every second one is 0
 constexpr int64_t kFewestDifferent = 16;  // nor do a few that come again and again
 
-[[noreturn]] void refuse_tokens(const std::string& path,
-                                const std::string& expected,
-                                const std::string& got,
-                                const char* next) {
-  throw invalid_argument("tokens: expected ", expected, " in '", path, "', got ", got, "; ", next);
-}
+constexpr FileRefusal refuse_tokens{"tokens"};
 
 // What people take for a file of tokens, and whose head would be read as some.
 struct HeadOfOther {
