@@ -115,10 +115,10 @@ using DatasetOf = typename datasets::Held<Given>::Type;
 template <class Given>
 concept GivesDataset = IsDataset<DatasetOf<Given>>;
 
-// Throws: invalid_argument for a null pointer.
-template <GivesDataset Given>
+// Takes streams too. Throws: invalid_argument for a null pointer.
+template <class Given>
 std::shared_ptr<const DatasetOf<Given>> shared_dataset(Given dataset) {
-  if constexpr (IsDataset<Given>) {
+  if constexpr (std::same_as<DatasetOf<Given>, Given>) {
     return std::make_shared<const Given>(std::move(dataset));
   } else {
     if (!dataset)

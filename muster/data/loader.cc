@@ -38,6 +38,14 @@ void check_not_negative(const char* what, int64_t value) {
   }
 }
 
+// A batch's loss is a mean. The weight turns the ranks' average into the mean over all samples of
+// the step.
+BatchPlace place_in_step(const EpochBatches& epoch, int64_t batch, int64_t samples, bool is_last) {
+  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) / as_double(samples),
+          .last = is_last,
+          .samples_of_step = samples};
+}
+
 }  // namespace
 
 int num_workers(const std::optional<int>& asked, c10::Device device) {
@@ -160,15 +168,9 @@ int64_t LoaderCore::global_batch() const {
   return epoch.size_of_all == 0 ? 0 : samples_of_step(epoch, 0);
 }
 
-// A batch's loss is a mean. The weight turns the ranks' average into the mean over all samples of
-// the step.
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
-  const int64_t begin = batch / options().accumulate * options().accumulate;
-  const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
-  const int64_t samples = samples_of_step(epoch, batch);
-  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) / as_double(samples),
-          .last = batch + 1 == end,
-          .samples_of_step = samples};
+  const bool is_last = (batch + 1) % options().accumulate == 0 || batch + 1 == epoch.size;
+  return place_in_step(epoch, batch, samples_of_step(epoch, batch), is_last);
 }
 
 // What the epoch does not have any more is of the epochs after it, which are whole, and all alike
@@ -193,9 +195,7 @@ BatchPlace LoaderCore::place_in(StepSoFar& step, const EpochBatches& epoch, int6
   const bool is_last = ++step.batches == options().accumulate;
   if (is_last)
     step = {};
-  return {.weight = as_double(epoch.ranks) * as_double(epoch.count(batch)) / as_double(samples),
-          .last = is_last,
-          .samples_of_step = samples};
+  return place_in_step(epoch, batch, samples, is_last);
 }
 
 // After an epoch's last batch training is at the beginning of the next.

@@ -259,9 +259,7 @@ typename DataLoader<D>::Batch DataLoader<D>::batch_of(const std::vector<int64_t>
   auto loaded = loading::load(*state_->dataset, epoch, 0, std::nullopt, shared, place);
   const int64_t count = std::ssize(loaded.indices);
   Batch batch{std::move(loaded.data), 1, true, count, std::move(loaded.indices)};
-  const auto each = [&](const auto& change) {
-    for_each_tensor(static_cast<Data&>(batch), change);
-  };
+  const auto each = each_tensor_of(batch);
   const DeviceCopy::Started copy = shared.copy.start(each);
   shared.copy.wait(copy, each);
   return batch;
@@ -271,7 +269,6 @@ template <class D>
 void DataLoader<D>::Iterator::start() {
   LoaderCore& core = loader_->core;
   check_same_size(core.position().dataset_size, loader_->dataset->size());
-  const auto& options = core.options();
   prefetch_.reset();
   coming_.clear();
   const bool one_epoch = until_step_ < 0;
@@ -292,12 +289,11 @@ void DataLoader<D>::Iterator::start() {
     return std::make_shared<loading::LoadedBatch<Data>>(
         loading::load(*dataset, *place.epoch, place.batch, stream, *shared, worker));
   };
-  prefetch_ = std::make_unique<Prefetch>(
-      make,
-      0,
-      one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
-      PrefetchOptions{
-          .workers = *options.workers, .ahead = options.ahead, .timeout = options.timeout});
+  prefetch_ =
+      std::make_unique<Prefetch>(make,
+                                 0,
+                                 one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
+                                 core.shared()->prefetch_options(/*in_turns=*/false));
 }
 
 // Steps that go over the ends of epochs are counted in batches, of which the first step may have
@@ -339,8 +335,7 @@ void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetc
        in_step,
        stands_in});
   Coming& set_out = coming_.back();
-  set_out.copy = core.shared()->copy.start(
-      [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
+  set_out.copy = core.shared()->copy.start(each_tensor_of(set_out.batch));
 }
 
 // The one that the workers are at already, or one begun anew. False: there is to be none.
@@ -425,9 +420,7 @@ void DataLoader<D>::Iterator::take_next() {
 template <class D>
 void DataLoader<D>::Iterator::hand_out(Coming now) {
   LoaderCore& core = loader_->core;
-  core.shared()->copy.wait(now.copy, [&](const auto& change) {
-    for_each_tensor(static_cast<Data&>(now.batch), change);
-  });
+  core.shared()->copy.wait(now.copy, each_tensor_of(now.batch));
   batch_ = std::move(now.batch);
   stands_in_ = now.stands_in;
   core.note_batch(*epoch_, batch_of_epoch(), stands_in_ ? 0 : batch_->samples, now.place);

@@ -21,6 +21,7 @@
 #include "muster/data/batch.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/batch_sampler.h"
+#include "muster/data/collate.h"
 #include "muster/data/device_copy.h"
 #include "muster/data/loader_options.h"
 #include "muster/data/prefetch.h"
@@ -70,12 +71,27 @@ struct SharedWithWorkers {
     options.workers = num_workers(asked.workers, asked.device);
   }
 
+  PrefetchOptions prefetch_options(bool in_turns) const {
+    return {.workers = *options.workers,
+            .ahead = options.ahead,
+            .timeout = options.timeout,
+            .in_turns = in_turns};
+  }
+
   Options options;  // with a number of workers
   DeviceCopy copy;
   BadSamples bad;
   LoaderMemory memory;
 };
 using LoaderShared = SharedWithWorkers<DataLoaderOptions>;
+
+// Calls its argument with each tensor of the batch, as DeviceCopy wants it.
+template <class Data>
+auto each_tensor_of(Batch<Data>& batch) {
+  return [&batch](const auto& change) {
+    for_each_tensor(static_cast<Data&>(batch), change);
+  };
+}
 
 // What the iterators of all loaders have: the batch that was handed out last, or none at the end.
 template <class Batch>

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "muster/data/dataset.h"
 
@@ -67,17 +66,5 @@ using StreamOf = DatasetOf<Given>;
 
 template <class Given>
 concept GivesStream = IsStream<StreamOf<Given>>;
-
-// Throws: invalid_argument for a null pointer.
-template <GivesStream Given>
-std::shared_ptr<const StreamOf<Given>> shared_stream(Given stream) {
-  if constexpr (IsStream<Given>) {
-    return std::make_shared<const Given>(std::move(stream));
-  } else {
-    if (!stream)
-      datasets::refuse_null_dataset();
-    return stream;
-  }
-}
 
 }  // namespace muster

@@ -62,7 +62,7 @@ class StreamLoader {
   template <class Given>
     requires std::same_as<StreamOf<Given>, S>
   StreamLoader(Given stream, const StreamLoaderOptions& options)
-      : state_(std::make_unique<State>(shared_stream(std::move(stream)), options)) {}
+      : state_(std::make_unique<State>(shared_dataset(std::move(stream)), options)) {}
   // With the options of a DataLoader, which mean the same here.
   template <class Given, std::same_as<DataLoaderOptions> Options>
     requires std::same_as<StreamOf<Given>, S>
@@ -253,7 +253,6 @@ class StreamLoader<S> {
 
 template <class S>
 void StreamLoader<S>::Iterator::start(const StreamPosition& from) {
-  const auto& options = loader_->shared->options;
   loader_->compare_with_ranks();
   now_ = from;
   turn_ = now_.batch;
@@ -276,10 +275,7 @@ void StreamLoader<S>::Iterator::start(const StreamPosition& from) {
   prefetch_ = std::make_unique<Prefetch>(make,
                                          turn_,
                                          std::numeric_limits<int64_t>::max(),
-                                         PrefetchOptions{.workers = *options.workers,
-                                                         .ahead = options.ahead,
-                                                         .timeout = options.timeout,
-                                                         .in_turns = true});
+                                         loader_->shared->prefetch_options(/*in_turns=*/true));
   advance();
 }
 
@@ -314,8 +310,7 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
                        turn.examples,
                        std::move(turn.left)});
     Coming& set_out = coming_.back();
-    set_out.copy = loader_->shared->copy.start(
-        [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
+    set_out.copy = loader_->shared->copy.start(each_tensor_of(set_out.batch));
     return true;
   }
   return false;
@@ -342,9 +337,7 @@ void StreamLoader<S>::Iterator::advance() {
 
 template <class S>
 void StreamLoader<S>::Iterator::hand_out(Coming coming) {
-  loader_->shared->copy.wait(coming.copy, [&](const auto& change) {
-    for_each_tensor(static_cast<Data&>(coming.batch), change);
-  });
+  loader_->shared->copy.wait(coming.copy, each_tensor_of(coming.batch));
   batch_ = std::move(coming.batch);
   now_.left[static_cast<size_t>(coming.number) % now_.left.size()] = std::move(coming.left);
   now_.examples += coming.examples;
