@@ -107,7 +107,7 @@ class EvenBatches : public BatchSampler {
   }
 
   int64_t dataset_size() const override { return sampler_->dataset_size(); }
-  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
+  void set_first_epoch_check(SamplerCheck check) override {
     sampler_->set_first_epoch_check(std::move(check));
   }
   std::optional<SamplerIdentity> uncompared() const override {
@@ -197,7 +197,7 @@ void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
 
 // A sampler whose order is compared keeps `check`.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
-void BatchSampler::set_first_epoch_check(std::function<void(const SamplerIdentity&)> /*check*/) {}
+void BatchSampler::set_first_epoch_check(SamplerCheck /*check*/) {}
 
 std::optional<SamplerIdentity> BatchSampler::uncompared() const {
   return std::nullopt;

@@ -60,7 +60,7 @@ class BatchSampler {
   virtual void set_shares(const std::vector<int64_t>& shares);
   // The first start() calls `check` once; the ranks compare their samplers in it. A custom sampler
   // without an identity need not override this.
-  virtual void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check);
+  virtual void set_first_epoch_check(SamplerCheck check);
   // What a job compares of a sampler without such a check (own_loaders.h); nothing: nothing.
   virtual std::optional<SamplerIdentity> uncompared() const;
 };

@@ -112,7 +112,7 @@ class CostBalanced : public BatchSampler {
 
   int64_t dataset_size() const override { return order_.dataset_size; }
   int64_t order_number() const override { return number_of_order(order_.name, options_.seed); }
-  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
+  void set_first_epoch_check(SamplerCheck check) override {
     check_ = std::move(check);
     is_compared_ = true;
   }
@@ -195,7 +195,7 @@ class CostBalanced : public BatchSampler {
   int64_t epoch_ = 0;
   int64_t consumed_ = 0;
   bool started_ = false;
-  std::function<void(const SamplerIdentity&)> check_;
+  SamplerCheck check_;
   bool is_compared_ = false;
 };
 

@@ -99,7 +99,7 @@ class DistributedSampler {
   bool epoch_repeated() const { return epoch_repeated_; }
 
   // The first start() calls `check` once; the ranks compare their samplers in it.
-  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) {
+  void set_first_epoch_check(SamplerCheck check) {
     check_ = std::move(check);
     is_compared_ = true;
   }
@@ -125,7 +125,7 @@ class DistributedSampler {
   bool epoch_started_ = false;
   bool epoch_repeated_ = false;
   std::optional<uint64_t> data_;
-  std::function<void(const SamplerIdentity&)> check_;
+  SamplerCheck check_;
   bool is_compared_ = false;
 };
 

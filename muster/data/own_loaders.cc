@@ -6,8 +6,7 @@
 
 namespace muster {
 
-OwnLoaders::OwnLoaders(std::function<void(const SamplerIdentity&)> check,
-                       std::function<void(const StreamEnd&)> check_end)
+OwnLoaders::OwnLoaders(SamplerCheck check, std::function<void(const StreamEnd&)> check_end)
     : check_(std::move(check)),
       check_end_(std::move(check_end)),
       before_(std::exchange(here(), this)) {}

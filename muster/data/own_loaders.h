@@ -28,8 +28,7 @@ class OwnLoaders : NoCopy {
  public:
   // Calls `check` when a sampler or stream that the Context did not make begins its first epoch,
   // and `check_end` at the ends of loops over an epoch, and as loops over steps() begin.
-  explicit OwnLoaders(std::function<void(const SamplerIdentity&)> check,
-                      std::function<void(const StreamEnd&)> check_end = {});
+  explicit OwnLoaders(SamplerCheck check, std::function<void(const StreamEnd&)> check_end = {});
   ~OwnLoaders();
 
   static void check(const SamplerIdentity& identity);
@@ -47,7 +46,7 @@ class OwnLoaders : NoCopy {
  private:
   static OwnLoaders*& here();
 
-  std::function<void(const SamplerIdentity&)> check_;
+  SamplerCheck check_;
   std::function<void(const StreamEnd&)> check_end_;
   std::map<int64_t, int64_t> streams_;  // by the ranks that they are divided over
   bool stops_ = false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct SamplerIdentity {
   std::string to_bytes() const;
   static SamplerIdentity from_bytes(const std::string& bytes);
 };
+
+using SamplerCheck = std::function<void(const SamplerIdentity&)>;
 
 // "shuffled(1438) num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false
 // consumed=0", and with shares also " global_batch=24 share=8 share_begin=16".

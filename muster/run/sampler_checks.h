@@ -11,8 +11,6 @@
 
 namespace muster {
 
-using SamplerCheck = std::function<void(const SamplerIdentity&)>;
-
 // Every rank gets the samplers of all ranks, so all find the same difference.
 SamplerCheck check_of_samplers(ProcessGroup group);
 
