@@ -116,10 +116,7 @@ void check_kernel(const char* what, const at::Tensor& images, std::pair<int64_t,
                      cat(images.size(-2), "x", images.size(-1)));
 }
 
-void check_sigma(const char* what, double sigma, double least = std::numeric_limits<float>::min()) {
-  check_within(what, "sigma", sigma, least, std::numeric_limits<float>::max());
-}
-
+constexpr double kLeastSigma = std::numeric_limits<float>::min();
 at::Tensor blur_all(const at::Tensor& images,
                     std::pair<int64_t, int64_t> kernel_size,
                     const Numbers& sigmas_x,
@@ -139,8 +136,8 @@ at::Tensor gaussian_blur(const at::Tensor& images,
                          std::pair<int64_t, int64_t> kernel,
                          std::pair<double, double> sigma) {
   check_kernel("gaussian_blur", images, kernel);
-  check_sigma("gaussian_blur", sigma.first);
-  check_sigma("gaussian_blur", sigma.second);
+  check_within("gaussian_blur", "sigma", sigma.first, kLeastSigma);
+  check_within("gaussian_blur", "sigma", sigma.second, kLeastSigma);
   const int64_t count = images_of(images);
   return blur_all(images, kernel, Numbers(count, sigma.first), Numbers(count, sigma.second));
 }
@@ -150,8 +147,7 @@ at::Tensor random_gaussian_blur(const at::Tensor& images,
                                 const GaussianBlurOptions& options) {
   const char* const what = "random_gaussian_blur";
   check_kernel(what, images, options.kernel);
-  check_sigma(what, options.sigma.first);
-  check_sigma(what, options.sigma.second, /*least=*/options.sigma.first);
+  check_range(what, "sigma", options.sigma, kLeastSigma);
   const auto sigmas = drawn_for_each(what, images, rng, [&](Generator& of_image) {
     return of_image.uniform(options.sigma.first, options.sigma.second);
   });

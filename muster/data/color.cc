@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -32,9 +31,14 @@ at::Tensor without_numbers(const at::Tensor& images, const Kernel& kernel) {
                   [&](const at::Tensor& part, const auto& /*which*/) { return kernel(part); });
 }
 
-void check_factor(const char* what, const at::Tensor& images, double factor) {
+template <class Kernel>
+at::Tensor adjusted(const char* what,
+                    const at::Tensor& images,
+                    double factor,
+                    const Kernel& kernel) {
   check_colors(what, images);
-  check_within(what, "factor", factor, 0, std::numeric_limits<float>::max());
+  check_within(what, "factor", factor, 0);
+  return with_number(images, factor, kernel);
 }
 
 // The four changes of color_jitter, in the order in which torchvision draws their numbers.
@@ -46,10 +50,9 @@ constexpr std::array kChangeKernels{
 using JitterRanges = std::array<std::optional<std::pair<double, double>>, kChanges>;
 
 JitterRanges ranges_of(const ColorJitterOptions& options) {
-  constexpr double kMost = std::numeric_limits<float>::max();
-  return {options.brightness.range("brightness", 1, 0, kMost),
-          options.contrast.range("contrast", 1, 0, kMost),
-          options.saturation.range("saturation", 1, 0, kMost),
+  return {options.brightness.range("brightness", 1, 0, kMostNumber),
+          options.contrast.range("contrast", 1, 0, kMostNumber),
+          options.saturation.range("saturation", 1, 0, kMostNumber),
           options.hue.range("hue", 0, -0.5, 0.5)};
 }
 
@@ -93,18 +96,15 @@ at::Tensor jittered(const at::Tensor& images,
 }  // namespace
 
 at::Tensor adjust_brightness(const at::Tensor& images, double factor) {
-  check_factor("adjust_brightness", images, factor);
-  return with_number(images, factor, kernel::brightness);
+  return adjusted("adjust_brightness", images, factor, kernel::brightness);
 }
 
 at::Tensor adjust_contrast(const at::Tensor& images, double factor) {
-  check_factor("adjust_contrast", images, factor);
-  return with_number(images, factor, kernel::contrast);
+  return adjusted("adjust_contrast", images, factor, kernel::contrast);
 }
 
 at::Tensor adjust_saturation(const at::Tensor& images, double factor) {
-  check_factor("adjust_saturation", images, factor);
-  return with_number(images, factor, kernel::saturation);
+  return adjusted("adjust_saturation", images, factor, kernel::saturation);
 }
 
 at::Tensor adjust_hue(const at::Tensor& images, double shift) {
@@ -114,8 +114,7 @@ at::Tensor adjust_hue(const at::Tensor& images, double shift) {
 }
 
 at::Tensor adjust_sharpness(const at::Tensor& images, double factor) {
-  check_factor("adjust_sharpness", images, factor);
-  return with_number(images, factor, kernel::sharpness);
+  return adjusted("adjust_sharpness", images, factor, kernel::sharpness);
 }
 
 at::Tensor rgb_to_grayscale(const at::Tensor& images, int64_t channels) {
@@ -140,8 +139,7 @@ at::Tensor posterize(const at::Tensor& images, int64_t bits) {
 
 at::Tensor solarize(const at::Tensor& images, double threshold) {
   check_images("solarize", images);
-  constexpr double kLeast = std::numeric_limits<float>::lowest();
-  check_within("solarize", "threshold", threshold, kLeast, bound_of(images));
+  check_within("solarize", "threshold", threshold, -kMostNumber, bound_of(images));
   return with_number(images, threshold, kernel::solarize);
 }
 

@@ -78,6 +78,15 @@ void check_within(const char* what, const char* name, double value, double least
     refuse_transform(what, cat("a ", name, " from ", least, " to ", most), cat(value));
 }
 
+void check_range(const char* what,
+                 const char* name,
+                 std::pair<double, double> range,
+                 double least,
+                 double most) {
+  check_within(what, name, range.first, least, most);
+  check_within(what, name, range.second, range.first, most);
+}
+
 void check_image_size(const char* what, int64_t height, int64_t width) {
   if (height < 1 || width < 1)
     refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
@@ -110,10 +119,9 @@ void check_fill(const char* what, const at::Tensor& images, const std::vector<do
   const int64_t count = std::ssize(fill);
   if (count > 1 && count != channels)
     refuse_transform(what, cat("a fill of 1 value or ", channels, ", one a channel"), cat(count));
-  constexpr double kMost = std::numeric_limits<float>::max();
   const bool bytes = is_bytes(images);
   for (const double value : fill)
-    check_within(what, "fill", value, bytes ? 0 : -kMost, bytes ? 255 : kMost);
+    check_within(what, "fill", value, bytes ? 0 : -kMostNumber, bytes ? 255 : kMostNumber);
 }
 
 int64_t images_of(const at::Tensor& images) {

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/base/mapped.h"
@@ -35,8 +37,20 @@ void check_image(const char* what, const at::Tensor& image);
 void check_images(const char* what, const at::Tensor& images);
 // Also of 1 or 3 channels.
 void check_colors(const char* what, const at::Tensor& images);
+// The largest number that a float holds.
+inline constexpr double kMostNumber = std::numeric_limits<float>::max();
 // A number from `least` to `most`, and no NaN.
-void check_within(const char* what, const char* name, double value, double least, double most);
+void check_within(const char* what,
+                  const char* name,
+                  double value,
+                  double least = -kMostNumber,
+                  double most = kMostNumber);
+// The same of both ends of a range, the first of which must not be above the second.
+void check_range(const char* what,
+                 const char* name,
+                 std::pair<double, double> range,
+                 double least = -kMostNumber,
+                 double most = kMostNumber);
 // What an image is to have.
 void check_image_size(const char* what, int64_t height, int64_t width);
 // On both ends of a side, which must not become longer than there are numbers.

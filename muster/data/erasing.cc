@@ -4,7 +4,6 @@
 #include <ATen/ops/randn.h>
 
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "muster/base/strings.h"
@@ -34,11 +33,8 @@ void check_erasing(const at::Tensor& images, const RandomErasingOptions& options
   const char* const what = "random_erasing";
   check_value(what, images, options.value);
   check_within(what, "probability", options.probability, 0, 1);
-  check_within(what, "scale", options.scale.first, 0, 1);
-  check_within(what, "scale", options.scale.second, options.scale.first, 1);
-  constexpr double kMost = std::numeric_limits<float>::max();
-  check_within(what, "ratio", options.ratio.first, 1e-6, kMost);
-  check_within(what, "ratio", options.ratio.second, options.ratio.first, kMost);
+  check_range(what, "scale", options.scale, 0, 1);
+  check_range(what, "ratio", options.ratio, 1e-6);
   if (options.noise && is_bytes(images))
     refuse_transform(what, "float32 images for noise", "uint8");
 }
